@@ -14,7 +14,7 @@ from pymysql.cursors import DictCursor
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.database import Compiler
+from pipecd.controlplane.datastore.database import compile_statement
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engines import mysql, mysql_labels
 from pipecd.controlplane.datastore.engines.mysql import (
@@ -393,7 +393,7 @@ async def test_no_document_is_read_but_those_of_the_page(
     filters = (equal("ProjectId", "p"), equal("Status", 2), *any_of("Kind", *kinds))
     selection = Selection("Deployment", filters, NEWEST_UPDATE, limit=5)
     dialect = mysql_dialect(is_mariadb=True)
-    compiled = Compiler(dialect).compile(list_statement(selection.shape, start))
+    compiled = compile_statement(list_statement(selection.shape, start), dialect)
     address = mysql_address(spec.config)
     with pymysql.connect(
         host=address.host, port=address.port, user="root", database=address.database

@@ -10,7 +10,12 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
-from pipecd.controlplane.datastore.database import Collision, Compiler, ConnectionLost, Duplicate
+from pipecd.controlplane.datastore.database import (
+    Collision,
+    ConnectionLost,
+    Duplicate,
+    compile_statement,
+)
 from pipecd.controlplane.datastore.engines.postgres import (
     DIALECT,
     display_name,
@@ -151,6 +156,6 @@ def test_postgresql_reads_an_index_for_one_list_of_values_at_a_time(
         *any_of("Status", *statuses),
     )
     selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
-    text = Compiler(DIALECT).compile(list_statement(selection.shape)).text
+    text = compile_statement(list_statement(selection.shape), DIALECT).text
     assert '"Kind" IN (' in text
     assert (' OR "Deployment"."Status" = ' in text) is is_spelled_out

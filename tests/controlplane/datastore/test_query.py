@@ -2,7 +2,7 @@
 """Questions as statements."""
 
 from pipecd.controlplane.datastore.cursor import Position
-from pipecd.controlplane.datastore.database import Compiler
+from pipecd.controlplane.datastore.database import compile_statement
 from pipecd.controlplane.datastore.engines.sqlite import DIALECT
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
@@ -38,7 +38,7 @@ def test_a_list_is_asked_for_as_upstream_asks() -> None:
         Position("f47ac10b-58cc-4372-a567-0e02b2c3d479", 1_700_000_100),
         30,
     )
-    compiled = Compiler(DIALECT).compile(selection.statement)
+    compiled = compile_statement(selection.statement, DIALECT)
     plain = " ".join(compiled.text.replace('"Deployment".', "").replace('"', "").split())
     assert plain == (
         "SELECT Data FROM Deployment WHERE ProjectId = ? AND Status IN (?, ?, ?, ?) AND "

@@ -123,7 +123,7 @@ async def test_a_file_locked_at_the_start_is_told(tmp_path: Path) -> None:
 async def test_a_damaged_file_is_left_alone_and_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pipecd.db"
     path.write_bytes(content)
-    with pytest.raises(UserMistake, match=r"is damaged or is no SQLite file.*restore it from"):
+    with pytest.raises(UserMistake, match=r"is damaged or not a SQLite file.*restore it from"):
         await open_and_close(path)
     assert path.read_bytes() == content
 

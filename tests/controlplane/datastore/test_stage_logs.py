@@ -252,7 +252,7 @@ async def test_a_checkpoint_waits_for_that_of_another_server(
 ) -> None:
     monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.LEASE_RETRY_SECONDS", 0.001)
     assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
-    with pytest.raises(Unavailable, match="another server is transaction"):
+    with pytest.raises(Unavailable, match="another replica is writing log/"):
         await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
     await stores.leases.release(log_path(RUN), "another server")
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)

@@ -21,7 +21,7 @@ from pipecd.controlplane.datastore.engines.postgres import (
     open_postgres,
     postgres_conninfo,
 )
-from pipecd.controlplane.datastore.expressions import Row, given
+from pipecd.controlplane.datastore.expressions import Row, param
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_META
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from servers.databases import Postgres
@@ -162,7 +162,7 @@ class TestOnTheEventLoop:
                 hanging = [seen(database, "a"), database.execute(renaming("a", "new"))]
                 results = await asyncio.gather(*hanging, return_exceptions=True)
                 assert [type(r) for r in results] == [StorageUnavailable] * 2
-                assert "no answer in 0.4 s" in str(results[0])
+                assert "did not answer within 0.4 s" in str(results[0])
             finally:
                 postgres.signal(signal.SIGCONT)
             await in_the_end(database, lambda rows: rows in ([("v",)], [("new",)]))
@@ -263,9 +263,9 @@ def wait_for_a_lock(server: Postgres) -> None:
     raise AssertionError("nobody waits for a lock")
 
 
-ADD = insert(EXT_META).values(Name=given("name"), Value=given("value"))
-CHANGE = update(EXT_META).where(EXT_META.c.Name == given("name")).values(Value=given("value"))
-LOOK = select(EXT_META.c.Value).where(EXT_META.c.Name == given("name"))
+ADD = insert(EXT_META).values(Name=param("name"), Value=param("value"))
+CHANGE = update(EXT_META).where(EXT_META.c.Name == param("name")).values(Value=param("value"))
+LOOK = select(EXT_META.c.Value).where(EXT_META.c.Name == param("name"))
 
 
 async def stored(database: Database, name: str) -> str:
@@ -306,7 +306,7 @@ async def test_a_statement_that_cannot_be_run_fails_alone_and_every_time(
     database: Database,
 ) -> None:
     await database.execute(ADD, {"name": "one", "value": "v"})
-    wrong = select(literal_column("no_such_column")).where(EXT_META.c.Name == given("name"))
+    wrong = select(literal_column("no_such_column")).where(EXT_META.c.Name == param("name"))
     for _ in range(2):
         told = await asyncio.gather(
             database.lookup(wrong, {"name": "one"}),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The opaque text with which a list goes on: where the last page ended.
+"""Cursors of lists: the opaque text from which the next page continues.
 
-The form is upstream's, so that a page asked of one implementation may be continued by the other:
+The format is upstream's, so that a client can continue a list after a switch between the two:
 base64 of a JSON object with the ordering fields of the last document, by their Go names, sorted.
 """
 
@@ -16,7 +16,7 @@ from pipecd.model.errors import UserMistake
 
 @dataclass(frozen=True)
 class Position:
-    """The last document already given: its id and the value it is ordered by."""
+    """The id of the last document of a page, and the value that the list is ordered by."""
 
     id: str
     value: int
@@ -30,30 +30,21 @@ def encode_cursor(position: Position, field: str) -> str:
 
 
 def decode_cursor(cursor: str, field: str) -> Position:
-    """The position a cursor stands for; anything that is no cursor of such a list is refused."""
+    """Decodes the cursor of a list ordered by `field`; UserMistake if it is not one."""
     try:
-        fields: object = json.loads(base64.b64decode(cursor, validate=True))
-    except (binascii.Error, ValueError, RecursionError) as e:
+        fields = cast("dict[str, object]", json.loads(base64.b64decode(cursor, validate=True)))
+        id, value = fields["Id"], fields[field]
+    except (binascii.Error, ValueError, RecursionError, TypeError, KeyError) as e:
         raise _not_a_cursor(cursor) from e
-    if not isinstance(fields, dict):
+    # JSON can escape half of a surrogate pair, which is not valid text.
+    if not isinstance(id, str) or id.encode(errors="replace").decode() != id:
         raise _not_a_cursor(cursor)
-    found = cast("dict[str, object]", fields)
-    id, value = found.get("Id"), found.get(field)
-    if not _is_text(id) or not _is_whole(value):
-        raise _not_a_cursor(cursor)
-    return Position(cast("str", id), int(cast("int | float", value)))
-
-
-def _is_text(value: object) -> bool:
-    """Half a surrogate pair can be written in JSON but is no text."""
-    return isinstance(value, str) and value.encode(errors="replace").decode() == value
-
-
-def _is_whole(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # The greatest number a column of any engine can be compared with.
-    return abs(value) < 2**63 and value == int(value)
+        raise _not_a_cursor(cursor)
+    # No engine can compare a column with a larger number; the comparison is false for NaN.
+    if not abs(value) < 2**63 or value != int(value):
+        raise _not_a_cursor(cursor)
+    return Position(id, int(value))
 
 
 def _not_a_cursor(cursor: str) -> UserMistake:

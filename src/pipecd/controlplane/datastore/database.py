@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of a control plane: connections of SQLAlchemy's pool on a few threads.
+"""The database of a control plane: a few threads with connections of SQLAlchemy's pool.
 
-Statements are composed with SQLAlchemy Core, compiled once and run by the driver itself; running
-them through SQLAlchemy's engine doubles the processor time of a short one. A unit of work is a
-plain function over a `Transaction`. It runs on another thread and, after a deadlock or a lost
-connection, more than once; it must change nothing but its transaction.
+Statements are built with SQLAlchemy Core, compiled once and executed by the driver; SQLAlchemy's
+engine would double the CPU time of a short statement. A unit of work is a function that takes a
+`Transaction`. It runs on another thread and is retried after a deadlock or a lost connection, so
+it must change nothing but its transaction.
 """
 
 import asyncio
@@ -34,24 +34,25 @@ Change = Insert | Update | Delete
 
 # How long a caller waits for an answer, in seconds.
 TIMEOUT = 30.0
+# How often a unit of work is retried, by cause.
 MAX_RECONNECTS = 1
 MAX_COLLISIONS = 12
 MAX_DUPLICATES = 3
-MAX_STATEMENTS = 2048
+MAX_COMPILED_STATEMENTS = 2048
 
 
 class Duplicate(Exception):
     """A row with this primary key exists already.
 
-    Some engines end a transaction with it: work that catches it must write nothing else. Work that
-    lets it out lost a race against another writer and is repeated.
+    Some engines abort the transaction: work that catches this error must not write anything else.
+    Work that does not catch it lost a race against another writer and is retried.
     """
 
 
 class OutcomeUnknown(Exception):
-    """A single statement may or may not have been executed: the connection or a lock was lost.
+    """A single statement may or may not have been executed, because its connection was lost.
 
-    The caller reads what is stored, in a transaction.
+    The caller reads the stored state in a transaction.
     """
 
 
@@ -69,62 +70,57 @@ class CommitUnconfirmed(Exception):
 
 @dataclass(frozen=True)
 class CompiledStatement:
-    """The text of a statement, its parameters in order, and the values it carries itself."""
+    """The SQL of a statement, the names of its parameters in order, and its literal values."""
 
     text: str
     names: Sequence[str]
-    fixed: Mapping[str, Value]
+    literals: Mapping[str, Value]
 
     def arguments(self, values: Values) -> list[Value]:
-        """Returns the values in the order of the text."""
-        arguments = [values[n] if n in values else self.fixed[n] for n in self.names]
+        """Returns the values in the order of the parameters."""
+        arguments = [values[n] if n in values else self.literals[n] for n in self.names]
         for value in arguments:
-            # Some engines cannot hold it, so that none of them takes it.
+            # PostgreSQL cannot store it, so it is refused on every engine.
             if isinstance(value, str) and "\0" in value:
                 raise UserMistake("a text with a zero byte cannot be stored or searched for")
         return arguments
 
 
-class Compiler:
-    """Compiles statements of SQLAlchemy Core to one dialect, each of them once."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self.compile = lru_cache(maxsize=MAX_STATEMENTS)(self._compile)
-
-    def _compile(self, statement: AnySelect | Change) -> CompiledStatement:
-        compiled = statement.compile(dialect=self.dialect)
-        return CompiledStatement(str(compiled), compiled.positiontup or (), compiled.params)
+@lru_cache(MAX_COMPILED_STATEMENTS)
+def compile_statement(statement: AnySelect | Change, dialect: Dialect) -> CompiledStatement:
+    """Compiles a statement of SQLAlchemy Core for a dialect, once."""
+    compiled = statement.compile(dialect=dialect)
+    return CompiledStatement(str(compiled), compiled.positiontup or (), compiled.params)
 
 
 class Transaction:
-    """Runs statements on one connection, whose driver errors `explain` translates."""
+    """Runs statements on one connection; `explain` translates the errors of the driver."""
 
     def __init__(
-        self, connection: Any, compiler: Compiler, explain: Callable[[Exception], Exception]
+        self, connection: Any, dialect: Dialect, explain: Callable[[Exception], Exception]
     ) -> None:
         self.connection = connection
-        self._compiler, self._explain = compiler, explain
+        self._dialect, self._explain = dialect, explain
 
     def query(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
-        """Returns the matching rows, with the named parameters filled in."""
-        compiled = self._compiler.compile(statement)
+        """Returns the matching rows; `values` are those of the named parameters."""
+        compiled = compile_statement(statement, self._dialect)
         return self.query_sql(compiled.text, compiled.arguments(values))
 
     def execute(self, statement: Change, values: Values = NO_VALUES) -> int:
         """Returns how many rows were changed; raises Duplicate when a primary key is taken."""
-        compiled = self._compiler.compile(statement)
+        compiled = compile_statement(statement, self._dialect)
         return self._cursor("execute", compiled.text, compiled.arguments(values)).rowcount
 
     def execute_many(self, statement: Change, values: Sequence[Values]) -> None:
-        """Executes the statement once for each of the values, in as few steps as possible."""
-        compiled = self._compiler.compile(statement)
+        """Executes the statement once for each of the values, in as few round trips as possible."""
+        compiled = compile_statement(statement, self._dialect)
         method = "executemany" if len(values) > 1 else "execute"
         arguments = [compiled.arguments(each) for each in values]
         self._cursor(method, compiled.text, arguments if len(values) > 1 else arguments[0])
 
     def query_sql(self, text: str, arguments: Sequence[Value] = ()) -> Sequence[Row]:
-        """Returns the rows that SQL of the engine's own dialect matches."""
+        """Returns the rows that a query in the SQL of the engine matches."""
         cursor = self._cursor("execute", text, arguments)
         try:
             return list(cursor.fetchall())
@@ -132,7 +128,7 @@ class Transaction:
             self._fail(e)
 
     def run_sql(self, *texts: str) -> None:
-        """Runs SQL of the engine's own dialect that returns nothing."""
+        """Runs statements in the SQL of the engine that return no rows."""
         for text in texts:
             self._cursor("execute", text)
 
@@ -154,9 +150,9 @@ class Transaction:
 class Database:
     """One database with the tables of `schema`.
 
-    Connections are in autocommit mode; transactions begin and end with statements, so that a single
-    statement costs one round trip. Each thread uses one connection at a time, and reads have
-    threads of their own: a write that waits for a lock never delays them.
+    Connections are in autocommit mode, so that a single statement takes one round trip;
+    transactions begin and end with explicit statements. Each thread uses one connection at a time.
+    Reads have their own threads, so that a write that waits for a lock never delays them.
     """
 
     BEGIN_SNAPSHOT: ClassVar[Sequence[str]] = ("BEGIN",)
@@ -173,7 +169,7 @@ class Database:
         observers: Sequence[OperationObserver] = (),
     ) -> None:
         self._pool = self._read_pool = pool
-        self._compiler = Compiler(dialect)
+        self._dialect = dialect
         self._timeout = timeout
         self._observers = tuple(observers)
         self._loop = asyncio.get_running_loop()
@@ -181,21 +177,21 @@ class Database:
         self._writers = ThreadPoolExecutor(writers, "database-write")
         self._closed = False
         self._lock = threading.Lock()
-        # The connections in use and since when.
+        # The connections in use, with the time when each was taken.
         self._busy: dict[PoolProxiedConnection, float] = {}
 
     async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
-        """Returns the few rows that an index finds at once; some engines need no thread for it."""
+        """Returns the few rows of an index lookup; some engines need no thread for it."""
         return await self.query(statement, values)
 
     async def query(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
-        """Returns the rows that a single statement matches, however many they are."""
+        """Returns the rows that a single statement matches."""
         return await self._on_thread(
             self._readers, "read", lambda: self._retry_read(lambda t: t.query(statement, values))
         )
 
     async def select(self, selection: Selection) -> Sequence[Row]:
-        """Returns the documents of a selection, in the way that suits the engine's indexes."""
+        """Returns the documents of a selection; engines override it to suit their indexes."""
         return await self.query(selection.statement, selection.values)
 
     async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
@@ -203,25 +199,31 @@ class Database:
 
         Raises Duplicate when a primary key is taken, and OutcomeUnknown when the answer was lost.
         """
-        return await self._on_thread(
-            self._writers, "write", lambda: self._execute(statement, values)
-        )
+
+        def work() -> int:
+            try:
+                with self._connect(self._pool) as transaction:
+                    return transaction.execute(statement, values)
+            except (ConnectionLost, Collision) as e:
+                raise OutcomeUnknown(str(e)) from e
+
+        return await self._on_thread(self._writers, "write", work)
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Runs work whose statements all see the same state of the database."""
+        """Runs work whose queries all see the same snapshot of the database."""
         return await self._on_thread(
             self._readers, "read", lambda: self._retry_read(work, snapshot=True)
         )
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Returns the result of the work once it is committed; an error undoes all of it."""
-        return await self._on_thread(self._writers, "write", lambda: self._write(work))
+        """Returns the result of the work once it is committed; an error rolls it back."""
+        return await self._on_thread(self._writers, "write", lambda: self._retry_write(work))
 
     async def refresh_labels(self, table: str, project: str) -> None:
-        """Updates the label index by what another program may have written to the table."""
+        """Indexes the labels that another program may have written to the table."""
 
     async def close(self) -> None:
-        """Finishes what was accepted; later work is refused."""
+        """Finishes the work in progress, refuses new work and closes all connections."""
         self._closed = True
         pools = (self._writers, self._readers)
         with suppress(TimeoutError):
@@ -231,31 +233,26 @@ class Database:
         self._abort_older_than(0)
         for pool in pools:
             await asyncio.to_thread(pool.shutdown)
-        await asyncio.to_thread(self._dispose)
-
-    # What the engines differ in.
+        for connections in (self._read_pool, self._pool):
+            await asyncio.to_thread(connections.dispose)
 
     def explain(self, error: Exception) -> Exception:
-        """Translates an error of the driver into one of ours; an unexpected one stays."""
+        """Translates an error of the driver; returns an unexpected one as it is."""
         raise NotImplementedError
 
     def abort(self, driver_connection: Any) -> None:
-        """Ends whatever another thread waits for on this connection; that thread gets an error."""
+        """Interrupts the thread that waits for an answer on this connection."""
         raise NotImplementedError
-
-    def _dispose(self) -> None:
-        self._pool.dispose()
 
     async def _on_thread(
         self, pool: ThreadPoolExecutor, operation: str, work: Callable[[], T]
     ) -> T:
-        """Runs the work on a thread of the pool."""
         self._check_open()
         with ObservedOperation(self._observers, "datastore", operation):
             return await self._in_time(self._loop.run_in_executor(pool, copy_context().run, work))
 
     async def _in_time(self, answer: "asyncio.Future[T]") -> T:
-        """Returns the answer; when it takes too long, the connections that are stuck are cut."""
+        """Returns the answer; after the timeout, aborts the connections that are stuck."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await answer
@@ -264,7 +261,7 @@ class Database:
                 raise
             self._abort_older_than(self._timeout)
             raise StorageUnavailable(
-                f"the database gave no answer in {self._timeout:g} s", hint="try again later"
+                f"the database did not answer within {self._timeout:g} s", hint="try again later"
             ) from e
 
     def _check_open(self) -> None:
@@ -288,14 +285,7 @@ class Database:
                 if attempts > MAX_RECONNECTS:
                     raise unavailable(e) from e
 
-    def _execute(self, statement: Insert | Update, values: Values) -> int:
-        try:
-            with self._connect(self._pool) as transaction:
-                return transaction.execute(statement, values)
-        except (ConnectionLost, Collision) as e:
-            raise OutcomeUnknown(str(e)) from e
-
-    def _write(self, work: Callable[[Transaction], T]) -> T:
+    def _retry_write(self, work: Callable[[Transaction], T]) -> T:
         reconnects = collisions = duplicates = 0
         while True:
             try:
@@ -336,12 +326,12 @@ class Database:
 
     @contextmanager
     def _connect(self, pool: Pool) -> Iterator[Transaction]:
-        """Takes a connection from the pool; when it is lost, so are the others of its time."""
+        """Takes a connection from the pool; if it is lost, drops the idle connections as well."""
         connection = pool.connect()
         with self._lock:
             self._busy[connection] = time.monotonic()
         try:
-            yield Transaction(connection.driver_connection, self._compiler, self.explain)
+            yield Transaction(connection.driver_connection, self._dialect, self.explain)
         except (ConnectionLost, CommitUnconfirmed) as e:
             connection.invalidate(e)
             pool.dispose()
@@ -352,7 +342,7 @@ class Database:
             connection.close()
 
     def _abort_older_than(self, seconds: float) -> None:
-        """Cuts the connections that have waited for an answer for so long, to free the threads."""
+        """Aborts connections that have been in use for so long, to free their threads."""
         since = time.monotonic() - seconds
         with self._lock:
             stuck = [connection for connection, at in self._busy.items() if at <= since]
@@ -362,7 +352,7 @@ class Database:
 
 
 def ensure_version(transaction: Transaction, name: str) -> None:
-    """Marks the database with our schema version; refuses one that a newer program has written."""
+    """Stores our schema version; refuses a database that a newer version has written."""
     rows = transaction.query(select(EXT_META.c.Value).where(EXT_META.c.Name == VERSION_ROW))
     if not rows:
         transaction.execute(insert(EXT_META).values(Name=VERSION_ROW, Value=str(SCHEMA_VERSION)))
@@ -374,7 +364,7 @@ def ensure_version(transaction: Transaction, name: str) -> None:
 
 
 def unavailable(error: Exception) -> StorageUnavailable:
-    """The error for the caller, who knows nothing of connections and transactions."""
+    """The error that callers outside of the datastore get."""
     match error:
         case CommitUnconfirmed():
             return StorageUnavailable(
@@ -393,7 +383,7 @@ def unavailable(error: Exception) -> StorageUnavailable:
 
 
 def _roll_back(transaction: Transaction) -> None:
-    """Ends a transaction whose result does not matter."""
+    """Rolls back; ConnectionLost if that fails, so that the connection is not used again."""
     try:
         transaction.connection.rollback()
     except Exception as e:

@@ -3,7 +3,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.documents import (
@@ -14,16 +13,15 @@ from pipecd.controlplane.datastore.documents import (
     PageRequest,
 )
 from pipecd.controlplane.datastore.query import (
-    CACHED_PIPEDS,
     FIRST_COMPLETED,
     OLDEST,
-    Selection,
     any_member_of,
     any_of,
     at_least,
     below,
     equal,
     labelled,
+    piped_selection,
 )
 from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
 from pipecd.model.application import ApplicationKind
@@ -60,7 +58,7 @@ class Deployments(Documents[Deployment]):
 
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
-        return await self.lookup_of(_not_completed(piped_id))
+        return await self.lookup_of(piped_selection(DEPLOYMENT.name, piped_id, NOT_COMPLETED))
 
     async def list(
         self, filter: DeploymentFilter, page: PageRequest = EVERYTHING
@@ -86,15 +84,9 @@ class Deployments(Documents[Deployment]):
 
         They come in the order of their completion, in batches.
         """
-        # A deployment that has not ended has no such time, so there is always a lower bound.
+        # CompletedAt of a running deployment is 0, so the lower bound is at least 1.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
         return self.batches_of(within, FIRST_COMPLETED)
-
-
-@lru_cache(CACHED_PIPEDS)
-def _not_completed(piped_id: str) -> Selection:
-    conditions = (equal("PipedId", piped_id), *any_of("Status", *NOT_COMPLETED))
-    return Selection(DEPLOYMENT.name, conditions, OLDEST)
 
 
 class Chains(Documents[DeploymentChain]):

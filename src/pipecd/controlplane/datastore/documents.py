@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of documents: what all nine of them have in common."""
+"""The base class of the nine tables of documents: get, add, update, lists and pages."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from sqlalchemy import Table, delete, insert, select, update
 
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
-from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, given
+from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, param
 from pipecd.controlplane.datastore.limits import check_limits, label_text
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
@@ -37,34 +37,36 @@ M = TypeVar("M", bound=Message)
 MAX_PARSED_ON_LOOP = 100
 # How many documents are read at a time when all of them are requested.
 BATCH_SIZE = 500
-# Some engines take very long to make a plan for a long list.
+# Some engines take very long to plan a query with a long list of ids.
 IDS_PER_QUERY = 512
-# As many documents with a label are better looked at one by one.
+# Up to so many documents with a label, a list is selected by their ids.
 RARE_LABEL_LIMIT = 1024
-# The fields behind the columns of times.
-TIMES = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
+# The fields from which the columns of times are computed.
+TIME_FIELDS = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
-# Of the texts; their parsed forms take about as much again.
+# The parsed documents take about as much memory again as their texts.
 MAX_CACHED_CHARACTERS = 1_000_000
 MAX_CACHED_ROWS = 1000
 
+NO_LABELS: Mapping[str, str] = {}
+
 ADD_LABEL = insert(EXT_LABEL).values(
-    Kind=given("kind"),
-    DocumentId=given("id"),
-    LabelKey=given("key"),
-    LabelValue=given("value"),
+    Kind=param("kind"),
+    DocumentId=param("id"),
+    LabelKey=param("key"),
+    LabelValue=param("value"),
 )
 LABELLED = (
     select(EXT_LABEL.c.DocumentId)
     .where(
-        EXT_LABEL.c.Kind == given("kind"),
-        EXT_LABEL.c.LabelKey == given("key"),
-        EXT_LABEL.c.LabelValue == given("value"),
+        EXT_LABEL.c.Kind == param("kind"),
+        EXT_LABEL.c.LabelKey == param("key"),
+        EXT_LABEL.c.LabelValue == param("value"),
     )
-    .limit(given("limit"))
+    .limit(param("limit"))
 )
 REMOVE_LABELS = delete(EXT_LABEL).where(
-    EXT_LABEL.c.Kind == given("kind"), EXT_LABEL.c.DocumentId == given("id")
+    EXT_LABEL.c.Kind == param("kind"), EXT_LABEL.c.DocumentId == param("id")
 )
 
 
@@ -111,7 +113,7 @@ class Kind(Generic[M]):
 
 @dataclass
 class _Update(Generic[M]):
-    """A change to make, and the text that may be stored already since its answer was lost."""
+    """A change to make; `unconfirmed` is a text that was written without a confirmation."""
 
     id: str
     change: Callable[[M], None]
@@ -119,17 +121,8 @@ class _Update(Generic[M]):
     unconfirmed: str = ""
 
 
-@dataclass(frozen=True)
-class _CompareAndSwap(Generic[M]):
-    """The text a document should have, the one that replaces it, and the document of that."""
-
-    expected: str
-    text: str
-    after: M
-
-
 class DocumentCache(Generic[M]):
-    """Parses a text once, and remembers which text a row was last seen with here."""
+    """Caches parsed documents by their text, and the last text written to each row."""
 
     def __init__(self, message: type[M]) -> None:
         self._message = message
@@ -139,7 +132,7 @@ class DocumentCache(Generic[M]):
         self._lock = Lock()
 
     def parsed(self, text: str) -> M:
-        """The document of a text, for the caller to keep and to change."""
+        """Returns a copy of the document of this text, which the caller may change."""
         with self._lock:
             document = self._by_text.get(text)
             if document is not None:
@@ -150,7 +143,7 @@ class DocumentCache(Generic[M]):
         return self._copy(document)
 
     def written(self, row: bytes, text: str, document: M) -> None:
-        """Remembers what a row holds now, or soon."""
+        """Caches the text that was written to a row, or is about to be committed."""
         self._store(text, self._copy(document))
         with self._lock:
             self._latest[row] = text
@@ -159,7 +152,7 @@ class DocumentCache(Generic[M]):
                 self._latest.popitem(last=False)
 
     def latest(self, row: bytes) -> str | None:
-        """The text that the row most likely has."""
+        """Returns the text that this process last wrote to the row."""
         return self._latest.get(row)
 
     def _copy(self, document: M) -> M:
@@ -189,13 +182,13 @@ class Documents(Generic[M]):
         self._database = database
         self._kind = kind
         self._now = now
-        table, id = kind.table, given("id")
+        table, id = kind.table, param("id")
         self._get = select(table.c.Data).where(table.c.Id == id)
         self._get_locked = self._get.with_for_update()
-        self._insert = insert(table).values(Id=id, Data=given("data"))
-        # The name of a column may not serve as the name of a parameter here.
-        self._update = update(table).where(table.c.Id == id).values(Data=given("data"))
-        self._swap = self._update.where(SameDocument(table.c.Data, given("expected")))
+        self._insert = insert(table).values(Id=id, Data=param("data"))
+        # SQLAlchemy reserves the names of columns as parameters of an update.
+        self._update = update(table).where(table.c.Id == id).values(Data=param("data"))
+        self._swap = self._update.where(SameDocument(table.c.Data, param("expected")))
         self._cache = DocumentCache(kind.message)
 
     async def get(self, id: str) -> M:
@@ -219,33 +212,39 @@ class Documents(Generic[M]):
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
-        text = self._checked(document)
-        await self._database.write(lambda transaction: self._add(transaction, document, text))
+        text, labels = self._checked(document), self._labels(document)
+
+        def work(transaction: Transaction) -> None:
+            try:
+                transaction.execute(self._insert, {"id": row_id(stored.id), "data": text})
+            except Duplicate as e:
+                raise AlreadyExists(f"{self._kind.table.name} {stored.id!r} exists already") from e
+            self._add_labels(transaction, stored.id, labels)
+
+        await self._database.write(work)
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
-        """Reads, changes in place and writes under a lock; an error of `change` undoes all of it.
+        """Applies `change` to the document and returns what is stored; an error changes nothing.
 
-        Returns the stored document. Concurrent updates are never lost. `change` may run on another
-        thread and, after a failed transaction, again on a fresh copy: it must change nothing but
-        the document.
+        Concurrent updates are never lost. `change` may run on another thread, and is retried on a
+        fresh copy after a failed transaction: it must change nothing but the document.
         """
         update = _Update(id, change, to_unix(self._now()) if touch else 0)
-        swap = self._swap_of(update)
-        if swap is not None and await self._swapped(update, swap):
-            return swap.after
+        if (swapped := await self._compare_and_swap(update)) is not None:
+            return swapped
         return await self._database.write(lambda transaction: self._change(transaction, update))
 
     async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
-        """Every document that meets the conditions."""
+        """Returns every document that meets the conditions."""
         return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
 
     async def lookup_of(self, selection: Selection) -> tuple[M, ...]:
-        """Every document of a selection of which an index finds a few at once."""
+        """Returns every document of a selection that an index lookup answers with few rows."""
         rows = await self._database.lookup(selection.statement, selection.values)
         return self._parsed(rows)
 
     async def page_of(self, conditions: Iterable[Condition], page: PageRequest) -> Page[M]:
-        """One page of the documents that meet the conditions, newest update first."""
+        """Returns a page of the documents that meet the conditions, newest update first."""
         order = NEWEST_UPDATE
         size = max(page.size, 0)
         selection = Selection(
@@ -253,7 +252,7 @@ class Documents(Generic[M]):
             (*conditions, *at_least("UpdatedAt", page.min_updated_at)),
             order,
             after=decode_cursor(page.cursor, order.column) if page.cursor else None,
-            # One more than asked for tells whether anything follows.
+            # One more than requested, to know whether there is a next page.
             limit=size + 1 if size else 0,
         )
         documents = await self._select(selection)
@@ -266,18 +265,18 @@ class Documents(Generic[M]):
     async def batches_of(
         self, conditions: Iterable[Condition], order: Order, *, size: int = BATCH_SIZE
     ) -> AsyncIterator[tuple[M, ...]]:
-        """Every document that meets the conditions, some at a time, by a column of times."""
+        """Iterates in batches over the documents that meet the conditions, by a column of times."""
         selection = Selection(self._kind.table.name, tuple(conditions), order, limit=size)
         while documents := await self._select(selection):
             yield documents
             if len(documents) < size:
                 return
             last = documents[-1]
-            value: int = getattr(last, TIMES[order.column])
+            value: int = getattr(last, TIME_FIELDS[order.column])
             selection = replace(selection, after=Position(_stored(last).id, value))
 
     async def first_of(self, conditions: Iterable[Condition], order: Order) -> M | None:
-        """The first document that meets the conditions."""
+        """Returns the first document that meets the conditions."""
         selection = Selection(self._kind.table.name, tuple(conditions), order, limit=1)
         documents = await self._select(selection)
         return documents[0] if documents else None
@@ -296,10 +295,10 @@ class Documents(Generic[M]):
         return tuple(self._cache.parsed(data) for (data,) in rows)
 
     async def _narrow_by_label(self, selection: Selection) -> Selection | None:
-        """Names the documents with a rare label, since no engine knows which ones are rare.
+        """Restricts the selection to the ids of the documents with a rare label, if it has one.
 
-        A list is walked in its order until a page is full. That is soon with a label that many
-        have; with one of few it would take the whole table. None when no document has the label.
+        Engines scan a list in its order until a page is full. That is fast for a common label, but
+        scans the whole table for a rare one. Returns None when no document has the label.
         """
         for key, value in selection.labels:
             values = {
@@ -321,39 +320,31 @@ class Documents(Generic[M]):
             raise NotFound(f"{self._kind.table.name} is not found")
         return rows[0][0]
 
-    def _add(self, transaction: Transaction, document: M, text: str) -> None:
-        id = _stored(document).id
-        try:
-            transaction.execute(self._insert, {"id": row_id(id), "data": text})
-        except Duplicate as e:
-            raise AlreadyExists(f"{self._kind.table.name} {id!r} exists already") from e
-        if self._kind.labelled:
-            self._add_labels(transaction, id, _labels(document))
-
     def _change(self, transaction: Transaction, update: "_Update[M]") -> M:
         row = row_id(update.id)
         before = self._cache.parsed(
             self._only_text(transaction.query(self._get_locked, {"id": row}))
         )
-        # Some engines store a text in a form of their own.
+        # Parsed documents are compared, because some engines store the JSON in another form.
         if update.unconfirmed and before == self._cache.parsed(update.unconfirmed):
             return before
         after = self._changed(before, update)
         text = self._checked_change(before, after)
         transaction.execute(self._update, {"id": row, "data": text})
-        if self._kind.labelled and _labels(before) != _labels(after):
+        if (labels := self._labels(after)) != self._labels(before):
             transaction.execute(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row})
-            self._add_labels(transaction, update.id, _labels(after))
+            self._add_labels(transaction, update.id, labels)
         self._cache.written(row, text, after)
         return after
 
-    def _swap_of(self, update: "_Update[M]") -> "_CompareAndSwap[M] | None":
-        """A compare-and-swap against the cached document; None when there is nothing to compare.
+    async def _compare_and_swap(self, update: "_Update[M]") -> M | None:
+        """Updates the row in one statement if it still holds the cached text, else returns None.
 
-        It loses as few updates as a lock does, and a document that is changed again and again, such
-        as a running deployment, does not have to be read each time.
+        No update is lost, and a document that changes often, such as a running deployment, need not
+        be read before each change.
         """
-        expected = self._cache.latest(row_id(update.id))
+        row = row_id(update.id)
+        expected = self._cache.latest(row)
         if expected is None:
             return None
         before = self._cache.parsed(expected)
@@ -361,23 +352,19 @@ class Documents(Generic[M]):
             after = self._changed(before, update)
             text = self._checked_change(before, after)
         except PipecdError:
-            # Whether it is to be refused is judged by what is stored.
+            # The cached document may be outdated; the stored one decides.
             return None
-        if self._kind.labelled and _labels(before) != _labels(after):
+        if self._labels(before) != self._labels(after):
             return None
-        return _CompareAndSwap(expected, text, after)
-
-    async def _swapped(self, update: "_Update[M]", swap: "_CompareAndSwap[M]") -> bool:
-        row = row_id(update.id)
-        values = {"id": row, "expected": swap.expected, "data": swap.text}
+        values = {"id": row, "expected": expected, "data": text}
         try:
-            done = await self._database.execute(self._swap, values) > 0
+            if not await self._database.execute(self._swap, values):
+                return None
         except OutcomeUnknown:
-            update.unconfirmed = swap.text
-            return False
-        if done:
-            self._cache.written(row, swap.text, swap.after)
-        return done
+            update.unconfirmed = text
+            return None
+        self._cache.written(row, text, after)
+        return after
 
     def _changed(self, before: M, update: "_Update[M]") -> M:
         after = self._kind.message()
@@ -387,7 +374,7 @@ class Documents(Generic[M]):
         if stored.id != was.id:
             raise ValueError(f"an update must not change the id {was.id!r} to {stored.id!r}")
         if update.now:
-            # A clock that went back must not move a document down the pages of a list.
+            # If the clock goes back, the document must not move down in lists.
             stored.updated_at = max(update.now, was.updated_at)
         return after
 
@@ -398,14 +385,14 @@ class Documents(Generic[M]):
             )
 
     def _checked(self, document: M) -> str:
-        """The stored form of a document that is valid and that every engine can hold."""
+        """Returns the JSON of a document; UserMistake if an engine cannot hold it."""
         check(document)
         text = self._text(document)
         check_limits(self._kind.table, document, text, extra=self._kind.extra)
         return text
 
     def _checked_change(self, before: M, after: M) -> str:
-        """Refuses a change that makes a document invalid; what was so already may be changed."""
+        """Refuses a change that makes a document invalid; one that was so already may change."""
         try:
             return self._checked(after)
         except UserMistake as mistake:
@@ -419,9 +406,12 @@ class Documents(Generic[M]):
     def _text(self, document: M) -> str:
         return to_json(document, extra=getattr(document, self._kind.extra))
 
+    def _labels(self, document: M) -> Mapping[str, str]:
+        return cast("Any", document).labels if self._kind.labelled else NO_LABELS
+
 
 def label_rows(kind: str, id: bytes, labels: Mapping[str, str]) -> list[Values]:
-    """The rows of the label index for one document."""
+    """Returns the rows of the label index for one document."""
     return [
         {"kind": kind, "id": id, "key": label_text(key), "value": label_text(value)}
         for key, value in labels.items()
@@ -430,7 +420,3 @@ def label_rows(kind: str, id: bytes, labels: Mapping[str, str]) -> list[Values]:
 
 def _stored(document: Message) -> Stored:
     return cast("Stored", document)
-
-
-def _labels(document: Message) -> Mapping[str, str]:
-    return cast("Any", document).labels

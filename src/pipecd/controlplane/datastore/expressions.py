@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL constructs that the engines spell differently; here in the words of SQLite.
+"""SQL constructs whose syntax differs by engine, with the syntax of SQLite.
 
-The modules of the other engines add their own spelling with `@compiles`.
+The modules of the other engines add theirs with `@compiles`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,13 @@ AnySelect = Select[*tuple[Any, ...]]
 NO_VALUES: Values = {}
 
 
-def given(name: str) -> BindParameter[Any]:
+def param(name: str) -> BindParameter[Any]:
     """A parameter of a statement, filled in by name when it runs."""
     return bindparam(name)
 
 
 class Document(UserDefinedType[str]):
-    """JSON that goes in and out as the text it is."""
+    """JSON that is written and read as text."""
 
     cache_ok = True
 
@@ -44,7 +44,7 @@ class Document(UserDefinedType[str]):
 
 
 class ExactText(String):
-    """A text of which every character counts, also its case and trailing spaces."""
+    """A text that is compared exactly, with its case and trailing spaces."""
 
     cache_ok = True
 
@@ -73,7 +73,7 @@ class FromDocument(Computed):
         self.path = path
         self.reads = reads
 
-    # SQLAlchemy copies the columns of a table by this method; its own version would lose the path.
+    # SQLAlchemy copies the columns of a table with this method; the inherited one loses the path.
     def _copy(self, **_: Any) -> "FromDocument":
         return FromDocument(self.path, self.reads, stored=bool(self.persisted))
 
@@ -111,12 +111,11 @@ class SameText(FunctionElement[Any]):
     """The column is exactly one of the texts; collations of MySQL ignore case and accents."""
 
     inherit_cache = True
-    # A condition as it stands; of a boolean, SQLite would be asked whether it equals 1.
-    type = NullType()
+    # With the type Boolean, SQLAlchemy would append `= 1` on SQLite.
     type = NullType()
 
     def __init__(self, column: ColumnElement[str], texts: Sequence[ColumnElement[str]]) -> None:
-        # The plain comparison is the one that an index can answer.
+        # The plain comparison is the one that can use an index.
         plain = column == texts[0] if len(texts) == 1 else column.in_(texts)
         super().__init__(plain, column, *texts)
 
@@ -128,7 +127,7 @@ def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
 
 
 class SameDocument(FunctionElement[Any]):
-    """The stored document is still the one of this text."""
+    """The stored document equals this text."""
 
     inherit_cache = True
     type = NullType()

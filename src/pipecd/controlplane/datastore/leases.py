@@ -6,19 +6,19 @@ from datetime import timedelta
 from sqlalchemy import delete, insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction
-from pipecd.controlplane.datastore.expressions import Values, given
+from pipecd.controlplane.datastore.expressions import Values, param
 from pipecd.controlplane.datastore.schema import EXT_LEASE
 from pipecd.model.clock import Now, utc_now
 
-NAMED = EXT_LEASE.c.Name == given("name")
-FIND = select(EXT_LEASE.c.Holder, EXT_LEASE.c.ExpiresAtMillis).where(NAMED).with_for_update()
-TAKE = insert(EXT_LEASE).values(
-    Name=given("name"), Holder=given("holder"), ExpiresAtMillis=given("expires")
+NAMED = EXT_LEASE.c.Name == param("name")
+GET = select(EXT_LEASE.c.Holder, EXT_LEASE.c.ExpiresAtMillis).where(NAMED).with_for_update()
+ADD = insert(EXT_LEASE).values(
+    Name=param("name"), Holder=param("holder"), ExpiresAtMillis=param("expires")
 )
 RENEW = (
-    update(EXT_LEASE).where(NAMED).values(Holder=given("holder"), ExpiresAtMillis=given("expires"))
+    update(EXT_LEASE).where(NAMED).values(Holder=param("holder"), ExpiresAtMillis=param("expires"))
 )
-RELEASE = delete(EXT_LEASE).where(NAMED, EXT_LEASE.c.Holder == given("holder"))
+RELEASE = delete(EXT_LEASE).where(NAMED, EXT_LEASE.c.Holder == param("holder"))
 
 
 class Leases:
@@ -33,31 +33,28 @@ class Leases:
         now = self._now()
         expires = now + timedelta(seconds=seconds)
         values: Values = {"name": name, "holder": holder, "expires": _millis(expires.timestamp())}
-        now_millis = _millis(now.timestamp())
-        return await self._database.write(
-            lambda transaction: _acquire(transaction, values, now_millis)
-        )
+
+        def work(transaction: Transaction) -> bool:
+            rows = transaction.query(GET, {"name": name})
+            if rows:
+                current_holder, expires_at = rows[0]
+                if current_holder != holder and expires_at > _millis(now.timestamp()):
+                    return False
+                transaction.execute(RENEW, values)
+                return True
+            try:
+                transaction.execute(ADD, values)
+            except Duplicate:
+                # Another replica inserted the row after the query.
+                return False
+            return True
+
+        return await self._database.write(work)
 
     async def release(self, name: str, holder: str) -> None:
-        """Releases the lease; one of another holder is left alone."""
+        """Releases the lease if `holder` has it."""
         values: Values = {"name": name, "holder": holder}
         await self._database.write(lambda transaction: transaction.execute(RELEASE, values))
-
-
-def _acquire(transaction: Transaction, values: Values, now_millis: int) -> bool:
-    rows = transaction.query(FIND, {"name": values["name"]})
-    if rows:
-        holder, expires = rows[0]
-        if holder != values["holder"] and expires > now_millis:
-            return False
-        transaction.execute(RENEW, values)
-        return True
-    try:
-        transaction.execute(TAKE, values)
-    except Duplicate:
-        # Someone else was faster between the look and the step.
-        return False
-    return True
 
 
 def _millis(seconds: float) -> int:

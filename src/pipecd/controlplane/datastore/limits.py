@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a document must be like for every engine to hold it.
+"""The limits of a document that every engine can hold.
 
 Engines differ in what they refuse: PostgreSQL a zero byte, MySQL a long name, SQLite neither. The
-narrowest of them decides for all, so that a control plane can move from one to another and a
-mistake is reported the same way everywhere.
+strictest limit applies to all of them, so that a control plane can move from one engine to another
+and every engine reports the same error.
 """
 
 import re
@@ -11,26 +11,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any
 
 from google.protobuf.message import Message
-from sqlalchemy import Column, Integer, String, Table
+from sqlalchemy import Integer, String, Table
 
 from pipecd.controlplane.datastore.expressions import FromDocument
 from pipecd.model.errors import UserMistake
 
-# The smallest packet that the servers of today are set up for is twice as long.
+# Half of the smallest default of max_allowed_packet among current MySQL and MariaDB servers.
 MAX_BYTES = 8 * 1024 * 1024
 MAX_INTEGER = 2**31 - 1
 MAX_LABEL_LENGTH = 255
 
-# A backslash that is itself escaped begins no escape.
+# An escaped backslash does not begin an escape sequence.
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True)
 class ColumnLimit:
-    """The column that takes a field of the document, and what it can hold."""
+    """What the column of a document's field can hold."""
 
     column: str
     field: Callable[[Any], str | int]
@@ -57,16 +58,16 @@ class ColumnLimit:
 def check_limits(table: Table, document: Message, text: str, *, extra: str) -> None:
     """Refuses a document that some engine cannot hold.
 
-    `text` is its stored form, `extra` the field of which upstream keeps a copy.
+    `text` is the JSON of the document, `extra` the field that upstream copies to `_extra`.
     """
-    for rule in _column_limits(table, extra):
-        rule.check(document)
+    for limit in _column_limits(table, extra):
+        limit.check(document)
     if "\\u0000" in text and _ZERO_BYTE.search(text):
         raise UserMistake(
             "the document cannot be stored because a text in it has a zero byte",
             hint="remove the byte",
         )
-    # A character has four bytes at most.
+    # A character takes at most four bytes, so most texts need not be encoded to be measured.
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode())) > MAX_BYTES:
         raise UserMistake(
             f"the document cannot be stored because it has {size} bytes, more than {MAX_BYTES}"
@@ -74,7 +75,7 @@ def check_limits(table: Table, document: Message, text: str, *, extra: str) -> N
 
 
 def label_text(text: str) -> str:
-    """A key or value of a label as the label index has it: a digest for what is too long."""
+    """The key or value of a label in the label index: a digest if it is too long."""
     if len(text) <= MAX_LABEL_LENGTH:
         return text
     return f"sha256:{sha256(text.encode()).hexdigest()}"
@@ -82,30 +83,20 @@ def label_text(text: str) -> str:
 
 @cache
 def _column_limits(table: Table, extra: str) -> tuple[ColumnLimit, ...]:
-    computed = ((c, c.computed) for c in table.c)
-    return tuple(_column_limit(c, e, extra) for c, e in computed if isinstance(e, FromDocument))
-
-
-def _column_limit(column: Column[Any], computed: FromDocument, extra: str) -> ColumnLimit:
-    is_extra = computed.path == "_extra"
-    # Expressions with a default never give null.
-    is_required = not column.nullable and computed.reads.value.endswith("or null")
-    max_length = column.type.length or 0 if isinstance(column.type, String) else 0
-    return ColumnLimit(
-        f"{column.table.name}.{extra if is_extra else column.name}",
-        _field(extra if is_extra else computed.path),
-        is_required,
-        max_length,
-        isinstance(column.type, Integer),
-    )
-
-
-def _field(path: str) -> Callable[[Any], str | int]:
-    names = path.split(".")
-
-    def read(document: Any) -> str | int:
-        for name in names:
-            document = getattr(document, name)
-        return document
-
-    return read
+    limits: list[ColumnLimit] = []
+    for column in table.c:
+        computed = column.computed
+        if not isinstance(computed, FromDocument):
+            continue
+        is_extra = computed.path == "_extra"
+        limits.append(
+            ColumnLimit(
+                f"{table.name}.{extra if is_extra else column.name}",
+                attrgetter(extra if is_extra else computed.path),
+                # A missing field is null only in columns without a default value.
+                is_required=not column.nullable and computed.reads.value.endswith("or null"),
+                max_length=column.type.length or 0 if isinstance(column.type, String) else 0,
+                is_number=isinstance(column.type, Integer),
+            )
+        )
+    return tuple(limits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where the engine of the datastore is chosen."""
+"""Opens the datastore with the engine that the configuration names."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -42,7 +42,7 @@ def open_datastore(
 
 
 def notify_address(spec: DatastoreSpec) -> str:
-    """Where replicas on this database notify each other of changes; empty when they cannot."""
+    """The PostgreSQL database on which replicas notify each other; empty for other engines."""
     if spec.type != "POSTGRESQL":
         return ""
     from pipecd.controlplane.datastore.engines.postgres import postgres_conninfo  # noqa: PLC0415

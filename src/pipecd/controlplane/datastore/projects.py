@@ -8,7 +8,7 @@ from sqlalchemy import delete, insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import Documents, Kind
-from pipecd.controlplane.datastore.expressions import Row, Values, given
+from pipecd.controlplane.datastore.expressions import Row, Values, param
 from pipecd.controlplane.datastore.query import BY_EXTRA, OLDEST, enabled_is, equal
 from pipecd.controlplane.datastore.schema import API_KEY, EXT_WEBHOOK, PIPED, PROJECT
 from pipecd.model.clock import Now, utc_now
@@ -16,7 +16,7 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project
 
-OF_PROJECT = EXT_WEBHOOK.c.ProjectId == given("project")
+OF_PROJECT = EXT_WEBHOOK.c.ProjectId == param("project")
 FIND = select(
     EXT_WEBHOOK.c.Secret,
     EXT_WEBHOOK.c.CreatedAt,
@@ -25,12 +25,12 @@ FIND = select(
 ).where(OF_PROJECT)
 FIND_AND_LOCK = FIND.with_for_update()
 SECRET = {
-    "Secret": given("current"),
-    "CreatedAt": given("created_at"),
-    "PreviousSecret": given("previous"),
-    "PreviousUntil": given("previous_until"),
+    "Secret": param("current"),
+    "CreatedAt": param("created_at"),
+    "PreviousSecret": param("previous"),
+    "PreviousUntil": param("previous_until"),
 }
-ADD = insert(EXT_WEBHOOK).values(ProjectId=given("project"), **SECRET)
+ADD = insert(EXT_WEBHOOK).values(ProjectId=param("project"), **SECRET)
 REPLACE = update(EXT_WEBHOOK).where(OF_PROJECT).values(**SECRET)
 REMOVE = delete(EXT_WEBHOOK).where(OF_PROJECT)
 

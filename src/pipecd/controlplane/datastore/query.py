@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selections of documents: conditions, order, and the position where a page begins.
 
-A statement is built once per shape (which columns, how many values) and then reused with other
-values, so that it is compiled once. The plain statement is here; MySQL and PostgreSQL build lists
-in ways of their own.
+A statement is built and compiled once per shape (which columns, how many values) and reused with
+other values. The engines of MySQL and PostgreSQL build their own statements for lists.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from pipecd.controlplane.datastore.expressions import (
     SameText,
     Value,
     Values,
-    given,
+    param,
 )
 from pipecd.controlplane.datastore.limits import label_text
 from pipecd.controlplane.datastore.rowid import row_id
@@ -51,7 +50,7 @@ class Comparison(Enum):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a column, a label or the document must be.
+    """A condition on a column, a label or the document.
 
     `complement` holds the other values of an enum when those are fewer than `values`.
     """
@@ -76,11 +75,11 @@ NEWEST = Order("CreatedAt", descending=True)
 FIRST_COMPLETED = Order("CompletedAt")
 BY_EXTRA = Order("Extra")
 
-# Up to so many values a condition has exactly as many parameters as values; up to the second number
-# it has the next power of two.
+# Up to SHORT_LIST values, a condition has as many parameters as values; up to PADDED_LIST, the
+# number of parameters is the next power of two.
 SHORT_LIST, PADDED_LIST = 8, 4096
-# The selections that pipeds poll are built once for each of so many pipeds.
-CACHED_PIPEDS = 4096
+# Pipeds poll their commands and deployments; so many of these selections are cached.
+CACHED_PIPED_SELECTIONS = 8192
 
 NOT_DELETED = Condition("Data", Comparison.NOT_DELETED)
 
@@ -90,7 +89,7 @@ def equal(column: str, value: Value) -> Condition:
 
 
 def any_of(column: str, *values: Value) -> Iterable[Condition]:
-    """The column is one of the values; empty texts and no values at all do not restrict it."""
+    """The column is one of the values; no values, or only empty texts, do not restrict it."""
     given_values = tuple(dict.fromkeys(v for v in values if v not in ("", None)))
     return (Condition(column, Comparison.ONE_OF, given_values),) if given_values else ()
 
@@ -103,17 +102,17 @@ def any_member_of(column: str, values: Sequence[int], enum: type[IntEnum]) -> It
 
 
 def at_least(column: str, value: int) -> Iterable[Condition]:
-    """The column is not under the value; 0 does not restrict it."""
+    """The column is greater than or equal to the value; 0 does not restrict it."""
     return (Condition(column, Comparison.AT_LEAST, (value,)),) if value else ()
 
 
 def below(column: str, value: int) -> Iterable[Condition]:
-    """The column is under the value; 0 does not restrict it."""
+    """The column is less than the value; 0 does not restrict it."""
     return (Condition(column, Comparison.BELOW, (value,)),) if value else ()
 
 
 def labelled(labels: Mapping[str, str]) -> Iterable[Condition]:
-    """Every one of the pairs is on the document."""
+    """The document has all of these labels."""
     return (
         Condition("", Comparison.LABELLED, (label_text(key), label_text(value)))
         for key, value in sorted(labels.items())
@@ -137,7 +136,7 @@ class Selection:
 
     @property
     def labels(self) -> Iterator[tuple[Value, Value]]:
-        """The keys and values of the labels that are filtered by."""
+        """The keys and values of the label conditions."""
         for condition in self.conditions:
             if condition.comparison is Comparison.LABELLED:
                 key, value = condition.values
@@ -145,7 +144,7 @@ class Selection:
 
     @property
     def project_by_label(self) -> str:
-        """The project in which labels are searched, if any are."""
+        """The project whose labels the conditions search; empty if there are none."""
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
         return str(projects[0]) if projects and any(self.labels) else ""
 
@@ -166,7 +165,7 @@ class Selection:
         """The values of the parameters of the statement."""
         values: dict[str, Value] = {}
         for i, condition in enumerate(self.conditions):
-            # A list is filled up with its last value, so that few shapes serve all lengths.
+            # A list is padded with its last value, so that few shapes serve all lengths.
             last = len(condition.values) - 1
             for j in range(_parameter_count(condition)):
                 values[f"v{i}_{j}"] = condition.values[min(j, last)]
@@ -178,9 +177,15 @@ class Selection:
         return values
 
 
+@lru_cache(CACHED_PIPED_SELECTIONS)
+def piped_selection(table: str, piped_id: str, statuses: tuple[int, ...]) -> Selection:
+    """The documents of a piped that have one of these statuses, oldest first."""
+    return Selection(table, (equal("PipedId", piped_id), *any_of("Status", *statuses)), OLDEST)
+
+
 @dataclass(frozen=True)
 class Where:
-    """A condition of any values: how many parameters it has, and how many for its complement."""
+    """A condition without its values: the numbers of parameters for them and the complement."""
 
     column: str
     comparison: Comparison
@@ -190,7 +195,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a selection has in common with those of other values."""
+    """A selection without its values, for which a statement is built once."""
 
     table_name: str
     wheres: tuple[Where, ...]
@@ -233,22 +238,22 @@ class Shape:
         """The parameters of a condition."""
         where = self.wheres[number]
         if complement:
-            return [given(f"complement{number}_{i}") for i in range(where.complement)]
-        return [given(f"v{number}_{i}") for i in range(where.parameters)]
+            return [param(f"complement{number}_{i}") for i in range(where.complement)]
+        return [param(f"v{number}_{i}") for i in range(where.parameters)]
 
     def after(self, rows: FromClause) -> Iterator[ColumnElement[bool]]:
-        """The conditions that a page which continues another one begins behind it."""
+        """The conditions of a page that continues after the position of a cursor."""
         if self.continued:
-            by, value = rows.c[self.order.column], given("after_value")
+            by, value = rows.c[self.order.column], param("after_value")
             yield by <= value if self.order.descending else by >= value
-            yield not_(and_(by == value, rows.c.Id <= given("after_id")))
+            yield not_(and_(by == value, rows.c.Id <= param("after_id")))
 
     def ordered(self, statement: AnySelect, rows: FromClause) -> AnySelect:
         """The statement with the order and the limit of the selection."""
         by = rows.c[self.order.column]
         by = by.desc() if self.order.descending else by.asc()
         statement = statement.order_by(by, rows.c.Id.asc())
-        return statement.limit(given("limit")) if self.limited else statement
+        return statement.limit(param("limit")) if self.limited else statement
 
     def documents(self, *conditions: ColumnElement[bool]) -> AnySelect:
         """The statement that selects the documents of these conditions in order."""
@@ -257,7 +262,7 @@ class Shape:
 
 @lru_cache(maxsize=512)
 def plain_statement(shape: Shape) -> AnySelect:
-    """The statement of a selection, with the choice of an index left to the engine."""
+    """The statement of a selection, for which the engine chooses the index."""
     return shape.documents(*shape.conditions())
 
 

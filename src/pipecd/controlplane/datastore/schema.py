@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables, described once for every engine.
+"""The tables of the database, defined once for all engines.
 
 Nine tables hold upstream's documents under upstream's names; every column but `Id` and `Data` is
-computed from the document. Tables with the prefix `Ext` hold facts of our own.
+computed from the document. Tables with the prefix `Ext` are our own.
 """
 
 from collections import defaultdict
@@ -36,13 +36,13 @@ from pipecd.controlplane.datastore.expressions import (
 
 SCHEMA_VERSION = 1
 VERSION_ROW = "schema_version"
-# Which engines get an index; all of them when an index does not say.
+# The key of the engines in `Index.info`; an index without it is created on every engine.
 ENGINES = "engines"
 
 METADATA = MetaData()
 
 
-# What a MySQL database of today has anyway, said for those of yesterday.
+# The defaults of current MySQL servers; older ones have others.
 ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
 ROW_ID = LargeBinary(16).with_variant(BINARY(16), "mysql")
@@ -81,7 +81,7 @@ def _documents(name: str, *columns: Column[Any]) -> Table:
         _stored_number("CreatedAt", "created_at"),
         _stored_number("UpdatedAt", "updated_at"),
         *columns,
-        # A long document comes last, so that the columns before it are read without it.
+        # The document comes last, so that the other columns are read without it.
         Column("Data", Document(), nullable=False),
         **ON_MYSQL,
     )
@@ -150,8 +150,8 @@ for _name, _column in (
 ):
     _index(DEPLOYMENT, f"{_name}_updated_at_desc", _column, "-UpdatedAt")
 _index(DEPLOYMENT, "deployment_completed_at_id_asc", "CompletedAt", "Id")
-# Upstream's own database is left as upstream made it, with an index that it creates on the wrong
-# table; other engines have better ones below, and every index has its price at every report.
+# On MySQL the indexes are upstream's, with one that upstream creates on the wrong table. The other
+# engines have better ones below; each index makes every write slower.
 for _upstream in (
     *(
         _index(DEPLOYMENT, f"deployment_{_name}_updated_at_desc", _column, "-UpdatedAt")
@@ -168,8 +168,8 @@ for _upstream in (
     _index(COMMAND, "command_piped_id", "PipedId"),
 ):
     _upstream.info[ENGINES] = ("mysql",)
-# What pipeds and the console ask all the time. The list of deployments is walked in order, and what
-# it is filtered by is read from the index; what may be rare has an order of its own.
+# For the frequent queries of pipeds and of the console. The list of deployments is scanned in its
+# order, with the filtered columns in the index; values that may be rare have their own index.
 for _own in (
     _index(
         DEPLOYMENT,
@@ -245,7 +245,7 @@ EXT_LOG_BLOCK = Table(
     Column("Data", TEXT().with_variant(MEDIUMTEXT(charset="utf8mb4"), "mysql"), nullable=False),
     **ON_MYSQL,
 )
-# Encrypted with the key file of the control plane, as the other secrets of a project are.
+# Webhook secrets, encrypted with the key file of the control plane like other project secrets.
 EXT_WEBHOOK = Table(
     "ExtWebhook",
     METADATA,
@@ -259,20 +259,24 @@ EXT_WEBHOOK = Table(
 
 
 def create_table(table: Table, dialect: Dialect) -> str:
-    names = _order_of_columns(table, dialect)
-    columns = (_as_the_engine_takes_it(table.c[name], dialect) for name in names)
+    names = list(table.c.keys())
+    if dialect.name == "mysql" and not table.name.startswith("Ext"):
+        # Upstream's order of columns.
+        first = ("Id", "Data", "ProjectId", "Disabled", "Extra", "CreatedAt", "UpdatedAt")
+        names = [n for n in first if n in names] + [n for n in names if n not in first]
+    columns = (_column_for(dialect, table.c[name]) for name in names)
     copy = Table(table.name, MetaData(), *columns, **ON_MYSQL)
     return str(CreateTable(copy, if_not_exists=True).compile(dialect=dialect)).strip()
 
 
 def add_column(column: Column[Any], dialect: Dialect) -> str:
     table = dialect.identifier_preparer.format_table(column.table)
-    copy = _as_the_engine_takes_it(column, dialect)
+    copy = _column_for(dialect, column)
     return f"ALTER TABLE {table} ADD COLUMN {CreateColumn(copy).compile(dialect=dialect)}"
 
 
 def modify_column(column: Column[Any], dialect: Dialect) -> str:
-    """Gives an existing column the definition it has now, in the words of MySQL."""
+    """The statement of MySQL that replaces the definition of an existing column."""
     return add_column(column, dialect).replace(" ADD COLUMN ", " MODIFY COLUMN ", 1)
 
 
@@ -280,7 +284,7 @@ def create_indexes(table: Table, dialect: Dialect) -> Iterator[tuple[str, str]]:
     """The names of an engine's indexes and the statements that create them."""
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
         if dialect.name in index.info.get(ENGINES, (dialect.name,)):
-            # MySQL cannot skip an index that exists.
+            # MySQL has no IF NOT EXISTS for indexes.
             create = CreateIndex(index, if_not_exists=dialect.name != "mysql")
             yield str(index.name), str(create.compile(dialect=dialect))
 
@@ -302,12 +306,12 @@ class ExistingTables:
 
     @classmethod
     def of(cls, columns: Iterable[Row], indexes: Iterable[Row]) -> "ExistingTables":
-        """From pairs of a table and a name in it."""
+        """Builds it from pairs of a table and the name of a column or an index."""
         return cls(_by_table(columns), _by_table(indexes))
 
 
 def missing_definitions(existing: ExistingTables, dialect: Dialect) -> Iterator[str]:
-    """The statements that add what is missing; whatever exists is left alone."""
+    """The statements that add missing tables, columns and indexes; existing ones stay."""
     for table in METADATA.sorted_tables:
         name = table.name.lower()
         columns = existing.columns.get(name)
@@ -327,21 +331,12 @@ def _by_table(rows: Iterable[Row]) -> dict[str, frozenset[str]]:
     names: dict[str, set[str]] = defaultdict(set)
     for table, name in rows:
         names[str(table).lower()].add(str(name).lower())
-    return {table: frozenset(found) for table, found in names.items()}
+    return {table: frozenset(members) for table, members in names.items()}
 
 
-def _order_of_columns(table: Table, dialect: Dialect) -> list[str]:
-    names = list(table.c.keys())
-    if dialect.name != "mysql" or table.name.startswith("Ext"):
-        return names
-    # Upstream has the document second.
-    first = ("Id", "Data", "ProjectId", "Disabled", "Extra", "CreatedAt", "UpdatedAt")
-    return [n for n in first if n in names] + [n for n in names if n not in first]
-
-
-def _as_the_engine_takes_it(column: Column[Any], dialect: Dialect) -> Column[Any]:
+def _column_for(dialect: Dialect, column: Column[Any]) -> Column[Any]:
     copy = column._copy()
-    # MariaDB refuses NOT NULL on a computed column; what is missing is refused before it is sent.
+    # MariaDB has no NOT NULL for computed columns; `limits` refuses documents without the field.
     if column.computed is not None and getattr(dialect, "is_mariadb", False):
         copy.nullable = True
     return copy

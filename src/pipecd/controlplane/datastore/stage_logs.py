@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage logs: new blocks as rows, checkpoints as files.
 
-Blocks move from rows to the file in one order: the file is written first, then the rows go. A
-reader takes the rows first, then the file. So a block is always in at least one of the two,
-whenever a process is killed.
+A checkpoint moves blocks from rows to the file: it writes the file first, then removes the rows. A
+reader reads the rows first, then the file. So it never misses a block, even if a process is killed
+at any point.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
-from pipecd.controlplane.datastore.expressions import Value, Values, given
+from pipecd.controlplane.datastore.expressions import Value, Values, param
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.limits import MAX_BYTES
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
@@ -37,18 +37,18 @@ MAX_DEPLOYMENT_ID, MAX_STAGE_ID = 64, 255
 
 def _of_run(table: Table) -> ColumnElement[bool]:
     return and_(
-        table.c.DeploymentId == given("deployment"),
-        table.c.StageId == given("stage"),
-        table.c.RetriedCount == given("retried"),
+        table.c.DeploymentId == param("deployment"),
+        table.c.StageId == param("stage"),
+        table.c.RetriedCount == param("retried"),
     )
 
 
 RUN_COLUMNS: dict[str, Any] = {
-    "DeploymentId": given("deployment"),
-    "StageId": given("stage"),
-    "RetriedCount": given("retried"),
+    "DeploymentId": param("deployment"),
+    "StageId": param("stage"),
+    "RetriedCount": param("retried"),
 }
-HEAD_COLUMNS = {"Completed": given("done"), "LastIndexInFile": given("last")}
+HEAD_COLUMNS = {"Completed": param("done"), "LastIndexInFile": param("last")}
 HEAD = select(EXT_STAGE_LOG.c.Completed, EXT_STAGE_LOG.c.LastIndexInFile).where(
     _of_run(EXT_STAGE_LOG)
 )
@@ -57,26 +57,26 @@ ADD_HEAD = insert(EXT_STAGE_LOG).values(**RUN_COLUMNS, **HEAD_COLUMNS)
 SET_HEAD = update(EXT_STAGE_LOG).where(_of_run(EXT_STAGE_LOG)).values(**HEAD_COLUMNS)
 BLOCKS = (
     select(EXT_LOG_BLOCK.c.Data)
-    .where(_of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex >= given("low"))
+    .where(_of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex >= param("low"))
     .order_by(EXT_LOG_BLOCK.c.BlockIndex)
 )
 INDEXES = select(EXT_LOG_BLOCK.c.BlockIndex).where(
     _of_run(EXT_LOG_BLOCK),
-    EXT_LOG_BLOCK.c.BlockIndex >= given("low"),
-    EXT_LOG_BLOCK.c.BlockIndex <= given("high"),
+    EXT_LOG_BLOCK.c.BlockIndex >= param("low"),
+    EXT_LOG_BLOCK.c.BlockIndex <= param("high"),
 )
 ADD_BLOCK = insert(EXT_LOG_BLOCK).values(
-    **RUN_COLUMNS, BlockIndex=given("index"), Data=given("data")
+    **RUN_COLUMNS, BlockIndex=param("index"), Data=param("data")
 )
-# Holds the head, so that the log is not closed in the meantime.
+# Locks the head, so that the log is not closed in the meantime.
 ADD_TO_OPEN_LOG = insert(EXT_LOG_BLOCK).from_select(
     [*RUN_COLUMNS, "BlockIndex", "Data"],
     select(
         EXT_STAGE_LOG.c.DeploymentId,
         EXT_STAGE_LOG.c.StageId,
         EXT_STAGE_LOG.c.RetriedCount,
-        given("index"),
-        given("data"),
+        param("index"),
+        param("data"),
     )
     .where(_of_run(EXT_STAGE_LOG), EXT_STAGE_LOG.c.Completed == false())
     .with_for_update(),
@@ -84,7 +84,7 @@ ADD_TO_OPEN_LOG = insert(EXT_LOG_BLOCK).from_select(
 BLOCKS_PER_DELETE = 64
 REMOVE_BLOCKS = delete(EXT_LOG_BLOCK).where(
     _of_run(EXT_LOG_BLOCK),
-    EXT_LOG_BLOCK.c.BlockIndex.in_([given(f"index_{i}") for i in range(BLOCKS_PER_DELETE)]),
+    EXT_LOG_BLOCK.c.BlockIndex.in_([param(f"index_{i}") for i in range(BLOCKS_PER_DELETE)]),
 )
 
 
@@ -119,7 +119,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class Head:
-    """What the database knows of a log: whether it is closed, and how far its file reaches."""
+    """The database row of a log: whether it is closed, and the last index in its file."""
 
     completed: bool
     last_index_in_file: int
@@ -138,8 +138,13 @@ class StageLogs:
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
         """Adds the blocks whose index is new; raises Conflict when the log is completed."""
-        if len(blocks) == 1 and await self._added(run, blocks[0]):
-            return
+        if len(blocks) == 1:
+            # Most appends need a single statement: the log is open and the block is new.
+            (block,) = blocks
+            values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
+            with suppress(Duplicate, OutcomeUnknown):
+                if await self._database.execute(ADD_TO_OPEN_LOG, values):
+                    return
         if not await self._database.write(lambda transaction: _append(transaction, run, blocks)):
             file = await self._file(run)
             await self._database.write(
@@ -154,43 +159,42 @@ class StageLogs:
         async with self._exclusive(run):
             file = await self._file(run)
             before = file or LogFile()
-            # Repeating the last checkpoint, whose answer was perhaps lost, is no mistake.
-            if before.completed and _has_new_blocks(before, blocks):
+            # A piped that got no answer repeats its last checkpoint, which is no error.
+            saved = {block.index for block in before.blocks}
+            if before.completed and any(block.index not in saved for block in blocks):
                 raise already_completed()
-            waiting = await self._database.write(
-                lambda transaction: _collect_blocks(
-                    transaction, run, before, blocks, close=completed
-                )
-            )
-            log = LogFile(merge_blocks(before.blocks, waiting.blocks), waiting.completed)
+
+            def collect(transaction: Transaction) -> LogFile:
+                """Adds the new blocks, closes the log if requested, and returns all rows."""
+                head = _ensure_head(transaction, run, before)
+                done = head.completed or before.completed or completed
+                _add_blocks(transaction, run, blocks)
+                values = {**_run_values(run), "done": done, "last": head.last_index_in_file}
+                transaction.execute(SET_HEAD, values)
+                return LogFile(_blocks(transaction, run, FIRST_INDEX), done)
+
+            rows = await self._database.write(collect)
+            log = LogFile(merge_blocks(before.blocks, rows.blocks), rows.completed)
             if file is None or log != before:
                 content = await asyncio.to_thread(format_log, log)
                 await self._files.put(log_path(run), content)
             await self._database.write(
-                lambda transaction: _remove_saved(transaction, run, log, waiting.blocks)
+                lambda transaction: _remove_saved(transaction, run, log, rows.blocks)
             )
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
         """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
-        head, waiting = await self._database.read(
-            lambda transaction: _read_rows(transaction, run, from_index)
+        head, rows = await self._database.read(
+            lambda transaction: (_head(transaction, run), _blocks(transaction, run, from_index))
         )
         if head is not None and head.last_index_in_file < from_index:
-            return StageLogPart(waiting, head.completed)
+            return StageLogPart(rows, head.completed)
         file = await self._file(run)
         if head is None and file is None:
             raise NotFound("Stage log is not found")
         saved = file or LogFile()
-        blocks = merge_blocks((b for b in saved.blocks if b.index >= from_index), waiting)
+        blocks = merge_blocks((b for b in saved.blocks if b.index >= from_index), rows)
         return StageLogPart(blocks, saved.completed or (head is not None and head.completed))
-
-    async def _added(self, run: StageRun, block: LogBlock) -> bool:
-        """Whether a block could be added at once: its log is open and it is new."""
-        values = {**_run_values(run), "index": block.index, "data": _block_text(block)}
-        try:
-            return await self._database.execute(ADD_TO_OPEN_LOG, values) > 0
-        except (Duplicate, OutcomeUnknown):
-            return False
 
     async def _file(self, run: StageRun) -> LogFile | None:
         path = log_path(run)
@@ -202,38 +206,30 @@ class StageLogs:
 
     @asynccontextmanager
     async def _exclusive(self, run: StageRun) -> AsyncIterator[None]:
-        """Lets one checkpoint of a log happen at a time, in this process and among replicas."""
+        """Holds the lock of a log in this process and its lease among the replicas."""
         lock = self._locks.setdefault(run, asyncio.Lock())
         self._lock_users[run] += 1
+        path = log_path(run)
         try:
-            async with lock, self._lease(log_path(run)):
-                yield
+            async with lock:
+                for _ in range(LEASE_ATTEMPTS):
+                    if await self._leases.acquire(path, self._holder, seconds=LEASE_SECONDS):
+                        break
+                    await asyncio.sleep(LEASE_RETRY_SECONDS)
+                else:
+                    raise Unavailable(f"another replica is writing {path}", hint="try again later")
+                try:
+                    yield
+                finally:
+                    await self._leases.release(path, self._holder)
         finally:
             self._lock_users[run] -= 1
             if not self._lock_users[run]:
                 del self._lock_users[run], self._locks[run]
 
-    @asynccontextmanager
-    async def _lease(self, name: str) -> AsyncIterator[None]:
-        for _ in range(LEASE_ATTEMPTS):
-            if await self._leases.acquire(name, self._holder, seconds=LEASE_SECONDS):
-                break
-            await asyncio.sleep(LEASE_RETRY_SECONDS)
-        else:
-            raise Unavailable(f"another server is transaction {name}", hint="try again later")
-        try:
-            yield
-        finally:
-            await self._leases.release(name, self._holder)
-
 
 def already_completed() -> Conflict:
     return Conflict("could not append the logs because the stage was already completed")
-
-
-def _has_new_blocks(log: LogFile, blocks: Sequence[LogBlock]) -> bool:
-    saved = {block.index for block in log.blocks}
-    return any(block.index not in saved for block in blocks)
 
 
 def _run_values(run: StageRun) -> dict[str, Value]:
@@ -256,14 +252,8 @@ def _blocks(transaction: Transaction, run: StageRun, low: int) -> tuple[LogBlock
     return tuple(from_json(data, LogBlock) for (data,) in rows)
 
 
-def _read_rows(
-    transaction: Transaction, run: StageRun, low: int
-) -> tuple[Head | None, tuple[LogBlock, ...]]:
-    return _head(transaction, run), _blocks(transaction, run, low)
-
-
 def _ensure_head(transaction: Transaction, run: StageRun, file: LogFile) -> Head:
-    """The head of the log, made from its file when there is none yet."""
+    """Returns the head of the log; creates it from the file if there is none yet."""
     head = _head(transaction, run, locked=True)
     if head is not None:
         return head
@@ -273,7 +263,7 @@ def _ensure_head(transaction: Transaction, run: StageRun, file: LogFile) -> Head
 
 
 def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
-    """Adds rows for new blocks; False when the log is not saved here yet."""
+    """Adds rows for new blocks; False when the log has no head yet."""
     head = _head(transaction, run, locked=True)
     if head is None:
         return False
@@ -281,23 +271,6 @@ def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock])
         raise already_completed()
     _add_blocks(transaction, run, blocks)
     return True
-
-
-def _collect_blocks(
-    transaction: Transaction,
-    run: StageRun,
-    file: LogFile,
-    blocks: Sequence[LogBlock],
-    *,
-    close: bool,
-) -> LogFile:
-    """Adds rows for new blocks, closes the log for later ones, and gives all that wait."""
-    head = _ensure_head(transaction, run, file)
-    completed = head.completed or file.completed or close
-    _add_blocks(transaction, run, blocks)
-    values = {**_run_values(run), "done": completed, "last": head.last_index_in_file}
-    transaction.execute(SET_HEAD, values)
-    return LogFile(_blocks(transaction, run, FIRST_INDEX), completed)
 
 
 def _add_blocks(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock]) -> None:
@@ -325,11 +298,11 @@ def _block_text(block: LogBlock) -> str:
 def _remove_saved(
     transaction: Transaction, run: StageRun, log: LogFile, blocks: Sequence[LogBlock]
 ) -> None:
-    """Removes the rows that the file holds now; blocks that came later stay."""
+    """Removes the rows whose blocks are in the file now; newer rows stay."""
     values = _run_values(run)
     for start in range(0, len(blocks), BLOCKS_PER_DELETE):
         part = blocks[start : start + BLOCKS_PER_DELETE]
-        # The last one fills the places that are left over.
+        # The last index is repeated for the remaining parameters.
         padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_PER_DELETE)]
         indexes = {f"index_{i}": index for i, index in enumerate(padded)}
         transaction.execute(REMOVE_BLOCKS, {**values, **indexes})
@@ -341,7 +314,7 @@ def log_path(run: StageRun) -> str:
 
 
 def merge_blocks(*sources: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """Every block once, by index; of two with the same index the earlier source wins."""
+    """Merges blocks by index; of two with the same index the one of the earlier source wins."""
     merged: dict[int, LogBlock] = {}
     for blocks in sources:
         for block in blocks:
@@ -355,7 +328,7 @@ def format_log(log: LogFile) -> bytes:
 
 
 def parse_log(content: bytes, path: str) -> LogFile:
-    # Only the line feed ends a line; a log may hold any other separator, and be of any length.
+    # Only a line feed ends a line; `splitlines` would split at other separators in a log as well.
     lines = content.split(b"\n")
     completed = lines[-1] == END
     blocks: list[LogBlock] = []

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The label index beside tables that upstream may have filled, and may still be writing to.
+"""The label index of tables that upstream's control plane may write to as well.
 
-Upstream knows nothing of the index. A database is indexed once, when it is first opened; from then
-on a search by label first indexes the documents of its project that changed since the last search.
-Every change of labels sets `updated_at`, and upstream has an index over it by project, so that this
-takes little time. The clocks of other servers may be behind ours by `CLOCK_SKEW_SECONDS`.
+Upstream does not update the index. When a database is first opened, all documents are indexed;
+from then on a search by label first indexes the documents of its project that changed since the
+last search. Every change of labels sets `updated_at`, and upstream has an index on project and
+`updated_at`, so that this takes little time. The clocks of other servers may be behind ours by
+`CLOCK_SKEW_SECONDS`.
 """
 
 import asyncio
@@ -17,10 +18,10 @@ from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Delete,
     Table,
+    and_,
     delete,
     func,
     insert,
@@ -31,7 +32,7 @@ from sqlalchemy import (
 
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
-from pipecd.controlplane.datastore.expressions import AnySelect, Row, SameText, Value, Values, given
+from pipecd.controlplane.datastore.expressions import AnySelect, Row, SameText, Value, Values, param
 from pipecd.controlplane.datastore.limits import label_text
 from pipecd.controlplane.datastore.schema import (
     APPLICATION,
@@ -45,14 +46,14 @@ LABELLED_TABLES = {table.name: table for table in (APPLICATION, DEPLOYMENT, EVEN
 BATCH = 500
 MAX_TIME = 2**31 - 1
 CLOCK_SKEW_SECONDS = 120
-# How old the last refresh may be, and by how much the watermark must have moved to be saved.
+# How long a refresh stays valid, and by how much the watermark must have moved to be saved.
 FRESH_SECONDS = 2.0
 SAVE_AFTER_SECONDS = 300
 
-WATERMARK = select(EXT_META.c.Value).where(EXT_META.c.Name == given("name"))
-ADD_WATERMARK = insert(EXT_META).values(Name=given("name"), Value=given("value"))
+WATERMARK = select(EXT_META.c.Value).where(EXT_META.c.Name == param("name"))
+ADD_WATERMARK = insert(EXT_META).values(Name=param("name"), Value=param("value"))
 MOVE_WATERMARK = (
-    update(EXT_META).where(EXT_META.c.Name == given("name")).values(Value=given("value"))
+    update(EXT_META).where(EXT_META.c.Name == param("name")).values(Value=param("value"))
 )
 
 
@@ -61,84 +62,86 @@ def _labels_column(table: Table) -> ColumnElement[Any]:
     return func.json_extract(table.c.Data, "$.labels")
 
 
-@cache
-def _next_in_table(name: str) -> AnySelect:
-    table = LABELLED_TABLES[name]
-    found = select(table.c.Id).where(table.c.Id > given("after"))
-    return found.order_by(table.c.Id).limit(BATCH)
+# The documents of a project that changed in a period, the latest change first.
+CHANGED_DOCUMENTS = {
+    name: select(table.c.Id, table.c.UpdatedAt, _labels_column(table))
+    .where(
+        SameText(table.c.ProjectId, [param("project")]),
+        table.c.UpdatedAt >= param("since"),
+        table.c.UpdatedAt <= param("at"),
+        or_(table.c.UpdatedAt < param("at"), table.c.Id > param("after")),
+    )
+    .order_by(table.c.UpdatedAt.desc(), table.c.Id)
+    .limit(BATCH)
+    for name, table in LABELLED_TABLES.items()
+}
+
+
+@dataclass(frozen=True)
+class LabelStatements:
+    """The statements that read and replace the labels of so many documents of a table."""
+
+    lock_documents: AnySelect
+    index_entries: AnySelect
+    remove_entries: Delete
 
 
 @cache
-def _changed(name: str) -> AnySelect:
-    """Documents of a project from the latest change back to a moment, in upstream's order."""
-    table, at = LABELLED_TABLES[name], given("at")
-    return (
-        select(table.c.Id, table.c.UpdatedAt, _labels_column(table))
-        .where(
-            SameText(table.c.ProjectId, [given("project")]),
-            table.c.UpdatedAt >= given("since"),
-            table.c.UpdatedAt <= at,
-            or_(table.c.UpdatedAt < at, table.c.Id > given("after")),
-        )
-        .order_by(table.c.UpdatedAt.desc(), table.c.Id)
-        .limit(BATCH)
+def label_statements(name: str, parameters: int) -> LabelStatements:
+    table, entry = LABELLED_TABLES[name], EXT_LABEL.c
+    ids = [param(f"id_{i}") for i in range(parameters)]
+    of_documents = and_(entry.Kind == param("kind"), entry.DocumentId.in_(ids))
+    return LabelStatements(
+        select(table.c.Id, _labels_column(table)).where(table.c.Id.in_(ids)).with_for_update(),
+        select(entry.DocumentId, entry.LabelKey, entry.LabelValue).where(of_documents),
+        delete(EXT_LABEL).where(of_documents),
     )
 
 
-@cache
-def _locked(name: str, parameters: int) -> AnySelect:
-    table = LABELLED_TABLES[name]
-    found = select(table.c.Id, _labels_column(table)).where(table.c.Id.in_(_ids(parameters)))
-    return found.with_for_update()
+def _padded_ids(ids: Sequence[bytes]) -> dict[str, Value]:
+    """The parameters of these ids.
 
-
-@cache
-def _indexed(parameters: int) -> AnySelect:
-    table = EXT_LABEL.c
-    found = select(table.DocumentId, table.LabelKey, table.LabelValue)
-    return found.where(table.Kind == given("kind"), table.DocumentId.in_(_ids(parameters)))
-
-
-@cache
-def _remove(parameters: int) -> Delete:
-    table = EXT_LABEL.c
-    return delete(EXT_LABEL).where(
-        table.Kind == given("kind"), table.DocumentId.in_(_ids(parameters))
-    )
-
-
-def _ids(parameters: int) -> list[BindParameter[Any]]:
-    return [given(f"id_{i}") for i in range(parameters)]
-
-
-def _parameter_count(count: int) -> int:
-    """The next power of two, so that few statements serve all numbers of documents."""
-    return 1 << (count - 1).bit_length()
-
-
-def _id_values(ids: Sequence[bytes]) -> dict[str, Value]:
-    return {f"id_{i}": ids[min(i, len(ids) - 1)] for i in range(_parameter_count(len(ids)))}
+    The last id is repeated up to a power of two, so that few statements serve all numbers of
+    documents.
+    """
+    count = 1 << (len(ids) - 1).bit_length()
+    return {f"id_{i}": ids[min(i, len(ids) - 1)] for i in range(count)}
 
 
 def index_documents(transaction: Transaction, name: str, ids: Sequence[bytes]) -> None:
-    """Replaces the index entries of these documents, which stay locked until the end."""
-    found = transaction.query(_locked(name, _parameter_count(len(ids))), _id_values(ids))
-    transaction.execute(_remove(_parameter_count(len(ids))), {"kind": name, **_id_values(ids)})
-    rows = [row for id, text in found for row in label_rows(name, id, _labels(text))]
+    """Replaces the index entries of these documents, and locks them until the commit."""
+    padded = _padded_ids(ids)
+    statements = label_statements(name, len(padded))
+    documents = transaction.query(statements.lock_documents, padded)
+    transaction.execute(statements.remove_entries, {"kind": name, **padded})
+    rows = [row for id, text in documents for row in label_rows(name, id, _labels(text))]
     if rows:
         transaction.execute_many(ADD_LABEL, rows)
 
 
-def next_documents(transaction: Transaction, name: str, after: bytes) -> Sequence[bytes]:
-    """Returns the ids of the next documents of a table."""
-    return [id for (id,) in transaction.query(_next_in_table(name), {"after": after})]
+def fill_label_index(transaction: Transaction, name: str) -> None:
+    """Indexes a whole table once, in batches; a later refresh indexes concurrent changes."""
+    watermark = watermark_name(name)
+    if read_watermark(transaction, watermark) is not None:
+        return
+    started_at = int(time.time())
+    table, after = LABELLED_TABLES[name], b""
+    statement = (
+        select(table.c.Id).where(table.c.Id > param("after")).order_by(table.c.Id).limit(BATCH)
+    )
+    while ids := [id for (id,) in transaction.query(statement, {"after": after})]:
+        transaction.run_sql("START TRANSACTION")
+        index_documents(transaction, name, ids)
+        transaction.run_sql("COMMIT")
+        after = ids[-1]
+    write_watermark(transaction, watermark, started_at - CLOCK_SKEW_SECONDS)
 
 
 def read_watermark(transaction: Transaction, *names: str) -> int | None:
     """Returns the first of the watermarks that exists."""
     for name in names:
-        if found := transaction.query(WATERMARK, {"name": name}):
-            return int(found[0][0])
+        if rows := transaction.query(WATERMARK, {"name": name}):
+            return int(rows[0][0])
     return None
 
 
@@ -153,7 +156,7 @@ def watermark_name(table: str, project: str = "") -> str:
 
 
 class LabelIndex:
-    """Indexes what others changed, before a search by label."""
+    """Indexes the documents that other programs changed, before a search by label."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -182,7 +185,7 @@ class LabelIndex:
                 refresh.saved = watermark
 
     async def _index_changes(self, table: str, project: str, since: int) -> int:
-        """Indexes what changed since then; returns the time of the latest change."""
+        """Indexes the documents that changed since then; returns the time of the latest change."""
         latest, at, after = 0, MAX_TIME, b""
         while True:
             values: Values = {"project": project, "since": since, "at": at, "after": after}
@@ -199,7 +202,7 @@ class LabelIndex:
 
 @dataclass
 class Refresh:
-    """When a project was last indexed, and the time of the changes to begin with next."""
+    """When a project was last indexed, and the update time from which the next refresh starts."""
 
     at: float | None = None
     watermark: int | None = None
@@ -211,15 +214,13 @@ def _compare(
     transaction: Transaction, table: str, values: Values
 ) -> tuple[Sequence[Row], Sequence[bytes]]:
     """Returns the documents that changed, and those of them whose index entries are stale."""
-    batch = transaction.query(_changed(table), values)
+    batch = transaction.query(CHANGED_DOCUMENTS[table], values)
     if not batch:
         return (), ()
     indexed: dict[bytes, dict[str, str]] = defaultdict(dict)
-    ids = [id for id, _, _ in batch]
-    entries = transaction.query(
-        _indexed(_parameter_count(len(ids))), {"kind": table, **_id_values(ids)}
-    )
-    for id, key, value in entries:
+    padded = _padded_ids([id for id, _, _ in batch])
+    statement = label_statements(table, len(padded)).index_entries
+    for id, key, value in transaction.query(statement, {"kind": table, **padded}):
         indexed[id][key] = value
     stale = [
         id
@@ -230,5 +231,5 @@ def _compare(
 
 
 def _labels(text: str | bytes | None) -> Mapping[str, str]:
-    found: object = json.loads(text) if text else None
-    return cast("dict[str, str]", found) if isinstance(found, dict) else {}
+    labels: object = json.loads(text) if text else None
+    return cast("dict[str, str]", labels) if isinstance(labels, dict) else {}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL of MySQL and MariaDB: columns, comparisons, and the statements of lists.
 
-The indexes are upstream's: each holds one column that lists are filtered by, the time of the update
-that they are ordered by, and the id. MySQL computes what a list is filtered by from each document
-that it reads, unless it finds it in an index. So a page is put together from several indexes, and
-the one with the fewest entries comes first, which is found out by counting.
+The indexes are upstream's: each contains one filtered column, the time of the last update, by which
+lists are ordered, and the id. Filtered columns that are not in the index are computed from each
+document that MySQL reads. So a page joins several indexes, starting with the one that has the
+fewest matching entries, which a query counts first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,17 +34,17 @@ from pipecd.controlplane.datastore.query import (
 )
 from pipecd.controlplane.datastore.schema import ENGINES
 
-# Among so many entries of an index a page is found quickly, whatever else it is filtered by.
+# With fewer matching entries than this, starting with an index is fast whatever the other filters.
 FEW_ENTRIES = 1 << 14
 
 
 def mysql_dialect(*, is_mariadb: bool = False) -> MySQLDialect:
-    """The dialect that the driver and the server understand."""
+    """The dialect of the driver and the server."""
     return MySQLDialect(paramstyle="format", is_mariadb=is_mariadb)
 
 
 def mysql_expression(path: str, reads: Reads, *, is_mariadb: bool = False) -> str:
-    # MariaDB does not know the arrow.
+    # MariaDB does not support the operator ->>.
     value = f"json_unquote(json_extract(Data, '$.{path}'))" if is_mariadb else f'data->>"$.{path}"'
     match reads:
         case Reads.TEXT | Reads.NUMBER:
@@ -75,7 +75,7 @@ def _is_deleted(_: IsDeleted, compiler: Any, **__: Any) -> str:
     return mysql_expression("deleted", Reads.FLAG, is_mariadb=compiler.dialect.is_mariadb)
 
 
-# Collations of MySQL ignore case and accents; the first comparison is the one an index can answer.
+# Collations of MySQL ignore case and accents; the first comparison is the one that uses an index.
 @compiles(SameText, "mysql")
 def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
     plain, column, *texts = (compiler.process(clause, **options) for clause in element.clauses)
@@ -85,7 +85,7 @@ def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
 @compiles(SameDocument, "mysql")
 def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
     column, text = (compiler.process(clause, **options) for clause in element.clauses)
-    # MySQL does not store the text but its meaning; MariaDB stores the text.
+    # MySQL stores parsed JSON, MariaDB stores the text.
     return (
         f"{column} = {text}" if compiler.dialect.is_mariadb else f"{column} = CAST({text} AS JSON)"
     )
@@ -93,45 +93,46 @@ def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
 
 @lru_cache(maxsize=512)
 def list_statement(shape: Shape, start: int | None = None) -> AnySelect:
-    """The statement of a selection; a page may be searched first among condition number `start`."""
+    """The statement of a selection; `start` is the condition whose index a page starts with."""
     if shape.order != NEWEST_UPDATE:
         return shape.documents(*shape.conditions())
     if shape.limited and _is_covered_by_indexes(shape, start):
         page = _page_of_ids(shape, start).subquery("page")
         return shape.documents(shape.table.c.Id.in_(select(page.c.Id)))
-    # Left alone, MariaDB reads a list from its beginning to get to a page in the middle.
+    # Without a hint, MariaDB scans a list from its beginning to get to a later page.
     statement = shape.documents(*shape.conditions())
     return _force_index(statement, shape.table, _ordered_indexes(shape.table, shape.wheres))
 
 
 @lru_cache(maxsize=512)
 def count_statement(shape: Shape) -> AnySelect | None:
-    """Counts the documents of each condition that a page may start with; None when none may."""
+    """Counts the documents of each condition that a page may start with; None if there is none.
+
+    It counts no further than FEW_ENTRIES.
+    """
     starts = _possible_starts(shape)
     if not shape.limited or shape.order != NEWEST_UPDATE or not starts:
         return None
-    return select(*(_count(shape, number) for number in starts))
+    counts: list[ScalarSelect[int]] = []
+    for number in starts:
+        rows = shape.table.alias()
+        ids: AnySelect = select(rows.c.Id).where(*_conditions_of_index(rows, shape, number))
+        ids = _force_index(ids, rows, _ordered_indexes(shape.table, (shape.wheres[number],)))
+        few = ids.limit(FEW_ENTRIES).subquery()
+        counts.append(select(func.count()).select_from(few).scalar_subquery())
+    return select(*counts)
 
 
 def choose_start(shape: Shape, counts: Sequence[int]) -> int | None:
-    """The condition that the fewest documents meet, if those are few."""
+    """The condition that the fewest documents meet; None if all match FEW_ENTRIES or more."""
     least = min(counts, default=FEW_ENTRIES)
     return _possible_starts(shape)[counts.index(least)] if least < FEW_ENTRIES else None
 
 
-def _count(shape: Shape, number: int) -> ScalarSelect[int]:
-    """How many documents meet a condition; if they are many, it does not matter how many."""
-    rows = shape.table.alias()
-    ids: AnySelect = select(rows.c.Id).where(*_conditions_of_index(rows, shape, number))
-    ids = _force_index(ids, rows, _ordered_indexes(shape.table, (shape.wheres[number],)))
-    few = ids.limit(FEW_ENTRIES).subquery()
-    return select(func.count()).select_from(few).scalar_subquery()
-
-
 def _possible_starts(shape: Shape) -> list[int]:
-    """The conditions among which to choose the one that a page starts with.
+    """The conditions whose index a page may start with.
 
-    How many documents have a single value MySQL finds out by itself.
+    If all conditions have a single value, MySQL estimates their numbers of rows well itself.
     """
     filters = [i for i, where in enumerate(shape.wheres) if where.comparison is Comparison.ONE_OF]
     if all(shape.wheres[i].parameters == 1 for i in filters):
@@ -140,12 +141,12 @@ def _possible_starts(shape: Shape) -> list[int]:
 
 
 def _is_covered_by_indexes(shape: Shape, start: int | None) -> bool:
-    """Several indexes hold together all that a list is filtered by."""
+    """Whether the conditions of a list can be answered from several indexes together."""
     filters = {i: w for i, w in enumerate(shape.wheres) if w.comparison is Comparison.ONE_OF}
     return (
         len(filters) > 1
         and all(_ordered_indexes(shape.table, (where,)) for where in filters.values())
-        # Each value of another condition than the first is looked up by itself.
+        # Each value of the other conditions needs its own join.
         and all(i == start or where.parameters <= SHORT_LIST for i, where in filters.items())
         and all(
             where.comparison in (Comparison.ONE_OF, Comparison.LABELLED)
@@ -156,7 +157,7 @@ def _is_covered_by_indexes(shape: Shape, start: int | None) -> bool:
 
 
 def _page_of_ids(shape: Shape, start: int | None) -> AnySelect:
-    """The ids of a page, for which no row is read."""
+    """Selects the ids of a page from indexes alone."""
     table = shape.table
     filters = [i for i, where in enumerate(shape.wheres) if where.comparison is Comparison.ONE_OF]
     first, *others = sorted(filters, key=lambda i: (i != start, shape.wheres[i].parameters))
@@ -182,10 +183,11 @@ def _page_of_ids(shape: Shape, start: int | None) -> AnySelect:
 
 
 def _lookup_order(shape: Shape, numbers: Iterable[int]) -> Iterable[tuple[int, bool]]:
-    """The conditions in an order that soon rejects a document; True stands for a complement.
+    """The conditions to join, the most selective ones first; True marks a complement.
 
-    Of a condition with most values of a column the complement is looked up first. What is not in
-    the complement is looked up all the same, since it may have a value that no enum has.
+    If a condition has most values of an enum, its complement is joined first, since it rejects rows
+    with fewer lookups. The condition itself is joined as well, because a stored value may not be a
+    member of the enum.
     """
     wheres = [(i, shape.wheres[i]) for i in numbers]
     lookups = [(where.complement > 0, where.parameters, i, False) for i, where in wheres]
@@ -196,7 +198,7 @@ def _lookup_order(shape: Shape, numbers: Iterable[int]) -> Iterable[tuple[int, b
 def _conditions_of_index(
     rows: FromClause, shape: Shape, number: int
 ) -> Iterator[ColumnElement[bool]]:
-    """What the index of a condition knows of a document: whether it meets it, and its time."""
+    """The conditions that the index of a condition can answer: its column and the update time."""
     for i, where in enumerate(shape.wheres):
         if i == number or where.column == NEWEST_UPDATE.column:
             yield shape.condition(rows, i)
@@ -204,13 +206,13 @@ def _conditions_of_index(
 
 
 def _force_index(statement: AnySelect, rows: FromClause, indexes: Sequence[str]) -> AnySelect:
-    """The statement with the choice of MySQL restricted to these indexes, if there are any."""
+    """Adds a hint that restricts MySQL to these indexes, if there are any."""
     hint = f"FORCE INDEX ({', '.join(indexes)})"
     return statement.with_hint(rows, hint, "mysql") if indexes else statement
 
 
 def _ordered_indexes(table: Table, wheres: Iterable[Where]) -> list[str]:
-    """The indexes that have a filtered column and then the order of lists."""
+    """The indexes of a filtered column followed by the column that lists are ordered by."""
     filtered = {where.column for where in wheres if where.comparison is Comparison.ONE_OF}
     if "Id" in filtered:
         return []

@@ -22,30 +22,16 @@ from pipecd.config.controlplane import DatastoreConfig
 from pipecd.controlplane.datastore.database import (
     TIMEOUT,
     Collision,
-    Compiler,
     ConnectionLost,
     Database,
     Duplicate,
     OutcomeUnknown,
     Transaction,
+    compile_statement,
     ensure_version,
     unavailable,
 )
-from pipecd.controlplane.datastore.engines.server import (
-    READERS,
-    RECYCLE_SECONDS,
-    WRITERS,
-    ConnectBackoff,
-    access_denied,
-    cannot_hold,
-    create_pool,
-    not_permitted,
-    out_of_space,
-    read_secret,
-    statement_timeout,
-    unreachable,
-    wait_until_ready,
-)
+from pipecd.controlplane.datastore.engines import server
 from pipecd.controlplane.datastore.expressions import (
     NO_VALUES,
     AnySelect,
@@ -67,7 +53,7 @@ from pipecd.observe.operations import ObservedOperation, OperationObserver
 DIALECT = PGDialect(paramstyle="format")
 LOOKUP_CONNECTIONS, EXECUTE_CONNECTIONS = 2, 4
 SCHEMES = ("postgres://", "postgresql://")
-# A server that is gone without a word is noticed in this time.
+# A server that stops responding without closing the connection is detected after this time.
 SILENCE_SECONDS = 30
 DEFAULTS = {
     "connect_timeout": 5,
@@ -79,16 +65,16 @@ DEFAULTS = {
 }
 SESSION = (
     "SET lock_timeout = '5s'",
-    f"SET statement_timeout = '{SILENCE_SECONDS}s'",
-    # A process that hangs in a transaction must not hold its locks for ever.
+    f"SET server.statement_timeout = '{SILENCE_SECONDS}s'",
+    # A process that hangs in a transaction must not keep its locks.
     "SET idle_in_transaction_session_timeout = '60s'",
-    # The best plan of a list depends on how rare the values are that it filters by.
+    # The best plan of a list depends on how rare the filtered values are.
     "SET plan_cache_mode = force_custom_plan",
 )
-# What a single statement matches is found by the same index, whatever the values are.
+# A single statement uses the same index for all values.
 KEEP_PLANS = "SET plan_cache_mode = auto"
 
-# Advisory locks are numbers; this one says "pipecd" in ASCII.
+# Advisory locks are numbers; this one is "pipecd" in ASCII.
 SCHEMA_LOCK = int.from_bytes(b"pipecd")
 COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns "
@@ -102,23 +88,23 @@ ERRORS: dict[str, Callable[[str], Exception]] = {
     # Serialization failure, deadlock, lock timeout.
     "40": Collision,
     "55P03": Collision,
-    # The connection is broken, the server stops, or it has become a replica that may not write.
+    # The connection is broken, the server stops, or it has become a read-only replica.
     "08": ConnectionLost,
     "57P": ConnectionLost,
     "25006": ConnectionLost,
-    "57014": statement_timeout,
-    "53": out_of_space,
-    "42501": not_permitted,
-    "22": cannot_hold,
-    "23502": cannot_hold,
-    "54": cannot_hold,
+    "57014": server.statement_timeout,
+    "53": server.out_of_space,
+    "42501": server.not_permitted,
+    "22": server.cannot_hold,
+    "23502": server.cannot_hold,
+    "54": server.cannot_hold,
 }
 # A wrong password, an unknown user, an unknown database.
 DENIED = ("28", "3D000", "42501")
 
 
 def postgres_conninfo(config: DatastoreConfig) -> str:
-    """The settings of a connection: a URL, `host:port` or `key=value` pairs, and the files."""
+    """The settings of libpq; the `url` is a URL, `host:port` or `key=value` pairs."""
     url = config.url
     if "=" not in url.partition("?")[0] and not url.startswith(SCHEMES):
         url = f"postgres://{url}"
@@ -127,12 +113,12 @@ def postgres_conninfo(config: DatastoreConfig) -> str:
         if config.database:
             settings["dbname"] = config.database
         if config.username_file:
-            settings["user"] = read_secret(config.username_file, "usernameFile")
+            settings["user"] = server.read_secret(config.username_file, "usernameFile")
         if config.password_file:
-            settings["password"] = read_secret(config.password_file, "passwordFile")
+            settings["password"] = server.read_secret(config.password_file, "passwordFile")
         return make_conninfo("", **{**DEFAULTS, **settings, "client_encoding": "UTF8"})
     except ProgrammingError as e:
-        # The message of libpq may repeat the URL, which may hold a password.
+        # The message of libpq may quote the URL, which may contain a password.
         raise UserMistake(
             "the url of the datastore is not understood",
             hint="write it as postgres://user:password@host:5432/database",
@@ -153,8 +139,8 @@ async def open_postgres(
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request, not of this function.
     observers: Sequence[OperationObserver] = (),
 ) -> AsyncIterator["PostgresDatabase"]:
-    """Connects, adds the tables that are missing, and closes everything at the end."""
-    await wait_until_ready(lambda: prepare(conninfo))
+    """Connects, creates missing tables and indexes, and closes all connections at the end."""
+    await server.wait_until_ready(lambda: prepare(conninfo))
     database = PostgresDatabase(conninfo, timeout=timeout, observers=observers)
     try:
         yield database
@@ -164,9 +150,9 @@ async def open_postgres(
 
 @dataclass(eq=False)
 class Statement:
-    """A single statement for the event loop, and the caller who waits for its result.
+    """A single statement and the future of its result.
 
-    A caller may give up; a statement that has begun is finished all the same.
+    If the caller cancels the future, a statement that has started is still finished.
     """
 
     text: str
@@ -176,7 +162,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class OpenConnection:
-    """An asynchronous connection, its generation, and when it was opened."""
+    """An asynchronous connection, its generation, and the time when it was opened."""
 
     connection: "psycopg.AsyncConnection[Any]"
     generation: int
@@ -184,29 +170,29 @@ class OpenConnection:
 
 
 class StatementQueue:
-    """Single statements on a few asynchronous connections, each opened when it is first needed.
+    """Runs single statements on a few asynchronous connections, which are opened on first use.
 
-    A lost connection begins a new generation: the others of its time are replaced before they are
-    used again.
+    A lost connection starts a new generation: connections of older generations are replaced before
+    they are used again.
     """
 
-    def __init__(self, conninfo: str, connections: int, backoff: ConnectBackoff) -> None:
+    def __init__(self, conninfo: str, connections: int, backoff: server.ConnectBackoff) -> None:
         self._conninfo, self._backoff = conninfo, backoff
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[Statement] = asyncio.Queue()
         self._generation = 0
-        # The connections that run a statement, and since when.
+        # The connections that run a statement, with the time when it started.
         self._busy: dict[psycopg.AsyncConnection[Any], float] = {}
         self._workers = [asyncio.create_task(self._work()) for _ in range(connections)]
 
     def submit(self, text: str, arguments: Sequence[Value]) -> "asyncio.Future[Any]":
-        """Returns the rows and the number of rows changed, when they arrive."""
+        """Queues a statement; the result is its rows and the number of changed rows."""
         statement = Statement(text, arguments, self._loop.create_future())
         self._waiting.put_nowait(statement)
         return statement.result
 
     def abort_older_than(self, seconds: float) -> None:
-        """Cuts the connections that have waited for an answer for so long."""
+        """Aborts the connections whose statement has been running for so long."""
         since = self._loop.time() - seconds
         for connection, started_at in tuple(self._busy.items()):
             if started_at <= since:
@@ -214,24 +200,24 @@ class StatementQueue:
                     shut_down(connection)
 
     async def join(self) -> None:
-        """Waits until everything that was submitted is finished."""
+        """Waits until all submitted statements are finished."""
         await self._waiting.join()
 
     async def close(self) -> None:
-        """Closes the connections, also those that wait for an answer."""
+        """Aborts running statements and closes the connections."""
         self.abort_older_than(0)
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def _work(self) -> None:
-        """Runs statements one after the other on a connection of its own."""
+        """Runs queued statements one after the other on its own connection."""
         opened: OpenConnection | None = None
         try:
             while True:
                 statement = await self._waiting.get()
                 try:
-                    # Nobody waits for the result any more.
+                    # A statement whose caller gave up before it started is skipped.
                     if not statement.result.done():
                         opened = await self._usable(opened)
                         await self._run(statement, opened.connection)
@@ -248,10 +234,10 @@ class StatementQueue:
                 await opened.connection.close()
 
     async def _usable(self, opened: OpenConnection | None) -> OpenConnection:
-        """Returns the connection, or a new one when it is lost or old."""
+        """Returns the connection, or a new one if it is of an older generation or too old."""
         if opened is not None:
-            is_young = self._loop.time() - opened.opened_at < RECYCLE_SECONDS
-            if opened.generation == self._generation and is_young:
+            is_recent = self._loop.time() - opened.opened_at < server.RECYCLE_SECONDS
+            if opened.generation == self._generation and is_recent:
                 return opened
             await opened.connection.close()
         self._backoff.check()
@@ -280,7 +266,7 @@ class PostgresDatabase(Database):
     """A PostgreSQL database, which other replicas use at the same time.
 
     Transactions run on threads. Single statements run on the event loop with asynchronous
-    connections, which takes less of the processor than waking a thread for each.
+    connections, which takes less CPU time than waking a thread for each.
     """
 
     BEGIN_WRITE = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",)
@@ -293,12 +279,12 @@ class PostgresDatabase(Database):
         timeout: float = TIMEOUT,
         observers: Sequence[OperationObserver] = (),
     ) -> None:
-        backoff = ConnectBackoff()
+        backoff = server.ConnectBackoff()
         super().__init__(
-            create_pool(lambda: connect(conninfo), backoff),
+            server.create_pool(lambda: connect(conninfo), backoff),
             DIALECT,
-            readers=READERS,
-            writers=WRITERS,
+            readers=server.READERS,
+            writers=server.WRITERS,
             timeout=timeout,
             observers=observers,
         )
@@ -308,7 +294,7 @@ class PostgresDatabase(Database):
 
     async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
         self._check_open()
-        compiled = self._compiler.compile(statement)
+        compiled = compile_statement(statement, self._dialect)
         arguments = compiled.arguments(values)
         with ObservedOperation(self._observers, "datastore", "read"):
             try:
@@ -325,7 +311,7 @@ class PostgresDatabase(Database):
 
     async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
         self._check_open()
-        compiled = self._compiler.compile(statement)
+        compiled = compile_statement(statement, self._dialect)
         arguments = compiled.arguments(values)
         with ObservedOperation(self._observers, "datastore", "write"):
             try:
@@ -356,16 +342,16 @@ class PostgresDatabase(Database):
 
 
 def shut_down(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
-    """Ends the wait for an answer; shutting down the socket wakes the thread or task."""
+    """Shuts down the socket, which wakes the thread or task that waits for an answer."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.shutdown(socket.SHUT_RDWR)
 
 
 def connect(conninfo: str) -> "psycopg.Connection[Any]":
-    """Opens a connection that behaves the same whatever the defaults of its server are."""
+    """Opens a connection with settings that do not depend on the defaults of the server."""
     try:
         connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
-        # Documents go in and out as text and are parsed once, by their table.
+        # Documents are read as text; `DocumentCache` parses them.
         connection.adapters.register_loader("json", TextLoader)
         for statement in SESSION:
             connection.execute(cast("LiteralString", statement))
@@ -375,7 +361,7 @@ def connect(conninfo: str) -> "psycopg.Connection[Any]":
 
 
 async def connect_async(conninfo: str) -> "psycopg.AsyncConnection[Any]":
-    """Opens a connection for single statements, whose plans do not depend on the values."""
+    """Opens a connection for single statements, whose query plans are cached."""
     try:
         connection: psycopg.AsyncConnection[Any] = await psycopg.AsyncConnection.connect(
             conninfo, autocommit=True
@@ -389,9 +375,9 @@ async def connect_async(conninfo: str) -> "psycopg.AsyncConnection[Any]":
 
 
 def prepare(conninfo: str) -> None:
-    """Creates what is missing of the schema in one transaction, one process at a time."""
+    """Creates missing tables and indexes in one transaction, one process at a time."""
     with closing(connect(conninfo)) as connection:
-        transaction = Transaction(connection, Compiler(DIALECT), explain)
+        transaction = Transaction(connection, DIALECT, explain)
         ((encoding,),) = transaction.query_sql("SHOW server_encoding")
         if encoding != "UTF8":
             raise UserMistake(
@@ -399,8 +385,8 @@ def prepare(conninfo: str) -> None:
                 "hold every text",
                 hint="create it with ENCODING 'UTF8' TEMPLATE template0",
             )
-        # Another process may be creating large indexes meanwhile.
-        transaction.run_sql("SET lock_timeout = 0", "SET statement_timeout = 0", "BEGIN")
+        # Another process may hold the lock while it creates large indexes.
+        transaction.run_sql("SET lock_timeout = 0", "SET server.statement_timeout = 0", "BEGIN")
         transaction.query_sql("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
         existing = ExistingTables.of(transaction.query_sql(COLUMNS), transaction.query_sql(INDEXES))
         transaction.run_sql(*missing_definitions(existing, DIALECT))
@@ -409,13 +395,13 @@ def prepare(conninfo: str) -> None:
 
 
 def explain(error: Exception) -> Exception:
-    """Translates an error of the driver; one that is unexpected stays as it is."""
+    """Translates an error of the driver; returns an unexpected one as it is."""
     if not isinstance(error, psycopg.Error):
         return error
     text = error.diag.message_primary or str(error).strip().partition("\n")[0]
     state = error.sqlstate
     if state is None:
-        # Errors without a state do not come from the server, but from the connection to it.
+        # Errors without a SQLSTATE come from the connection, not from the server.
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return ConnectionLost(text) if is_lost else error
     for length in range(len(state), 1, -1):
@@ -426,13 +412,13 @@ def explain(error: Exception) -> Exception:
 
 def explain_connect(error: psycopg.Error, name: str) -> PipecdError:
     text = str(error).strip().rpartition("\n")[2]
-    # libpq reports what the server said while connecting without its state.
+    # libpq drops the SQLSTATE of errors during connecting.
     denied = ("password authentication failed", "does not exist", "no pg_hba.conf entry")
     is_denied = (error.sqlstate or "").startswith(DENIED) or any(words in text for words in denied)
-    return access_denied(name, text) if is_denied else unreachable(name, text)
+    return server.access_denied(name, text) if is_denied else server.unreachable(name, text)
 
 
-# The order of bytes is the same on every machine and the quickest to compare.
+# Byte order is the same on every machine and the fastest to compare.
 @compiles(ExactText, "postgresql")
 @compiles(UpstreamText, "postgresql")
 def _text_column(element: ExactText | UpstreamText, *_: Any, **__: Any) -> str:
@@ -454,7 +440,7 @@ def postgresql_expression(path: str, reads: Reads) -> str:
             return f"coalesce(({value})::boolean, false)"
 
 
-# PostgreSQL before 18 knows stored columns only.
+# PostgreSQL before 18 has stored computed columns only.
 @compiles(FromDocument, "postgresql")
 def _computed_column(element: FromDocument, *_: Any, **__: Any) -> str:
     return f"GENERATED ALWAYS AS ({postgresql_expression(element.path, element.reads)}) STORED"
@@ -475,9 +461,9 @@ def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
 def list_statement(shape: Shape) -> AnySelect:
     """The statement of a selection.
 
-    Before version 17 PostgreSQL reads an index once for every combination of two lists of values.
-    So of kinds and statuses the statuses are spelled out: they are compared with the rows that the
-    kinds match.
+    Before version 17 PostgreSQL scans an index once for every combination of two lists of values.
+    So if there are lists of kinds and of statuses, the statuses become OR conditions on the rows
+    that the kinds match.
     """
     conditions = shape.conditions()
     lists = {where.column: i for i, where in enumerate(shape.wheres) if where.parameters > 1}

@@ -19,17 +19,17 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 READERS, WRITERS = 4, 8
-# Networks forget idle connections, and servers move while old ones stay open.
+# Older connections are replaced: firewalls drop idle ones, and a failover leaves old ones open.
 RECYCLE_SECONDS = 240
-# How long a server that could not be reached is left alone, in seconds.
+# How long no new connection is attempted after a failed one, in seconds.
 CONNECT_BACKOFF = 0.5
-# How long a server that starts later than we do is waited for, and how often it is tried.
+# How long the control plane waits at startup for its database, and how often it retries.
 WAIT_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 
 
 class ConnectBackoff:
-    """Fails at once while the server is known to be away."""
+    """Fails connection attempts at once for a short time after one has failed."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,13 +38,13 @@ class ConnectBackoff:
         self._failure = ""
 
     def check(self) -> None:
-        """Raises StorageUnavailable when the server could not be reached a moment ago."""
+        """Raises StorageUnavailable during the backoff."""
         with self._lock:
             if self._clock() < self._retry_at:
                 raise StorageUnavailable(self._failure)
 
     def failed(self, error: PipecdError) -> StorageUnavailable:
-        """Starts a backoff; returns the error for the caller, who is not to blame for any cause."""
+        """Starts the backoff; returns the error for the caller."""
         with self._lock:
             self._retry_at = self._clock() + CONNECT_BACKOFF
             self._failure = error.message
@@ -57,9 +57,9 @@ class ConnectBackoff:
 
 
 def create_pool(connect: Callable[[], Any], backoff: ConnectBackoff) -> QueuePool:
-    """The pool: a connection for each thread, of which the last used is taken first."""
+    """Creates a pool with one connection per thread; the most recently used one is taken first."""
 
-    def connect_unless_away() -> Any:
+    def connect_with_backoff() -> Any:
         backoff.check()
         try:
             connection = connect()
@@ -69,7 +69,7 @@ def create_pool(connect: Callable[[], Any], backoff: ConnectBackoff) -> QueuePoo
         return connection
 
     return QueuePool(
-        connect_unless_away,
+        connect_with_backoff,
         pool_size=READERS + WRITERS,
         max_overflow=0,
         recycle=RECYCLE_SECONDS,
@@ -79,7 +79,7 @@ def create_pool(connect: Callable[[], Any], backoff: ConnectBackoff) -> QueuePoo
 
 
 async def wait_until_ready(prepare: Callable[[], T], *, wait: float | None = None) -> T:
-    """Returns the result of `prepare`, which is retried until the server answers or time is up."""
+    """Returns the result of `prepare`; retries it until the server answers or the time is up."""
     end = time.monotonic() + (WAIT_SECONDS if wait is None else wait)
     while True:
         try:
@@ -94,11 +94,11 @@ async def wait_until_ready(prepare: Callable[[], T], *, wait: float | None = Non
 
 
 def read_secret(path: str, key: str) -> str:
-    """The text of the file without the line end that editors leave; `key` names the setting."""
+    """The text of the file without its final line break; `key` names the setting in errors."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) else "it is no text"
+        reason = e.strerror if isinstance(e, OSError) else "it is not a text file"
         raise UserMistake(
             f"cannot read the file {path}: {reason}", hint=f"check {key} of the datastore"
         ) from e

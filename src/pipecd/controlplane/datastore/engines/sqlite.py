@@ -21,14 +21,14 @@ from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
 from pipecd.model.errors import PipecdError, StorageUnavailable, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
 
-# Parameters by position: SQLite looks for named ones one by one, which long lists would feel.
+# Parameters by position: SQLite searches for each named one, which makes long lists slow.
 DIALECT = sqlite_dialect(paramstyle="qmark")
 READERS = 3
 BUSY_SECONDS = 5.0
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    # With a write-ahead log this survives a killed process; only a power cut may cost the last
-    # transactions, and never the file.
+    # With a write-ahead log, commits survive a killed process; after a power failure the last
+    # transactions may be lost, but the file is not damaged.
     "PRAGMA synchronous = NORMAL",
     "PRAGMA foreign_keys = OFF",
     "PRAGMA temp_store = MEMORY",
@@ -38,16 +38,15 @@ PRAGMAS = (
 WRITE_PRAGMA = "PRAGMA wal_autocheckpoint = 4000"
 READ_PRAGMA = "PRAGMA query_only = ON"
 LOOP_PRAGMA = "PRAGMA wal_autocheckpoint = 0"
-# After so many statements on the event loop the write-ahead log is long enough for a checkpoint.
+# One statement in so many runs on a thread, where it may checkpoint the write-ahead log.
 CHECKPOINT_AFTER = 256
 
 DUPLICATES = frozenset({sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE})
 
-# SQLite would count the rows of its tables by itself, but only now and then, and what it counted in
-# a young installation makes the lists of a grown one slow. Plans that suit a large installation do
-# no harm to a small one, so the statistics are those of a large one from the beginning.
+# Statistics that SQLite gathers while an installation is small make the lists of a large one slow.
+# Plans for a large installation suit a small one as well, so its statistics are set from the start.
 ASSUMED_ROWS = 200_000
-# How many different values a column has; the primary key of a table has one for every row.
+# The number of distinct values of a column; a primary key has one for every row.
 DISTINCT_VALUES = {
     "ProjectId": 10,
     "Disabled": 2,
@@ -69,8 +68,8 @@ OTHER_DISTINCT_VALUES = 50_000
 async def open_sqlite(
     path: Path, *, busy_seconds: float = BUSY_SECONDS, observers: Sequence[OperationObserver] = ()
 ) -> AsyncIterator["SqliteDatabase"]:
-    """Opens the file, creating it and its tables when they are missing; closes it cleanly."""
-    lock = await asyncio.to_thread(_lock, path)
+    """Opens the file, creating it and its tables if they are missing, and closes it at the end."""
+    lock = await asyncio.to_thread(_lock_file, path)
     try:
         database = SqliteDatabase(path, busy_seconds=busy_seconds, observers=observers)
         try:
@@ -87,9 +86,9 @@ class DatabaseLocked(StorageUnavailable):
 
 
 class SqliteDatabase(Database):
-    """A file of which this process is the only server.
+    """A SQLite file that only this process uses.
 
-    Single statements run on the event loop, unless they would have to wait.
+    Single statements run on the event loop, unless they would have to wait for a lock.
     """
 
     BEGIN_WRITE = ("BEGIN IMMEDIATE",)
@@ -110,21 +109,29 @@ class SqliteDatabase(Database):
             observers=observers,
         )
         self._read_pool = _pool(path, READ_PRAGMA, READERS, busy_seconds)
-        # Single statements of the event loop, which waits neither for locks nor for a checkpoint.
+        # Runs single statements on the event loop; it waits neither for locks nor for checkpoints.
         self._on_loop: Transaction | None = None
         self._executed = 0
 
     def prepare(self) -> None:
-        """Creates what is missing of the schema."""
+        """Creates missing tables and indexes."""
+
+        def work(transaction: Transaction) -> None:
+            transaction.run_sql(*definitions(DIALECT))
+            ensure_version(transaction, str(self._path))
+            _set_statistics(transaction.connection)
+            # No other process has the file open, so any stored lease is stale.
+            transaction.execute(delete(EXT_LEASE))
+
         try:
-            self._transaction(self._ensure_schema)
+            self._transaction(work)
         except sqlite3.Error as e:
             raise explain_open(e, self._path) from e
         connection = _connect(self._path, LOOP_PRAGMA, 0)
-        self._on_loop = Transaction(connection, self._compiler, self.explain)
+        self._on_loop = Transaction(connection, self._dialect, self.explain)
 
     async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
-        # Reading a row takes less time than waking a thread does.
+        # Reading a row takes less time than waking a thread.
         self._check_open()
         if self._on_loop is not None:
             with suppress(DatabaseLocked), ObservedOperation(self._observers, "datastore", "read"):
@@ -134,31 +141,24 @@ class SqliteDatabase(Database):
     async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
         self._check_open()
         self._executed += 1
-        # The thread that writes moves the write-ahead log into the file now and then.
+        # Every so often the statement runs on the write thread, which checkpoints.
         if self._on_loop is not None and self._executed % CHECKPOINT_AFTER:
             with suppress(DatabaseLocked), ObservedOperation(self._observers, "datastore", "write"):
                 return self._on_loop.execute(statement, values)
         return await super().execute(statement, values)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._on_loop is not None:
+            await asyncio.to_thread(self._on_loop.connection.close)
+        # The pool of the writer is disposed last: its connection checkpoints when it closes.
+        await super().close()
 
     def explain(self, error: Exception) -> Exception:
         return explain(error, self._path) if isinstance(error, sqlite3.Error) else error
 
     def abort(self, driver_connection: Any) -> None:
         driver_connection.interrupt()
-
-    def _ensure_schema(self, transaction: Transaction) -> None:
-        transaction.run_sql(*definitions(DIALECT))
-        ensure_version(transaction, str(self._path))
-        _set_statistics(transaction.connection)
-        # No other process may have the file open, so that nobody holds a lease.
-        transaction.execute(delete(EXT_LEASE))
-
-    def _dispose(self) -> None:
-        if self._on_loop is not None:
-            self._on_loop.connection.close()
-        self._read_pool.dispose()
-        # The last connection to close moves the write-ahead log into the file.
-        self._pool.dispose()
 
 
 def _pool(path: Path, pragma: str, connections: int, busy_seconds: float) -> QueuePool:
@@ -191,8 +191,8 @@ def _connect(path: Path, pragma: str, busy_seconds: float) -> sqlite3.Connection
     return connection
 
 
-def _lock(path: Path) -> int:
-    """Creates the file for its owner only and takes the lock of the server that uses it."""
+def _lock_file(path: Path) -> int:
+    """Creates the database with mode 0600 and locks it for this process."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -215,14 +215,14 @@ def _lock(path: Path) -> int:
 
 
 def _set_statistics(connection: sqlite3.Connection) -> None:
-    """Replaces what SQLite has counted in its tables."""
-    # The table of statistics cannot be created, but it comes into being with any of them.
+    """Replaces the statistics of SQLite's query planner."""
+    # ANALYZE creates the table sqlite_stat1, which CREATE TABLE cannot.
     connection.execute('ANALYZE "ExtMeta"')
     connection.execute("DELETE FROM sqlite_stat1")
     indexes = connection.execute("SELECT tbl_name, name FROM sqlite_master WHERE type = 'index'")
     for table, index in indexes.fetchall():
         columns = connection.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
-        # The number of rows, then how many share the first column, the first two, and so on.
+        # The number of rows, then the rows per value of the first column, the first two, and so on.
         shared = [ASSUMED_ROWS]
         for (name,) in columns:
             shared.append(max(1, shared[-1] // DISTINCT_VALUES.get(name, OTHER_DISTINCT_VALUES)))
@@ -236,13 +236,13 @@ def _set_statistics(connection: sqlite3.Connection) -> None:
 
 
 def explain_open(error: sqlite3.Error, path: Path) -> Exception:
-    """Translates an error of a start, most of which the operator can fix."""
+    """Translates an error at startup, which the operator can fix in most cases."""
     match _primary_code(error):
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return _not_writable(path, str(error))
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return UserMistake(
-                f"the database {path} is damaged or is no SQLite file: {error}",
+                f"the database {path} is damaged or not a SQLite file: {error}",
                 hint="restore it from a backup, or move it away to begin with an empty one",
             )
         case _:
@@ -250,7 +250,7 @@ def explain_open(error: sqlite3.Error, path: Path) -> Exception:
 
 
 def explain(error: sqlite3.Error, path: Path) -> Exception:
-    """Translates an error of a request; its sender is to blame only for an incomplete document."""
+    """Translates an error of a statement; returns an unexpected one as it is."""
     match _primary_code(error):
         case sqlite3.SQLITE_CONSTRAINT:
             return _explain_constraint(error)
