@@ -77,7 +77,14 @@ class Credentials:
         result = await self._results.get_or_load(name, lambda: self._check_api_key(key))
         if not isinstance(result.caller, ApiKeyCaller):
             raise _unauthenticated()
-        await self._record_use(result.id)
+        now = to_unix(self._now())
+        if self._last_used.get(result.id) != now:
+            self._last_used[result.id] = now
+            try:
+                await self._stores.cache.put_field(LAST_USED_KEY, result.id, str(now).encode())
+            except PipecdError as e:
+                # Only the time of the last use is lost.
+                log.warning("last use of the API key not recorded", key=result.id, error=str(e))
         return result.caller
 
     async def is_still_valid(self, caller: PipedCaller) -> bool:
@@ -142,17 +149,6 @@ class Credentials:
                 return hashed
         log.warning("wrong key presented", id=id)
         return None
-
-    async def _record_use(self, id: str) -> None:
-        now = to_unix(self._now())
-        if self._last_used.get(id) == now:
-            return
-        self._last_used[id] = now
-        try:
-            await self._stores.cache.put_field(LAST_USED_KEY, id, str(now).encode())
-        except PipecdError as e:
-            # Only the time of the last use is lost; the call itself goes on without the cache.
-            log.warning("last use of the API key not recorded", key=id, error=str(e))
 
 
 def _is_usable(piped: Piped, project: str) -> bool:

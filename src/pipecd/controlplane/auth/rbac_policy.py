@@ -53,20 +53,16 @@ def parse_policies(text: str) -> tuple[ProjectRBACPolicy, ...]:
 
 def render_policies(policies: Iterable[ProjectRBACPolicy]) -> str:
     """Renders policies as text that `parse_policies` reads back."""
-    return "\n\n".join(_render(policy) for policy in policies)
-
-
-def _render(policy: ProjectRBACPolicy) -> str:
-    resources = ",".join(
-        _word(_RESOURCES, resource.type) + _labels(resource) for resource in policy.resources
-    )
-    actions = ",".join(_word(_ACTIONS, action) for action in policy.actions)
-    return f"resources={resources};actions={actions}"
-
-
-def _labels(resource: ProjectRBACResource) -> str:
-    pairs = ",".join(f"{key}:{value}" for key, value in sorted(resource.labels.items()))
-    return f"{{{pairs}}}" if pairs else ""
+    texts: list[str] = []
+    for policy in policies:
+        resources: list[str] = []
+        for resource in policy.resources:
+            pairs = ",".join(f"{key}:{value}" for key, value in sorted(resource.labels.items()))
+            labels = f"{{{pairs}}}" if pairs else ""
+            resources.append(_word(_RESOURCES, resource.type) + labels)
+        actions = [_word(_ACTIONS, action) for action in policy.actions]
+        texts.append(f"resources={','.join(resources)};actions={','.join(actions)}")
+    return "\n\n".join(texts)
 
 
 def _word(words: dict[str, E], number: int) -> str:

@@ -31,18 +31,14 @@ def client_address(peer: str, forwarded: str, trusted: Networks) -> str:
     """
     client = peer
     for hop in reversed(forwarded.split(",")):
-        if not (hop.strip() and _is_trusted(client, trusted)):
+        try:
+            address = ip_address(client)
+        except ValueError:
+            break
+        if not hop.strip() or not any(address in network for network in trusted):
             break
         client = hop.strip()
     return client
-
-
-def _is_trusted(address: str, trusted: Networks) -> bool:
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return False
-    return any(parsed in network for network in trusted)
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:

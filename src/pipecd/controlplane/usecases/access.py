@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from google.protobuf.message import Message
-
 from pipecd.cache import LruCache
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.rbac import EVERYTHING, Permission, Scope
@@ -27,10 +25,11 @@ from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole
 
-M = TypeVar("M", bound=Message)
+L = TypeVar("L", Application, Deployment, Event)
 T = TypeVar("T")
 PROJECT_TTL_SECONDS = 10.0
 MAX_PROJECTS = 10_000
@@ -144,6 +143,31 @@ class Access:
         check_own_deployment(by, deployment)
         return deployment
 
+    async def list_page(
+        self,
+        fetch: Callable[[PageRequest], Awaitable[Page[L]]],
+        page: PageRequest,
+        *,
+        by: UserOrApiKey,
+        permission: Permission,
+        project: str,
+    ) -> Page[L]:
+        """A page of the project's objects on which the caller has the permission.
+
+        It fetches further pages until enough objects are visible, so it may exceed the page size.
+        """
+        scope = await self.scope(by, permission)
+        check_project(by, project, "project")
+        if scope.is_everything:
+            return await fetch(page)
+        items: list[L] = []
+        while True:
+            part = await fetch(page)
+            items += (item for item in part.items if scope.covers(item.labels))
+            if not part.cursor or not page.size or len(items) >= page.size:
+                return Page(tuple(items), part.cursor)
+            page = PageRequest(page.size, part.cursor, page.min_updated_at)
+
     async def project(self, id: str) -> Project:
         """The stored project, possibly cached; the caller must not modify it."""
         return (await self._cached(id)).project
@@ -156,16 +180,14 @@ class Access:
         self._projects.clear()
 
     async def _roles_of_user(self, by: User) -> tuple[ProjectRBACRole, ...]:
-        return rbac.roles_named(await self._roles_of(by.project), by.roles)
-
-    async def _roles_of(self, project: str) -> tuple[ProjectRBACRole, ...]:
         # A project of the configuration file takes precedence over a stored one.
-        if project in self._config_projects:
-            return rbac.BUILT_IN_ROLES
+        if by.project in self._config_projects:
+            return rbac.roles_named(rbac.BUILT_IN_ROLES, by.roles)
         try:
-            return (await self._cached(project)).roles
+            cached = await self._cached(by.project)
         except NotFound as e:
             raise Denied("Permission Denied") from e
+        return rbac.roles_named(cached.roles, by.roles)
 
     async def _cached(self, id: str) -> _CachedProject:
         async def load() -> _CachedProject:
@@ -201,31 +223,6 @@ def check_own_application(by: PipedCaller, application: Application) -> None:
 def check_own_deployment(by: PipedCaller, deployment: Deployment) -> None:
     if (deployment.project_id, deployment.piped_id) != (by.project, by.piped):
         raise Denied("requested deployment doesn't belong to the piped")
-
-
-async def list_visible(
-    fetch: Callable[[PageRequest], Awaitable[Page[M]]],
-    page: PageRequest,
-    is_visible: Callable[[M], bool] | None,
-) -> Page[M]:
-    """A page of the objects that the caller may see.
-
-    It fetches further pages until enough objects are visible, so it may exceed the page size.
-    """
-    if is_visible is None:
-        return await fetch(page)
-    items: list[M] = []
-    while True:
-        part = await fetch(page)
-        items += (item for item in part.items if is_visible(item))
-        if not part.cursor or not page.size or len(items) >= page.size:
-            return Page(tuple(items), part.cursor)
-        page = PageRequest(page.size, part.cursor, page.min_updated_at)
-
-
-def visibility(scope: Scope) -> Callable[[Labelled], bool] | None:
-    """The filter for lists; None if the scope covers all objects."""
-    return None if scope.is_everything else lambda target: scope.covers(target.labels)
 
 
 def commander(by: UserOrApiKey) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API keys: how programs enter a project."""
+"""API keys, with which programs call the API of a project."""
 
 import asyncio
 
@@ -19,14 +19,14 @@ _UPDATE = Permission(Resource.API_KEY, Action.UPDATE)
 
 
 class ApiKeyUseCases:
-    """The API keys of a project."""
+    """Generates, disables and lists the API keys of a project."""
 
     def __init__(self, stores: Stores, bus: Bus, access: Access, credentials: Credentials) -> None:
         self._stores, self._bus, self._access = stores, bus, access
         self._credentials = credentials
 
     async def generate(self, name: str, role: APIKey.Role.ValueType, *, by: UserOrApiKey) -> str:
-        """A new key, told this once and never again."""
+        """Generates a key and returns it; it cannot be read again."""
         await self._access.require(by, _CREATE)
         id = new_id()
         key = keys.new_api_key(id)
@@ -44,7 +44,7 @@ class ApiKeyUseCases:
         return key
 
     async def disable(self, id: str, *, by: UserOrApiKey) -> None:
-        """Locks the key out at once and for good."""
+        """Disables the key at once; it cannot be enabled again."""
         await self._access.require(by, _UPDATE)
 
         def change(record: APIKey) -> None:
@@ -68,5 +68,5 @@ class ApiKeyUseCases:
         return records
 
     async def verify(self, key: str) -> ApiKeyCaller:
-        """The program that presents this key, or Unauthenticated."""
+        """The caller with this API key; Unauthenticated if the key is wrong or disabled."""
         return await self._credentials.api_key(key)

@@ -84,7 +84,14 @@ class ApplicationReports:
         for info in infos:
             await self._access.own_application(info.id, by=by)
         for info in infos:
-            await self._report(info.id, _update_from(info), by, wake=by.piped)
+
+            def change(application: Application, info: ApplicationInfo = info) -> None:
+                application.name = info.name
+                application.description = info.description
+                application.labels.clear()
+                application.labels.update(info.labels)
+
+            await self._report(info.id, change, by, wake=by.piped)
 
     async def report_unregistered(
         self, infos: Sequence[ApplicationInfo], *, by: PipedCaller
@@ -127,16 +134,6 @@ class ApplicationReports:
         )
         # A piped needs no wake-up for its own report, unless `wake` names it.
         await self._bus.publish(Signal(Topic.APPLICATION, id, by.project, wake))
-
-
-def _update_from(info: ApplicationInfo) -> Callable[[Application], None]:
-    def change(application: Application) -> None:
-        application.name = info.name
-        application.description = info.description
-        application.labels.clear()
-        application.labels.update(info.labels)
-
-    return change
 
 
 def _unregistered_key(project: str) -> str:

@@ -12,11 +12,8 @@ from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageReques
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    check_project,
     check_scope,
     commander,
-    list_visible,
-    visibility,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.model.clock import Now, to_unix, utc_now
@@ -65,10 +62,12 @@ class ApplicationUseCases:
         self, filter: ApplicationFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Application]:
         """Newest update first."""
-        scope = await self._access.scope(by, _LIST)
-        check_project(by, filter.project, "project")
-        return await list_visible(
-            lambda part: self._stores.applications.list(filter, part), page, visibility(scope)
+        return await self._access.list_page(
+            lambda part: self._stores.applications.list(filter, part),
+            page,
+            by=by,
+            permission=_LIST,
+            project=filter.project,
         )
 
     async def list_enabled(self, *, by: PipedCaller) -> tuple[Application, ...]:

@@ -2,7 +2,7 @@
 """Deployment chains: applications that follow one another, block by block."""
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -86,18 +86,18 @@ class ChainUseCases:
         """
         await self._access.own_application(first.application_id, by=by)
         outer = await self._outer_chains(first)
-        excluded = {first.application_id, *(id for chain in outer for id in _applications(chain))}
+        excluded = {first.application_id} | {
+            node.application_ref.application_id
+            for outer_chain in outer
+            for block in outer_chain.blocks
+            for node in block.nodes
+        }
         followers = [
             await self._matching_applications(matcher, by, excluded) for matcher in matchers
         ]
         first.deployment_chain_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"chain/{first.id}"))
         first.deployment_chain_block_index = 0
-        chain = DeploymentChain(
-            id=first.deployment_chain_id,
-            project_id=by.project,
-            status=pb.DEPLOYMENT_CHAIN_PENDING,
-            blocks=[_first_block(first, to_unix(self._now())), *map(_block, followers)],
-        )
+        chain = _new_chain(first, followers, to_unix(self._now()))
         # Everything is checked before it is stored, so an error leaves no chain behind.
         self._reports.check_new(first, by=by)
         exists = await self._is_created(first, by)
@@ -126,8 +126,15 @@ class ChainUseCases:
         if chain.project_id != by.project:
             raise Denied("requested deployment chain doesn't belong to the piped")
         decision = plannability(chain, block_index)
-        if decision.plannable and (triggering := asking_chain(deployment)) != chain_id:
-            return await self._plannable_in(triggering, deployment_id) or decision
+        triggering = asking_chain(deployment)
+        if not decision.plannable or triggering == chain_id:
+            return decision
+        # The deployment may also be a node of the chain that triggered it.
+        with suppress(NotFound):
+            outer = await self._stores.chains.get(triggering)
+            for index, block in enumerate(outer.blocks):
+                if any(n.deployment_ref.deployment_id == deployment_id for n in block.nodes):
+                    return plannability(outer, index)
         return decision
 
     async def list(
@@ -153,15 +160,6 @@ class ChainUseCases:
             raise AlreadyExists(f"deployment {first.id} exists already")
         return True
 
-    async def _plannable_in(self, chain_id: str, deployment_id: str) -> Plannability | None:
-        """The decision for a deployment that is a node of the chain without belonging to it."""
-        with suppress(NotFound):
-            chain = await self._stores.chains.get(chain_id)
-            for index, block in enumerate(chain.blocks):
-                if any(n.deployment_ref.deployment_id == deployment_id for n in block.nodes):
-                    return plannability(chain, index)
-        return None
-
     async def _outer_chains(self, first: Deployment) -> Sequence[DeploymentChain]:
         """The chain that triggered the deployment, the chain that triggered that one, and so on."""
         chains: list[DeploymentChain] = []
@@ -186,8 +184,23 @@ class ChainUseCases:
             ids = tuple(node.application_ref.application_id for node in block.nodes)
             by_id = await self._stores.applications.get_many(ids)
             for application in (by_id[id] for id in ids if id in by_id):
+                command = Command(
+                    id=sync_command_id(chain.id, index, application.id),
+                    piped_id=application.piped_id,
+                    application_id=application.id,
+                    project_id=chain.project_id,
+                    commander=chain.id,
+                    type=Command.CHAIN_SYNC_APPLICATION,
+                    metadata={CHAIN_COMMIT_KEY: commit},
+                    chain_sync_application=Command.ChainSyncApplication(
+                        deployment_chain_id=chain.id,
+                        block_index=index,
+                        application_id=application.id,
+                        sync_strategy=common.AUTO,
+                    ),
+                )
                 with suppress(AlreadyExists):
-                    await self._commands.add(_sync_command(chain, index, application, commit))
+                    await self._commands.add(command)
 
     async def _matching_applications(
         self, matcher: Matcher, by: PipedCaller, excluded: Collection[str]
@@ -227,8 +240,11 @@ def plannability(chain: DeploymentChain, block_index: int) -> Plannability:
     return Plannability(plannable=previous == pb.DEPLOYMENT_BLOCK_SUCCESS)
 
 
-def _first_block(first: Deployment, now: int) -> ChainBlock:
-    node = ChainNode(
+def _new_chain(
+    first: Deployment, followers: Sequence[Sequence[Application]], now: int
+) -> DeploymentChain:
+    """A chain of one block with the first deployment, then a block for each group of followers."""
+    first_node = ChainNode(
         application_ref=pb.ChainApplicationRef(
             application_id=first.application_id, application_name=first.application_name
         ),
@@ -236,11 +252,25 @@ def _first_block(first: Deployment, now: int) -> ChainBlock:
             deployment_id=first.id, status=first.status, status_reason=first.status_reason
         ),
     )
-    return ChainBlock(nodes=[node], status=pb.DEPLOYMENT_BLOCK_PENDING, started_at=now)
-
-
-def _applications(chain: DeploymentChain) -> Iterator[str]:
-    return (node.application_ref.application_id for block in chain.blocks for node in block.nodes)
+    blocks = [
+        ChainBlock(nodes=[first_node], status=pb.DEPLOYMENT_BLOCK_PENDING, started_at=now),
+    ]
+    for applications in followers:
+        nodes = [
+            ChainNode(
+                application_ref=pb.ChainApplicationRef(
+                    application_id=application.id, application_name=application.name
+                )
+            )
+            for application in applications
+        ]
+        blocks.append(ChainBlock(nodes=nodes, status=pb.DEPLOYMENT_BLOCK_PENDING))
+    return DeploymentChain(
+        id=first.deployment_chain_id,
+        project_id=first.project_id,
+        status=pb.DEPLOYMENT_CHAIN_PENDING,
+        blocks=blocks,
+    )
 
 
 def _set_deployment(chain: DeploymentChain, deployment: Deployment) -> None:
@@ -259,38 +289,6 @@ def _set_deployment(chain: DeploymentChain, deployment: Deployment) -> None:
             return
 
 
-def _block(applications: Sequence[Application]) -> ChainBlock:
-    nodes = [
-        ChainNode(
-            application_ref=pb.ChainApplicationRef(
-                application_id=application.id, application_name=application.name
-            )
-        )
-        for application in applications
-    ]
-    return ChainBlock(nodes=nodes, status=pb.DEPLOYMENT_BLOCK_PENDING)
-
-
 def sync_command_id(chain_id: str, index: int, application_id: str) -> str:
     """The id of an application's sync command; a retry gets the same one."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{chain_id}/{index}/{application_id}"))
-
-
-def _sync_command(
-    chain: DeploymentChain, index: int, application: Application, commit: str
-) -> Command:
-    return Command(
-        id=sync_command_id(chain.id, index, application.id),
-        piped_id=application.piped_id,
-        application_id=application.id,
-        project_id=chain.project_id,
-        commander=chain.id,
-        type=Command.CHAIN_SYNC_APPLICATION,
-        metadata={CHAIN_COMMIT_KEY: commit},
-        chain_sync_application=Command.ChainSyncApplication(
-            deployment_chain_id=chain.id,
-            block_index=index,
-            application_id=application.id,
-            sync_strategy=common.AUTO,
-        ),
-    )

@@ -10,10 +10,7 @@ from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageReques
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    check_project,
     commander,
-    list_visible,
-    visibility,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
@@ -57,10 +54,12 @@ class DeploymentUseCases:
         self, filter: DeploymentFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Deployment]:
         """Newest update first."""
-        scope = await self._access.scope(by, _LIST)
-        check_project(by, filter.project, "project")
-        return await list_visible(
-            lambda part: self._stores.deployments.list(filter, part), page, visibility(scope)
+        return await self._access.list_page(
+            lambda part: self._stores.deployments.list(filter, part),
+            page,
+            by=by,
+            permission=_LIST,
+            project=filter.project,
         )
 
     async def traces(

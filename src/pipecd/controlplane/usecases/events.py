@@ -16,9 +16,7 @@ from pipecd.controlplane.usecases.access import (
     Access,
     check_project,
     check_scope,
-    list_visible,
     or_not_found,
-    visibility,
 )
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
@@ -72,17 +70,33 @@ class EventUseCases:
         await self._stores.events.add(event)
         await self._bus.publish(Signal(Topic.EVENT, event.id, by.project))
         if request.commit_hash and request.commit_url:
-            await self._trace(request, by)
+            trace = DeploymentTrace(
+                id=new_id(),
+                project_id=by.project,
+                title=request.commit_title,
+                commit_message=request.commit_message,
+                commit_hash=request.commit_hash,
+                commit_url=request.commit_url,
+                commit_timestamp=request.commit_timestamp or to_unix(self._now()),
+                author=request.commit_author,
+            )
+            try:
+                await self._stores.traces.add(trace)
+            except PipecdError as e:
+                # The event is stored; the trace is additional information.
+                log.warning("deployment trace not stored", commit=request.commit_hash, error=str(e))
         return event.id
 
     async def list(
         self, filter: EventFilter, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
     ) -> Page[Event]:
         """Newest update first."""
-        scope = await self._access.scope(by, _LIST)
-        check_project(by, filter.project, "project")
-        return await list_visible(
-            lambda part: self._stores.events.list(filter, part), page, visibility(scope)
+        return await self._access.list_page(
+            lambda part: self._stores.events.list(filter, part),
+            page,
+            by=by,
+            permission=_LIST,
+            project=filter.project,
         )
 
     async def list_by_creation(
@@ -117,20 +131,3 @@ class EventUseCases:
                 f"Entity was not found to update event {report.id}",
             )
             await self._bus.publish(Signal(Topic.EVENT, report.id, by.project, by.piped))
-
-    async def _trace(self, request: RegisterEventRequest, by: UserOrApiKey) -> None:
-        trace = DeploymentTrace(
-            id=new_id(),
-            project_id=by.project,
-            title=request.commit_title,
-            commit_message=request.commit_message,
-            commit_hash=request.commit_hash,
-            commit_url=request.commit_url,
-            commit_timestamp=request.commit_timestamp or to_unix(self._now()),
-            author=request.commit_author,
-        )
-        try:
-            await self._stores.traces.add(trace)
-        except PipecdError as e:
-            # The event is stored; the trace is additional information.
-            log.warning("deployment trace not stored", commit=request.commit_hash, error=str(e))

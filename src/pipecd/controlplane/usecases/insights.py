@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -71,7 +72,10 @@ class Insights:
         scope = await self._access.scope(by, _GET)
         _check_time_range(query.time_range)
         if query.application:
-            await self._check_own(query.application, by)
+            # The series of an unknown application is empty.
+            with suppress(NotFound):
+                application = await self._applications.get(query.application)
+                check_project(by, application.project_id, "application")
         series_filter = SeriesFilter(
             query.time_range, query.application, _label_filter(query.labels, scope)
         )
@@ -85,17 +89,9 @@ class Insights:
         content = await or_not_found(
             self._files.get(path), "Entity was not found to get application counts"
         )
-        book = await asyncio.to_thread(decode_file, path, content, decode_applications)
-        visible = tuple(one for one in book.applications if scope.covers(dict(one.labels)))
-        return ApplicationSnapshot(visible, book.updated_at)
-
-    async def _check_own(self, application_id: str, by: UserOrApiKey) -> None:
-        try:
-            application = await self._applications.get(application_id)
-        except NotFound:
-            # The series of an unknown application is empty.
-            return
-        check_project(by, application.project_id, "application")
+        snapshot = await asyncio.to_thread(decode_file, path, content, decode_applications)
+        visible = tuple(one for one in snapshot.applications if scope.covers(dict(one.labels)))
+        return ApplicationSnapshot(visible, snapshot.updated_at)
 
     async def _ratios(
         self, metric: Metric, project: str, series_filter: SeriesFilter
@@ -110,7 +106,7 @@ class Insights:
                 months = await self._months(project, series_filter.time_range)
                 return await asyncio.to_thread(_restore_times, months, series_filter)
             case Metric.APPLICATIONS_COUNT:
-                raise Unsupported("the number of applications is not kept over time")
+                raise Unsupported("the number of applications is not stored over time")
 
     async def _failures(self, project: str, series_filter: SeriesFilter) -> dict[int, Ratio]:
         time_range = series_filter.time_range
@@ -128,7 +124,12 @@ class Insights:
             content = await self._content(path)
             if content is None:
                 return {}
-            return await asyncio.to_thread(_failures_in, path, content, series_filter)
+            return await asyncio.to_thread(
+                decode_file,
+                path,
+                content,
+                lambda text: count_failures(decode_results(text), series_filter),
+            )
 
         return merge_ratios(await _gather_limited(paths, summed))
 
@@ -161,12 +162,6 @@ async def _gather_limited(items: Sequence[T], work: Callable[[T], Awaitable[R]])
             return await work(item)
 
     return list(await asyncio.gather(*(one(item) for item in items)))
-
-
-def _failures_in(path: str, content: bytes, series_filter: SeriesFilter) -> dict[int, Ratio]:
-    return decode_file(
-        path, content, lambda text: count_failures(decode_results(text), series_filter)
-    )
 
 
 def _restore_times(months: Sequence[Month], series_filter: SeriesFilter) -> dict[int, Ratio]:

@@ -98,23 +98,18 @@ def patch(
     ]
     del snapshot.kubernetes.resources[:]
     snapshot.kubernetes.resources.extend(changed)
-    snapshot.health_status = _health_status(changed)
+    statuses = {resource.health_status for resource in changed}
+    if KubernetesResourceState.OTHER in statuses:
+        snapshot.health_status = ApplicationLiveStateSnapshot.OTHER
+    elif KubernetesResourceState.UNKNOWN in statuses:
+        snapshot.health_status = ApplicationLiveStateSnapshot.UNKNOWN
+    else:
+        snapshot.health_status = ApplicationLiveStateSnapshot.HEALTHY
     return True
 
 
 def _order(version: ApplicationLiveStateVersion) -> tuple[int, int]:
     return version.timestamp, version.index
-
-
-def _health_status(
-    resources: Iterable[KubernetesResourceState],
-) -> ApplicationLiveStateSnapshot.Status.ValueType:
-    statuses = {resource.health_status for resource in resources}
-    if KubernetesResourceState.OTHER in statuses:
-        return ApplicationLiveStateSnapshot.OTHER
-    if KubernetesResourceState.UNKNOWN in statuses:
-        return ApplicationLiveStateSnapshot.UNKNOWN
-    return ApplicationLiveStateSnapshot.HEALTHY
 
 
 def _path(application_id: str) -> str:

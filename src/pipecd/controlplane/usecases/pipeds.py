@@ -181,7 +181,8 @@ class PipedUseCases:
         return command_id
 
     async def desired_version(self, *, by: PipedCaller) -> str:
-        return (await self._own(by)).desired_version
+        piped = await or_not_found(self._stores.pipeds.get(by.piped), "Piped is not found")
+        return piped.desired_version
 
     async def report_stat(self, metrics: bytes, *, by: PipedCaller) -> None:
         """Stores the metrics of a piped, which also shows that it is online."""
@@ -196,17 +197,25 @@ class PipedUseCases:
         now = to_unix(self._now())
 
         def change(piped: Piped) -> None:
-            _replace_meta(piped, meta)
-            piped.started_at = now
+            piped.version, piped.config, piped.started_at = meta.version, meta.config, now
+            for field in ("cloud_providers", "platform_providers", "plugins", "repositories"):
+                piped.ClearField(field)
+            piped.platform_providers.extend(
+                Piped.PlatformProvider(name=old.name, type=old.type) for old in meta.cloud_providers
+            )
+            piped.platform_providers.extend(meta.platform_providers)
+            piped.plugins.extend(meta.plugins)
+            piped.repositories.extend(meta.repositories)
+            if meta.HasField("secret_encryption"):
+                piped.secret_encryption.CopyFrom(meta.secret_encryption)
+            else:
+                piped.ClearField("secret_encryption")
 
         piped = await or_not_found(
             self._stores.pipeds.update(by.piped, change), "Piped is not found"
         )
         await self._signal(piped)
         return piped
-
-    async def _own(self, by: PipedCaller) -> Piped:
-        return await or_not_found(self._stores.pipeds.get(by.piped), "Piped is not found")
 
     async def _new_key(self, by: UserOrApiKey) -> tuple[str, PipedKey]:
         key = keys.new_piped_key()
@@ -233,22 +242,6 @@ def redacted(piped: Piped) -> Piped:
 
 def _set_disabled(piped: Piped, *, disabled: bool) -> None:
     piped.disabled = disabled
-
-
-def _replace_meta(piped: Piped, meta: rpc.ReportPipedMetaRequest) -> None:
-    piped.version, piped.config = meta.version, meta.config
-    for field in ("cloud_providers", "platform_providers", "plugins", "repositories"):
-        piped.ClearField(field)
-    piped.platform_providers.extend(
-        Piped.PlatformProvider(name=old.name, type=old.type) for old in meta.cloud_providers
-    )
-    piped.platform_providers.extend(meta.platform_providers)
-    piped.plugins.extend(meta.plugins)
-    piped.repositories.extend(meta.repositories)
-    if meta.HasField("secret_encryption"):
-        piped.secret_encryption.CopyFrom(meta.secret_encryption)
-    else:
-        piped.ClearField("secret_encryption")
 
 
 class Encryption:

@@ -79,19 +79,29 @@ class PlanPreviews:
         """The results of the commands; NotFound while one of them may still be handled."""
         await self._access.require(by, _UPDATE)
         timeout = handle_timeout if handle_timeout > 0 else HANDLE_SECONDS
-        commands = [await self._command(id, by) for id in command_ids]
-        results = [self._timed_out(c, await self._is_online(c), timeout) for c in commands]
-        finished: list[PlanPreviewCommandResult] = []
-        for command, timed_out in zip(commands, results, strict=True):
-            finished.append(await self._with_urls(timed_out or await self._output(command)))
-        return tuple(finished)
-
-    async def _command(self, id: str, by: UserOrApiKey) -> Command:
-        command = await or_not_found(self._stores.commands.get(id), "Command is not found")
-        check_project(by, command.project_id, "command")
-        if command.type != Command.BUILD_PLAN_PREVIEW:
-            raise Conflict(f"command {id} is not a plan preview command")
-        return command
+        commands: list[Command] = []
+        for id in command_ids:
+            command = await or_not_found(self._stores.commands.get(id), "Command is not found")
+            check_project(by, command.project_id, "command")
+            if command.type != Command.BUILD_PLAN_PREVIEW:
+                raise Conflict(f"command {id} is not a plan preview command")
+            commands.append(command)
+        # No output is read before all commands are handled or timed out.
+        timed_out = [self._timed_out(c, await self._is_online(c), timeout) for c in commands]
+        results: list[PlanPreviewCommandResult] = []
+        for command, error in zip(commands, timed_out, strict=True):
+            result = error or await self._output(command)
+            piped = await or_not_found(
+                self._stores.pipeds.get(result.piped_id), "Piped is not found"
+            )
+            result.piped_name = piped.name
+            result.piped_url = f"{self._address}/settings/piped"
+            for application in result.results:
+                application.application_url = (
+                    f"{self._address}/applications/{application.application_id}"
+                )
+            results.append(result)
+        return tuple(results)
 
     async def _is_online(self, command: Command) -> bool:
         if await self._connections.status(command.piped_id) == Piped.ONLINE:
@@ -126,14 +136,4 @@ class PlanPreviews:
         )
         result = from_json(content, PlanPreviewCommandResult)
         result.command_id, result.piped_id = command.id, command.piped_id
-        return result
-
-    async def _with_urls(self, result: PlanPreviewCommandResult) -> PlanPreviewCommandResult:
-        piped = await or_not_found(self._stores.pipeds.get(result.piped_id), "Piped is not found")
-        result.piped_name = piped.name
-        result.piped_url = f"{self._address}/settings/piped"
-        for application in result.results:
-            application.application_url = (
-                f"{self._address}/applications/{application.application_id}"
-            )
         return result

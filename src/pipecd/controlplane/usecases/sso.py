@@ -17,7 +17,6 @@ from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso import (
     AuthRequest,
     OidcMetadataCache,
-    SsoIdentity,
     SsoProvider,
     config_error,
     create_provider,
@@ -163,23 +162,21 @@ class SingleSignOn:
             self._projects.read(project), f"Unable to find project {project}"
         )
         provider, config = self._provider(stored)
-        _check_groups(stored, config)
-        identity = await self._identify(provider, callback.code, self._auth_request(stored, state))
-        user = User(project, identity.name, identity.roles, identity.avatar_url)
-        ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
-        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
-
-    async def _identify(
-        self, provider: SsoProvider, code: str, request: AuthRequest
-    ) -> SsoIdentity:
+        # With GitHub, roles come only from user groups.
+        by_teams = config.provider == ProjectSSOConfig.Provider.GITHUB
+        if by_teams and not stored.allow_stray_as_viewer and not rbac.user_groups_of(stored):
+            raise Denied("Missing User Group configuration")
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                return await provider.identify(code, request)
+                identity = await provider.identify(callback.code, self._auth_request(stored, state))
         except TimeoutError as e:
             raise Unavailable("Unable to find user: the provider did not answer in time") from e
         except PipecdError as e:
-            log.warning("sign-in refused", project=request.project.id, error=str(e))
+            log.warning("sign-in refused", project=project, error=str(e))
             raise type(e)(f"Unable to find user: {e.message}") from e
+        user = User(project, identity.name, identity.roles, identity.avatar_url)
+        ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
+        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
 
     def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
         if project.shared_sso_name:
@@ -217,13 +214,6 @@ def _decrypted(stored: ProjectSSOConfig, encryption_key: bytes) -> ProjectSSOCon
         except UserMistake as e:
             raise Conflict("Failed to decrypt SSO configuration", hint=e.hint) from e
     return decrypted
-
-
-def _check_groups(project: Project, config: ProjectSSOConfig) -> None:
-    """Denied if GitHub is used without user groups: roles come only from them."""
-    by_teams = config.provider == ProjectSSOConfig.Provider.GITHUB
-    if by_teams and not project.allow_stray_as_viewer and not rbac.user_groups_of(project):
-        raise Denied("Missing User Group configuration")
 
 
 def _invalid(reason: str) -> Conflict:

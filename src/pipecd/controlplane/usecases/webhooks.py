@@ -4,7 +4,7 @@
 import base64
 import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import timedelta
 
 import structlog
@@ -89,11 +89,16 @@ class Webhooks:
         sealed = await self._stores.webhook_secrets.get(by.project)
         if sealed is None:
             return None
+        content = None
+        try:
+            content = await self._stores.cache.get(_last_key(by.project))
+        except PipecdError as e:
+            log.warning("last webhook delivery not readable", project=by.project, error=str(e))
         return WebhookSettings(
             secret=self._key_file().decrypt(sealed.current),
             created_at=sealed.created_at,
             previous_until=sealed.previous_until if self._is_in_grace(sealed) else 0,
-            last=await self._last(by.project),
+            last=WebhookDelivery(*json.loads(content)) if content else None,
         )
 
     async def rotate(self, *, by: UserOrApiKey) -> None:
@@ -122,7 +127,10 @@ class Webhooks:
         try:
             check_id(project)
             sealed = await self._stores.webhook_secrets.get(project)
-            return self._decrypt(sealed) if sealed else ()
+            if sealed is None:
+                return ()
+            valid = [sealed.current, *([sealed.previous] if self._is_in_grace(sealed) else [])]
+            return tuple(self._key_file().decrypt(secret) for secret in valid)
         except UserMistake as e:
             # The sender cannot fix this, and an error would reveal that the project exists.
             log.warning("webhook secret not readable", project=project, error=str(e))
@@ -151,35 +159,22 @@ class Webhooks:
                     await self._bus.publish(signal)
         shown = push.remotes[0] if push.remotes else ""
         log.info("webhook received", project=project, host=host, remote=shown, woken=woken)
-        await self._store_last(project, WebhookDelivery(to_unix(self._now()), host, shown, woken))
+        delivery = WebhookDelivery(to_unix(self._now()), host, shown, woken)
+        try:
+            await self._stores.cache.put(
+                _last_key(project),
+                json.dumps(astuple(delivery)).encode(),
+                ttl_seconds=_LAST_DELIVERY_TTL_SECONDS,
+            )
+        except PipecdError as e:
+            log.warning("last webhook delivery not cached", project=project, error=str(e))
         return woken
-
-    def _decrypt(self, sealed: SealedSecret) -> tuple[str, ...]:
-        in_use = [sealed.current, *([sealed.previous] if self._is_in_grace(sealed) else [])]
-        return tuple(self._key_file().decrypt(secret) for secret in in_use)
 
     def _key_file(self) -> KeyFile:
         return KeyFile(self._encryption_key)
 
     def _is_in_grace(self, sealed: SealedSecret) -> bool:
         return bool(sealed.previous) and sealed.previous_until > to_unix(self._now())
-
-    async def _store_last(self, project: str, delivery: WebhookDelivery) -> None:
-        content = json.dumps([delivery.at, delivery.host, delivery.remote, delivery.woken]).encode()
-        try:
-            await self._stores.cache.put(
-                _last_key(project), content, ttl_seconds=_LAST_DELIVERY_TTL_SECONDS
-            )
-        except PipecdError as e:
-            log.warning("last webhook delivery not cached", project=project, error=str(e))
-
-    async def _last(self, project: str) -> WebhookDelivery | None:
-        try:
-            content = await self._stores.cache.get(_last_key(project))
-        except PipecdError as e:
-            log.warning("last webhook delivery not readable", project=project, error=str(e))
-            return None
-        return WebhookDelivery(*json.loads(content)) if content else None
 
 
 def _last_key(project: str) -> str:

@@ -61,7 +61,15 @@ def verified_claims(token: str, keys: Any, expected: ExpectedToken) -> Mapping[s
         raise Unauthenticated("the ID token belongs to another sign-in")
     if claims.get("azp", expected.audience) != expected.audience:
         raise Unauthenticated("the ID token was issued to another client")
-    _check_times(claims, expected.now.timestamp())
+    now = expected.now.timestamp()
+    expires_at, not_before, issued_at = (claims.get(name, now) for name in ("exp", "nbf", "iat"))
+    for moment in (expires_at, not_before, issued_at):
+        if isinstance(moment, bool) or not isinstance(moment, int | float):
+            raise Unauthenticated("a time in the ID token is not a number")
+    if now >= expires_at + _CLOCK_SKEW_SECONDS:
+        raise Unauthenticated("the ID token has expired")
+    if now < max(not_before, issued_at) - _CLOCK_SKEW_SECONDS:
+        raise Unauthenticated("the ID token is not valid yet; check the clock of this machine")
     return claims
 
 
@@ -77,14 +85,3 @@ def _signing_key(token: str, keys: Any) -> Any:
     if len(matching) != 1:
         raise jwt.PyJWKSetError("its key is not one that the provider publishes")
     return matching[0].key
-
-
-def _check_times(claims: Mapping[str, Any], now: float) -> None:
-    expires_at, not_before, issued_at = (claims.get(name, now) for name in ("exp", "nbf", "iat"))
-    for moment in (expires_at, not_before, issued_at):
-        if isinstance(moment, bool) or not isinstance(moment, int | float):
-            raise Unauthenticated("a time in the ID token is not a number")
-    if now >= expires_at + _CLOCK_SKEW_SECONDS:
-        raise Unauthenticated("the ID token has expired")
-    if now < max(not_before, issued_at) - _CLOCK_SKEW_SECONDS:
-        raise Unauthenticated("the ID token is not valid yet; check the clock of this machine")

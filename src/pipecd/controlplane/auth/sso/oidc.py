@@ -124,7 +124,18 @@ class OidcProvider:
     async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
         async with ProviderClient.connect(self._config.proxy_url) as client:
             endpoints = await self._discover(client)
-            tokens = await self._exchange(client, endpoints, code, request)
+            form = {
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": self._redirect_uri(request),
+            }
+            client_id, secret = self._config.client_id, self._config.client_secret
+            login = None
+            if endpoints.accepts_basic_auth:
+                login = (quote(client_id, safe=""), quote(secret, safe=""))
+            else:
+                form |= {"client_id": client_id, "client_secret": secret}
+            tokens = await client.exchange(endpoints.token, form, login)
             token = tokens.get("id_token")
             if not isinstance(token, str):
                 raise Unauthenticated("the provider sent no ID token")
@@ -154,22 +165,6 @@ class OidcProvider:
             keys=_url(document, "jwks_uri"),
             algorithms=tuple(_texts(document.get("id_token_signing_alg_values_supported"))),
             accepts_basic_auth=not methods or "client_secret_basic" in methods,
-        )
-
-    async def _exchange(
-        self, client: ProviderClient, endpoints: _Endpoints, code: str, request: AuthRequest
-    ) -> Mapping[str, Any]:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self._redirect_uri(request),
-        }
-        id, secret = self._config.client_id, self._config.client_secret
-        if endpoints.accepts_basic_auth:
-            login = (quote(id, safe=""), quote(secret, safe=""))
-            return await client.exchange(endpoints.token, form, login)
-        return await client.exchange(
-            endpoints.token, {**form, "client_id": id, "client_secret": secret}
         )
 
     async def _verify(
