@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores on real engines, a clock that is set by hand, and documents to put into them."""
+"""Stores on every engine, a manual clock, and builders of documents."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -30,8 +30,8 @@ from servers.databases import Dolt, MariaDb, Postgres
 START = 1_700_000_000
 
 
-class HandClock:
-    """A clock that moves only when told to."""
+class ManualClock:
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.seconds: float = START
@@ -41,32 +41,32 @@ class HandClock:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 ENGINES = ("sqlite", "mariadb", "dolt", "postgres")
-# Rows that are there from the beginning.
-KEPT = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
+# Rows of ExtMeta that opening a database creates.
+INITIAL_ROWS = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers are up before a test begins, so that none has to be waited for."""
+def short_wait_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers run before a test begins, so a server that does not answer is an error soon."""
     monkeypatch.setattr(server_engine, "WAIT_SECONDS", 3.0)
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
-    """Every engine passes the same tests."""
+    """The engine; every test of the package runs on each of them."""
     return request.param
 
 
 @pytest.fixture
 def row_locks(engine: str) -> None:
-    """Leaves out the engine that cannot keep writers of one row apart."""
+    """Skips the engine that has no row locks."""
     if engine == "dolt":
-        pytest.skip("Dolt speaks MySQL's dialect but has no row locks")
+        pytest.skip("Dolt is compatible with MySQL but has no row locks")
 
 
 @pytest.fixture
@@ -78,26 +78,26 @@ def spec(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Datasto
             return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
         case "mariadb" | "dolt":
             server: MariaDb | Dolt = request.getfixturevalue(engine)
-            return emptied_mysql(server)
+            return empty_mysql(server)
         case _:
             postgres: Postgres = request.getfixturevalue("postgres")
-            return emptied_postgres(postgres)
+            return empty_postgres(postgres)
 
 
-def emptied_mysql(server: MariaDb | Dolt) -> DatastoreSpec:
-    place: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-    with pymysql.connect(**place, autocommit=True) as connection:
+def empty_mysql(server: MariaDb | Dolt) -> DatastoreSpec:
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+    with pymysql.connect(**address, autocommit=True) as connection:
         connection.cursor().execute("CREATE DATABASE IF NOT EXISTS pipecd")
-    with pymysql.connect(**place, database="pipecd", autocommit=True) as connection:
+    with pymysql.connect(**address, database="pipecd", autocommit=True) as connection:
         cursor = connection.cursor()
         cursor.execute("SHOW TABLES")
         for (table,) in cursor.fetchall():
-            cursor.execute(f"DELETE FROM {table} {kept_rows(table, '`Name`')}")
+            cursor.execute(f"DELETE FROM {table} {initial_rows_only(table, '`Name`')}")
     url = f"root@tcp(127.0.0.1:{server.port})/pipecd"
     return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
 
 
-def emptied_postgres(server: Postgres) -> DatastoreSpec:
+def empty_postgres(server: Postgres) -> DatastoreSpec:
     with (
         suppress(psycopg.errors.DuplicateDatabase),
         psycopg.connect(server.url("postgres"), autocommit=True) as connection,
@@ -106,19 +106,19 @@ def emptied_postgres(server: Postgres) -> DatastoreSpec:
     with psycopg.connect(server.url("pipecd"), autocommit=True) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         for (table,) in tables.fetchall():
-            rows = kept_rows(table, '"Name"')
+            rows = initial_rows_only(table, '"Name"')
             connection.execute(cast("LiteralString", f'DELETE FROM "{table}" {rows}'))
     config = DatastoreConfig(url=server.url("pipecd"))
     return DatastoreSpec(type="POSTGRESQL", config=config)
 
 
-def kept_rows(table: str, name: str) -> str:
-    return f"WHERE {name} NOT IN {KEPT}" if table == "ExtMeta" else ""
+def initial_rows_only(table: str, name: str) -> str:
+    return f"WHERE {name} NOT IN {INITIAL_ROWS}" if table == "ExtMeta" else ""
 
 
 @pytest.fixture
 def open_database(spec: DatastoreSpec) -> Callable[[], AbstractAsyncContextManager[Database]]:
-    """Opens the same database each time."""
+    """Opens the same database at each call."""
     return lambda: open_datastore(spec)
 
 
@@ -126,9 +126,9 @@ def open_database(spec: DatastoreSpec) -> Callable[[], AbstractAsyncContextManag
 def open_stores(
     open_database: Callable[[], AbstractAsyncContextManager[Database]],
     tmp_path: Path,
-    clock: HandClock,
+    clock: ManualClock,
 ) -> Callable[[], AbstractAsyncContextManager[Stores]]:
-    """Opens all stores on the same data each time."""
+    """Opens all stores on the same data at each call."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Stores]:
@@ -148,7 +148,7 @@ async def database(
 
 
 @pytest.fixture
-async def stores(database: Database, tmp_path: Path, clock: HandClock) -> Stores:
+async def stores(database: Database, tmp_path: Path, clock: ManualClock) -> Stores:
     files = await LocalFiles.open(tmp_path / "files")
     return create_stores(database, files, MemoryCache(), now=clock)
 
@@ -160,25 +160,25 @@ def _git_path() -> ApplicationGitPath:
 
 @pytest.fixture
 def application() -> Callable[..., Application]:
-    def make(**fields: Any) -> Application:
-        given: dict[str, Any] = {
+    def build(**fields: Any) -> Application:
+        values: dict[str, Any] = {
             "id": new_id(),
             "name": "web",
             "piped_id": "piped-1",
             "project_id": "p",
         } | fields
-        return Application(git_path=_git_path(), **given)
+        return Application(git_path=_git_path(), **values)
 
-    return make
+    return build
 
 
 @pytest.fixture
 def deployment() -> Callable[..., Deployment]:
-    def make(**fields: Any) -> Deployment:
+    def build(**fields: Any) -> Deployment:
         commit = Commit(
             hash="c0ffee", message="change", author="dev", branch="main", created_at=START
         )
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "id": new_id(),
             "application_id": "application-1",
             "application_name": "web",
@@ -186,45 +186,45 @@ def deployment() -> Callable[..., Deployment]:
             "project_id": "p",
         } | fields
         trigger = DeploymentTrigger(commit=commit, timestamp=START)
-        return Deployment(git_path=_git_path(), trigger=trigger, **given)
+        return Deployment(git_path=_git_path(), trigger=trigger, **values)
 
-    return make
+    return build
 
 
 @pytest.fixture
 def command() -> Callable[..., Command]:
-    def make(**fields: Any) -> Command:
-        given: dict[str, Any] = {"id": new_id(), "piped_id": "piped-1", "project_id": "p"} | fields
-        return Command(**given)
+    def build(**fields: Any) -> Command:
+        values: dict[str, Any] = {"id": new_id(), "piped_id": "piped-1", "project_id": "p"} | fields
+        return Command(**values)
 
-    return make
+    return build
 
 
 @pytest.fixture
 def event() -> Callable[..., Event]:
-    def make(**fields: Any) -> Event:
-        given: dict[str, Any] = {
+    def build(**fields: Any) -> Event:
+        values: dict[str, Any] = {
             "id": new_id(),
             "name": "image",
             "data": "v1",
             "project_id": "p",
             "event_key": "key",
         } | fields
-        return Event(**given)
+        return Event(**values)
 
-    return make
+    return build
 
 
 @pytest.fixture
 def api_key() -> Callable[..., APIKey]:
-    def make(**fields: Any) -> APIKey:
-        given: dict[str, Any] = {
+    def build(**fields: Any) -> APIKey:
+        values: dict[str, Any] = {
             "id": new_id(),
             "name": "ci",
             "key_hash": "hash",
             "project_id": "p",
             "creator": "someone",
         } | fields
-        return APIKey(**given)
+        return APIKey(**values)
 
-    return make
+    return build

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a server that may be away."""
+"""The connection pool: backoff while the server is unreachable, and recycling by age."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 
 
 class FakeServer:
-    """Accepts connections unless it has an error to raise; its clock is set by hand."""
+    """Accepts connections unless `error` is set; the test advances its clock."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -28,10 +28,10 @@ class FakeServer:
 
 
 class FakeConnection:
-    """A connection that leads nowhere."""
+    """A connection without a server."""
 
     def close(self) -> None:
-        """Closes nothing."""
+        """Does nothing."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def server() -> FakeServer:
     return FakeServer()
 
 
-def test_an_unreachable_server_is_left_alone_for_the_backoff(server: FakeServer) -> None:
+def test_no_connection_is_attempted_during_the_backoff(server: FakeServer) -> None:
     server.error = Unavailable("no route")
     for _ in range(5):
         with pytest.raises(StorageUnavailable, match="no route"):
@@ -51,13 +51,13 @@ def test_an_unreachable_server_is_left_alone_for_the_backoff(server: FakeServer)
     assert server.attempts == 2
 
 
-def test_a_wrong_password_is_no_mistake_of_the_caller(server: FakeServer) -> None:
+def test_a_rejected_password_is_reported_as_unavailable_storage(server: FakeServer) -> None:
     server.error = UserMistake("wrong password")
     with pytest.raises(StorageUnavailable, match="wrong password"):
         server.pool.connect()
 
 
-def test_a_connection_is_used_again(server: FakeServer) -> None:
+def test_the_pool_reuses_a_connection(server: FakeServer) -> None:
     first = server.pool.connect()
     driver_connection = first.driver_connection
     first.close()

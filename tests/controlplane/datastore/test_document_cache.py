@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents that this process knows already are changed in one step, and no change is lost."""
+"""Cached documents are updated by compare-and-swap, and no update is lost."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -75,7 +75,7 @@ def lossy(database: Database) -> LossyDatabase:
     return LossyDatabase(database)
 
 
-async def test_a_document_that_was_changed_here_is_changed_in_one_statement(
+async def test_a_cached_document_is_updated_in_one_statement(
     lossy: LossyDatabase, application: Make
 ) -> None:
     store, document = Applications(lossy), application()
@@ -87,18 +87,18 @@ async def test_a_document_that_was_changed_here_is_changed_in_one_statement(
     assert (await store.get(document.id)).description == "2"
 
 
-async def test_a_document_that_another_process_changed_is_read_again(
+async def test_a_document_that_another_process_changed_is_read_again_before_the_update(
     lossy: LossyDatabase, application: Make
 ) -> None:
-    store, elsewhere = Applications(lossy), Applications(lossy)
+    store, other_process = Applications(lossy), Applications(lossy)
     document = application()
     await store.add(document)
-    for one in (store, elsewhere, store, elsewhere):
+    for one in (store, other_process, store, other_process):
         await one.update(document.id, count)
     assert (await store.get(document.id)).description == "4"
 
 
-async def test_what_is_stored_decides_whether_a_change_is_refused(
+async def test_the_stored_document_decides_whether_a_change_is_refused(
     lossy: LossyDatabase, application: Make
 ) -> None:
     def needs_two(application: Application) -> None:
@@ -106,15 +106,15 @@ async def test_what_is_stored_decides_whether_a_change_is_refused(
             raise Conflict("too early")
         count(application)
 
-    store, elsewhere = Applications(lossy), Applications(lossy)
+    store, other_process = Applications(lossy), Applications(lossy)
     document = application()
     await store.add(document)
     await store.update(document.id, count)
-    await elsewhere.update(document.id, count)
+    await other_process.update(document.id, count)
     assert (await store.update(document.id, needs_two)).description == "3"
 
 
-async def test_a_change_whose_answer_was_lost_is_made_once(
+async def test_a_change_whose_confirmation_was_lost_is_applied_once(
     lossy: LossyDatabase, application: Make
 ) -> None:
     store, document = Applications(lossy), application()
@@ -125,7 +125,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(
     assert (await store.get(document.id)).description == "2"
 
 
-async def test_labels_are_found_after_a_document_known_here_got_others(
+async def test_a_label_filter_matches_after_the_labels_of_a_cached_document_change(
     lossy: LossyDatabase, application: Make
 ) -> None:
     def move(application: Application) -> None:
@@ -135,19 +135,19 @@ async def test_labels_are_found_after_a_document_known_here_got_others(
     await store.add(document)
     await store.update(document.id, count)
     await store.update(document.id, move)
-    for value, found in (("dev", 0), ("prod", 1)):
+    for value, matches in (("dev", 0), ("prod", 1)):
         page = await store.list(ApplicationFilter("p", labels={"env": value}))
-        assert len(page.items) == found
+        assert len(page.items) == matches
 
 
-def test_whoever_gets_a_known_document_may_change_it(application: Make) -> None:
+def test_changing_a_returned_document_does_not_change_the_cache(application: Make) -> None:
     cache = DocumentCache(Application)
     text = to_json(application(name="web"))
     cache.parsed(text).name = "changed"
     assert cache.parsed(text).name == "web"
 
 
-def test_what_is_known_does_not_grow_without_end(application: Make) -> None:
+def test_the_cache_stays_within_its_size(application: Make) -> None:
     cache = DocumentCache(Application)
     for number in range(30):
         document = application(description="x" * (MAX_CACHED_CHARACTERS // 10), name=str(number))
@@ -167,7 +167,7 @@ class CountingObserver:
         return lambda _: None
 
 
-async def test_a_page_is_one_statement_where_counting_first_does_not_pay(
+async def test_only_mysql_counts_before_it_reads_a_page(
     spec: DatastoreSpec,
 ) -> None:
     observer = CountingObserver()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every table of documents does: get, add, update, under load and after a restart."""
+"""Tables of documents: get, add and update, concurrently and after a restart."""
 
 import asyncio
 import base64
@@ -49,32 +49,32 @@ def rename(name: str) -> Callable[[Application], None]:
     return change
 
 
-async def test_a_document_comes_back_as_it_was_stored(stores: Stores, application: Make) -> None:
+async def test_get_returns_the_stored_document(stores: Stores, application: Make) -> None:
     stored = application(labels={"env": "dev"}, description="<a> & b\u2028")
     await stores.applications.add(stored)
     assert await stores.applications.get(stored.id) == stored
 
 
-async def test_times_that_are_zero_are_filled(
+async def test_add_fills_in_times_that_are_zero(
     stores: Stores, application: Make, clock: Any
 ) -> None:
     plain, dated = application(), application(created_at=5, updated_at=7)
     await stores.applications.add(plain)
     await stores.applications.add(dated)
-    found = await stores.applications.get(plain.id)
-    assert (found.created_at, found.updated_at) == (int(clock.seconds), int(clock.seconds))
-    found = await stores.applications.get(dated.id)
-    assert (found.created_at, found.updated_at) == (5, 7)
+    stored = await stores.applications.get(plain.id)
+    assert (stored.created_at, stored.updated_at) == (int(clock.seconds), int(clock.seconds))
+    stored = await stores.applications.get(dated.id)
+    assert (stored.created_at, stored.updated_at) == (5, 7)
 
 
-async def test_an_unknown_id_is_not_found(stores: Stores) -> None:
+async def test_an_unknown_id_raises_not_found(stores: Stores) -> None:
     with pytest.raises(NotFound, match=r"^Deployment is not found$"):
         await stores.deployments.get(new_id())
     with pytest.raises(NotFound):
         await stores.applications.update(new_id(), rename("x"))
 
 
-async def test_an_id_is_taken_once(stores: Stores, application: Make) -> None:
+async def test_an_existing_id_cannot_be_added_again(stores: Stores, application: Make) -> None:
     first = application(name="first")
     await stores.applications.add(first)
     with pytest.raises(AlreadyExists):
@@ -82,20 +82,18 @@ async def test_an_id_is_taken_once(stores: Stores, application: Make) -> None:
     assert (await stores.applications.get(first.id)).name == "first"
 
 
-async def test_many_documents_are_read_at_once_and_missing_ones_left_out(
-    stores: Stores, application: Make
-) -> None:
+async def test_get_many_returns_the_documents_that_exist(stores: Stores, application: Make) -> None:
     ids = [new_id() for _ in range(5)]
     for id in ids:
         await stores.applications.add(application(id=id))
-    found = await stores.applications.get_many((*ids, new_id(), "no-such-id"))
-    assert set(found) == set(ids)
+    existing = await stores.applications.get_many((*ids, new_id(), "no-such-id"))
+    assert set(existing) == set(ids)
     assert await stores.applications.get_many(()) == {}
     among_many = await stores.applications.get_many((*(str(i) for i in range(10_000)), *ids))
     assert set(among_many) == set(ids)
 
 
-async def test_an_update_sets_the_time_and_gives_what_is_stored(
+async def test_an_update_sets_the_time_and_returns_the_stored_document(
     stores: Stores, application: Make, clock: Any
 ) -> None:
     document = application()
@@ -121,7 +119,7 @@ async def test_an_update_without_touch_keeps_the_time(
     assert changed.last_used_at == int(clock.seconds)
 
 
-async def test_a_clock_that_went_back_does_not_make_a_document_older(
+async def test_updated_at_never_decreases_when_the_clock_goes_back(
     stores: Stores, application: Make, clock: Any
 ) -> None:
     document = application()
@@ -131,9 +129,7 @@ async def test_a_clock_that_went_back_does_not_make_a_document_older(
     assert changed.updated_at == document.updated_at
 
 
-async def test_a_change_that_raises_leaves_everything_as_it_was(
-    stores: Stores, application: Make
-) -> None:
+async def test_a_change_that_raises_is_rolled_back(stores: Stores, application: Make) -> None:
     document = application(labels={"env": "dev"})
     await stores.applications.add(document)
 
@@ -145,11 +141,11 @@ async def test_a_change_that_raises_leaves_everything_as_it_was(
     with pytest.raises(LookupError, match="no such stage"):
         await stores.applications.update(document.id, fail)
     assert await stores.applications.get(document.id) == document
-    found = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
-    assert found.items == (document,)
+    listed = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
+    assert listed.items == (document,)
 
 
-async def test_an_update_may_not_change_the_id(stores: Stores, application: Make) -> None:
+async def test_an_update_cannot_change_the_id(stores: Stores, application: Make) -> None:
     document = application()
     await stores.applications.add(document)
 
@@ -170,7 +166,7 @@ async def test_an_invalid_document_is_not_stored(stores: Stores, application: Ma
     assert (await stores.applications.get(document.id)).name == "web"
 
 
-async def test_a_document_that_was_invalid_already_can_still_be_changed(
+async def test_a_document_that_was_invalid_before_can_still_be_changed(
     stores: Stores, database: Database, application: Make
 ) -> None:
     document = application()
@@ -184,11 +180,11 @@ async def test_a_document_that_was_invalid_already_can_still_be_changed(
 
 
 async def overwrite(database: Database, id: str, fields: dict[str, Any]) -> None:
-    """Rewrites a row as another program would, without its rules."""
+    """Rewrites a row without validation, as another program may."""
 
     def work(transaction: Transaction) -> None:
-        found = transaction.query(select(APPLICATION.c.Data).where(APPLICATION.c.Id == row_id(id)))
-        text = json.dumps(json.loads(found[0][0]) | fields)
+        rows = transaction.query(select(APPLICATION.c.Data).where(APPLICATION.c.Id == row_id(id)))
+        text = json.dumps(json.loads(rows[0][0]) | fields)
         transaction.execute(
             APPLICATION.update().where(APPLICATION.c.Id == row_id(id)).values(Data=text)
         )
@@ -196,7 +192,7 @@ async def overwrite(database: Database, id: str, fields: dict[str, Any]) -> None
     await database.write(work)
 
 
-async def test_a_document_without_a_project_is_refused_with_the_reason(
+async def test_a_document_without_a_project_is_refused(
     stores: Stores, command: Callable[..., Any]
 ) -> None:
     with pytest.raises(UserMistake, match="ProjectId is missing"):
@@ -204,7 +200,9 @@ async def test_a_document_without_a_project_is_refused_with_the_reason(
 
 
 @pytest.mark.usefixtures("row_locks")
-async def test_no_update_of_fifty_writers_is_lost(stores: Stores, application: Make) -> None:
+async def test_no_update_of_fifty_concurrent_writers_is_lost(
+    stores: Stores, application: Make
+) -> None:
     document = application(description="0")
     await stores.applications.add(document)
 
@@ -221,7 +219,7 @@ async def test_no_update_of_fifty_writers_is_lost(stores: Stores, application: M
     assert (await stores.applications.get(document.id)).description == "500"
 
 
-async def test_a_write_that_fails_does_not_fail_its_neighbours(
+async def test_a_write_that_fails_does_not_affect_concurrent_writes(
     stores: Stores, application: Make
 ) -> None:
     documents = [application(description=str(i)) for i in range(40)]
@@ -230,13 +228,13 @@ async def test_a_write_that_fails_does_not_fail_its_neighbours(
     results = await asyncio.gather(
         *(stores.applications.add(d) for d in twice[1:]), return_exceptions=True
     )
-    # Of two that come at once, either may be the first.
+    # Of two concurrent writes, either may be the first.
     assert Counter(type(r) for r in results) == {type(None): 39, AlreadyExists: 10}
-    found = await stores.applications.get_many(tuple(d.id for d in documents))
-    assert len(found) == 40
+    existing = await stores.applications.get_many(tuple(d.id for d in documents))
+    assert len(existing) == 40
 
 
-async def test_a_cancelled_writer_leaves_the_others_alone(
+async def test_cancelling_a_write_does_not_affect_other_writes(
     stores: Stores, application: Make
 ) -> None:
     documents = [application() for _ in range(20)]
@@ -245,31 +243,30 @@ async def test_a_cancelled_writer_leaves_the_others_alone(
     for task in tasks[::2]:
         task.cancel()
     await asyncio.wait(tasks)
-    found = await stores.applications.get_many(tuple(d.id for d in documents))
-    assert {d.id for d in documents[1::2]} <= set(found)
+    existing = await stores.applications.get_many(tuple(d.id for d in documents))
+    assert {d.id for d in documents[1::2]} <= set(existing)
 
 
-async def test_the_loop_goes_on_while_a_write_takes_its_time(
+async def test_a_slow_write_does_not_block_the_event_loop(
     stores: Stores, application: Make
 ) -> None:
     document = application()
     await stores.applications.add(document)
-    going_on = asyncio.Event()
+    loop_ran = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def wait_for_the_loop(_: Application) -> None:
-        told = asyncio.run_coroutine_threadsafe(_set(going_on), loop)
-        told.result(timeout=10)
+        asyncio.run_coroutine_threadsafe(_set(loop_ran), loop).result(timeout=10)
 
     await stores.applications.update(document.id, wait_for_the_loop)
-    assert going_on.is_set()
+    assert loop_ran.is_set()
 
 
 async def _set(event: asyncio.Event) -> None:
     event.set()
 
 
-async def test_everything_is_there_after_a_restart(
+async def test_documents_and_labels_survive_a_restart(
     open_stores: Callable[[], AbstractAsyncContextManager[Stores]], application: Make
 ) -> None:
     document = application(labels={"env": "dev"})
@@ -277,11 +274,11 @@ async def test_everything_is_there_after_a_restart(
         await stores.applications.add(document)
     async with open_stores() as stores:
         assert await stores.applications.get(document.id) == document
-        found = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
-        assert found.items == (document,)
+        listed = await stores.applications.list(ApplicationFilter("p", labels={"env": "dev"}))
+        assert listed.items == (document,)
 
 
-async def test_rows_are_those_of_upstream(
+async def test_rows_equal_those_of_upstream(
     stores: Stores, database: Database, spec_dir: Path, engine: str
 ) -> None:
     vectors = json.loads((spec_dir / "vectors" / "mysql_documents.json").read_text())
@@ -315,7 +312,7 @@ async def assert_row(database: Database, vector: dict[str, Any], engine: str) ->
     ]
 
 
-async def test_computed_columns_follow_the_document(
+async def test_computed_columns_are_updated_with_the_document(
     stores: Stores,
     database: Database,
     application: Make,
@@ -335,7 +332,7 @@ async def test_computed_columns_follow_the_document(
     assert await database.read(lambda t: list(t.query(statement))) == [(2, None, "chain", "", 0)]
 
 
-async def test_the_label_index_follows_the_document(
+async def test_the_label_index_is_updated_with_the_document(
     stores: Stores, database: Database, application: Make
 ) -> None:
     document = application(labels={"env": "dev", "team": "a"})
@@ -350,7 +347,7 @@ async def test_the_label_index_follows_the_document(
     assert await database.read(lambda t: list(t.query(columns))) == [("Application", "env", "prd")]
 
 
-async def test_a_project_is_found_by_its_name(stores: Stores) -> None:
+async def test_get_returns_a_project_by_its_name(stores: Stores) -> None:
     admin = ProjectStaticUser(username="admin", password_hash="secret-hash")
     for id in ("zebra", "quickstart", "alpha"):
         await stores.projects.add(Project(id=id, static_admin=admin))

@@ -7,7 +7,7 @@ from typing import Any
 from pipecd.controlplane.datastore.stores import Stores
 
 
-async def test_a_lease_is_taken_by_one_until_it_expires(stores: Stores, clock: Any) -> None:
+async def test_a_lease_has_one_holder_until_it_expires(stores: Stores, clock: Any) -> None:
     assert await stores.leases.acquire("insights", "a", seconds=10)
     assert not await stores.leases.acquire("insights", "b", seconds=10)
     clock.seconds += 9.9
@@ -25,7 +25,7 @@ async def test_the_holder_renews_its_lease(stores: Stores, clock: Any) -> None:
     assert not await stores.leases.acquire("insights", "b", seconds=10)
 
 
-async def test_a_lease_is_given_back_by_its_holder_only(stores: Stores) -> None:
+async def test_only_the_holder_can_release_a_lease(stores: Stores) -> None:
     assert await stores.leases.acquire("insights", "a", seconds=10)
     await stores.leases.release("insights", "b")
     assert not await stores.leases.acquire("insights", "b", seconds=10)
@@ -33,11 +33,11 @@ async def test_a_lease_is_given_back_by_its_holder_only(stores: Stores) -> None:
     assert await stores.leases.acquire("insights", "b", seconds=10)
 
 
-async def test_leases_of_other_names_are_free(stores: Stores) -> None:
+async def test_leases_with_different_names_are_independent(stores: Stores) -> None:
     assert await stores.leases.acquire("insights", "a", seconds=10)
     assert await stores.leases.acquire("chains", "b", seconds=10)
 
 
-async def test_of_many_at_once_one_wins(stores: Stores) -> None:
+async def test_only_one_of_many_concurrent_callers_acquires_a_lease(stores: Stores) -> None:
     tries = [stores.leases.acquire("insights", f"holder-{i}", seconds=10) for i in range(30)]
     assert sum(await asyncio.gather(*tries)) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists are filtered, ordered and cut into pages by the database."""
+"""Filters, orders and pages of lists."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +26,9 @@ MakeDeployment = Callable[..., Deployment]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("filter", "names"),
     [
-        pytest.param(ApplicationFilter("p"), "abcd", id="all of a project, none of another"),
+        pytest.param(ApplicationFilter("p"), "abcd", id="all of a project"),
         pytest.param(ApplicationFilter("p", enabled=True), "abc", id="only enabled ones"),
         pytest.param(ApplicationFilter("p", enabled=False), "d", id="only disabled ones"),
         pytest.param(ApplicationFilter("p", kinds=(0,)), "acd", id="a kind that is zero"),
@@ -55,7 +55,7 @@ MakeDeployment = Callable[..., Deployment]
                 "p", enabled=True, kinds=(0, 1), labels={"env": "dev"}, piped_id="one"
             ),
             "a",
-            id="everything together",
+            id="all filters together",
         ),
         pytest.param(ApplicationFilter("' OR 1=1 --"), "", id="a project that looks like SQL"),
     ],
@@ -63,7 +63,7 @@ MakeDeployment = Callable[..., Deployment]
 async def test_applications_are_filtered(
     stores: Stores,
     application: Callable[..., Application],
-    wanted: ApplicationFilter,
+    filter: ApplicationFilter,
     names: str,
 ) -> None:
     state = ApplicationSyncState(timestamp=1)
@@ -77,11 +77,11 @@ async def test_applications_are_filtered(
         application(name="a", project_id="other", labels={"env": "dev"}),
     ):
         await stores.applications.add(document)
-    found = await stores.applications.list(wanted)
-    assert "".join(sorted(a.name for a in found.items)) == names
+    listed = await stores.applications.list(filter)
+    assert "".join(sorted(a.name for a in listed.items)) == names
 
 
-async def test_a_label_of_many_is_looked_for_as_one_of_few(
+async def test_a_label_filter_returns_the_same_for_rare_and_common_labels(
     stores: Stores, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(6):
@@ -94,12 +94,12 @@ async def test_a_label_of_many_is_looked_for_as_one_of_few(
             ({"env": "dev", "team": "1"}, "135"),
             ({"env": "dev", "team": "2"}, ""),
         ):
-            found = await stores.applications.list(ApplicationFilter("p", labels=labels))
-            assert "".join(sorted(a.name for a in found.items)) == names
-    assert found.cursor == ""
+            listed = await stores.applications.list(ApplicationFilter("p", labels=labels))
+            assert "".join(sorted(a.name for a in listed.items)) == names
+    assert listed.cursor == ""
 
 
-async def test_a_piped_looks_after_its_enabled_applications(
+async def test_list_enabled_returns_the_enabled_applications_of_a_piped(
     stores: Stores, application: Callable[..., Application]
 ) -> None:
     for name, fields in {
@@ -110,12 +110,12 @@ async def test_a_piped_looks_after_its_enabled_applications(
         "of another project": {"project_id": "q"},
     }.items():
         await stores.applications.add(application(name=name, **fields))
-    found = await stores.applications.list_enabled("p", "piped-1")
-    assert [a.name for a in found] == ["mine"]
+    listed = await stores.applications.list_enabled("p", "piped-1")
+    assert [a.name for a in listed] == ["mine"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("filter", "names"),
     [
         pytest.param(DeploymentFilter("p"), ["web", "api", "job"], id="newest update first"),
         pytest.param(DeploymentFilter("p", statuses=(0, 2)), ["web", "job"], id="statuses"),
@@ -141,7 +141,7 @@ async def test_a_piped_looks_after_its_enabled_applications(
     ],
 )
 async def test_deployments_are_filtered(
-    stores: Stores, deployment: MakeDeployment, wanted: DeploymentFilter, names: list[str]
+    stores: Stores, deployment: MakeDeployment, filter: DeploymentFilter, names: list[str]
 ) -> None:
     for document in (
         deployment(application_name="job", application_id="1", updated_at=1, labels={"env": "dev"}),
@@ -157,21 +157,21 @@ async def test_deployments_are_filtered(
         deployment(application_name="web", project_id="other"),
     ):
         await stores.deployments.add(document)
-    found = await stores.deployments.list(wanted)
-    assert [d.application_name for d in found.items] == names
+    listed = await stores.deployments.list(filter)
+    assert [d.application_name for d in listed.items] == names
 
 
-async def test_a_piped_gets_what_is_not_completed_oldest_first(
+async def test_a_piped_gets_its_deployments_that_are_not_completed_oldest_first(
     stores: Stores, deployment: MakeDeployment
 ) -> None:
     for status in range(7):
         await stores.deployments.add(deployment(status=status, created_at=100 - status))
     await stores.deployments.add(deployment(piped_id="piped-2"))
-    found = await stores.deployments.list_not_completed("piped-1")
-    assert [d.status for d in found] == [3, 2, 1, 0]
+    listed = await stores.deployments.list_not_completed("piped-1")
+    assert [d.status for d in listed] == [3, 2, 1, 0]
 
 
-async def test_unhandled_commands_oldest_first(
+async def test_a_piped_gets_its_unhandled_commands_oldest_first(
     stores: Stores, command: Callable[..., Command]
 ) -> None:
     for name, fields in {
@@ -181,14 +181,14 @@ async def test_unhandled_commands_oldest_first(
         "of another piped": {"created_at": 15, "piped_id": "piped-2"},
     }.items():
         await stores.commands.add(command(commander=name, **fields))
-    found = await stores.commands.list_unhandled("piped-1")
-    assert [c.commander for c in found] == ["first", "second"]
-    found = await stores.commands.list_unhandled_before(20)
-    assert [c.commander for c in found] == ["first", "of another piped"]
+    listed = await stores.commands.list_unhandled("piped-1")
+    assert [c.commander for c in listed] == ["first", "second"]
+    listed = await stores.commands.list_unhandled_before(20)
+    assert [c.commander for c in listed] == ["first", "of another piped"]
     assert await stores.commands.list_unhandled_before(0) == ()
 
 
-async def test_events_by_creation_and_the_latest_one(
+async def test_events_are_listed_by_creation_and_the_latest_is_returned(
     stores: Stores, event: Callable[..., Event]
 ) -> None:
     for at, fields in {
@@ -200,8 +200,8 @@ async def test_events_by_creation_and_the_latest_one(
         await stores.events.add(event(created_at=at, updated_at=10 - at, **fields))
     await stores.events.add(event(project_id="q", created_at=9))
 
-    async def data(wanted: EventFilter, **order: bool) -> list[str]:
-        return [e.data for e in await stores.events.list_by_creation(wanted, **order)]
+    async def data(filter: EventFilter, **order: bool) -> list[str]:
+        return [e.data for e in await stores.events.list_by_creation(filter, **order)]
 
     assert await data(EventFilter("p")) == ["v1", "v2", "v3", "v4"]
     assert await data(EventFilter("p"), descending=True) == ["v4", "v3", "v2", "v1"]
@@ -216,7 +216,9 @@ async def test_events_by_creation_and_the_latest_one(
     assert [e.data for e in listed.items] == ["v1", "v2", "v3", "v4"]
 
 
-async def test_keys_and_pipeds_of_a_project(stores: Stores, api_key: Callable[..., Any]) -> None:
+async def test_api_keys_are_listed_by_project_and_state(
+    stores: Stores, api_key: Callable[..., Any]
+) -> None:
     await stores.api_keys.add(api_key(name="new", created_at=2))
     await stores.api_keys.add(api_key(name="old", created_at=1, disabled=True))
     await stores.api_keys.add(api_key(name="other", project_id="q"))
@@ -225,7 +227,7 @@ async def test_keys_and_pipeds_of_a_project(stores: Stores, api_key: Callable[..
     assert [k.name for k in await stores.api_keys.list("p", enabled=False)] == ["old"]
 
 
-async def test_chains_and_traces(stores: Stores) -> None:
+async def test_chains_and_traces_are_listed_newest_update_first(stores: Stores) -> None:
     for at in (1, 2):
         chain = DeploymentChain(id=new_id(), project_id="p", created_at=at, updated_at=at)
         await stores.chains.add(chain)
@@ -238,14 +240,14 @@ async def test_chains_and_traces(stores: Stores) -> None:
     assert [t.commit_hash for t in (await stores.traces.list("p", "c1")).items] == ["c1"]
 
 
-async def test_documents_of_the_same_second_follow_by_row_id(
+async def test_documents_with_the_same_update_time_are_ordered_by_row_id(
     stores: Stores, deployment: MakeDeployment
 ) -> None:
     ids = [new_id() for _ in range(9)]
     for id in ids:
         await stores.deployments.add(deployment(id=id, updated_at=7))
-    found = await stores.deployments.list(DeploymentFilter("p"))
-    assert [d.id for d in found.items] == sorted(ids, key=row_id)
+    listed = await stores.deployments.list(DeploymentFilter("p"))
+    assert [d.id for d in listed.items] == sorted(ids, key=row_id)
 
 
 async def test_the_last_page_has_no_cursor_even_when_it_is_full(
@@ -263,34 +265,38 @@ async def test_the_last_page_has_no_cursor_even_when_it_is_full(
     assert second.cursor == ""
 
 
-async def test_older_documents_are_cut_off(stores: Stores, deployment: MakeDeployment) -> None:
+async def test_min_updated_at_excludes_older_documents(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
     for at in range(1, 5):
         await stores.deployments.add(deployment(updated_at=at))
     page = PageRequest(size=10, min_updated_at=3)
-    found = await stores.deployments.list(DeploymentFilter("p"), page)
-    assert [d.updated_at for d in found.items] == [4, 3]
+    listed = await stores.deployments.list(DeploymentFilter("p"), page)
+    assert [d.updated_at for d in listed.items] == [4, 3]
 
 
-async def test_a_cursor_of_upstream_goes_on(stores: Stores, deployment: MakeDeployment) -> None:
+async def test_a_list_continues_from_a_cursor_of_upstream(
+    stores: Stores, deployment: MakeDeployment
+) -> None:
     for at in (1_700_000_099, 1_700_000_100, 1_700_000_101):
         await stores.deployments.add(deployment(updated_at=at))
-    # The position of a document that this database does not hold.
+    # The position of a document that is not in this database.
     cursor = "eyJJZCI6ImY0N2FjMTBiLTU4Y2MtNDM3Mi1hNTY3LTBlMDJiMmMzZDQ3OSIsIlVwZGF0ZWRBdCI6MTcwMDAwMDEwMH0="
-    found = await stores.deployments.list(DeploymentFilter("p"), PageRequest(5, cursor))
-    assert [d.updated_at for d in found.items][-1] == 1_700_000_099
-    assert 1_700_000_101 not in [d.updated_at for d in found.items]
+    listed = await stores.deployments.list(DeploymentFilter("p"), PageRequest(5, cursor))
+    assert [d.updated_at for d in listed.items][-1] == 1_700_000_099
+    assert 1_700_000_101 not in [d.updated_at for d in listed.items]
 
 
-async def test_a_cursor_that_is_none_is_refused(stores: Stores) -> None:
+async def test_a_malformed_cursor_is_refused(stores: Stores) -> None:
     with pytest.raises(UserMistake):
         await stores.deployments.list(DeploymentFilter("p"), PageRequest(5, "garbage"))
 
 
-async def test_a_long_list_of_ids_is_one_question(
+async def test_a_list_can_be_filtered_by_thousands_of_ids(
     stores: Stores, deployment: MakeDeployment
 ) -> None:
-    wanted = deployment(application_id="application-700")
-    await stores.deployments.add(wanted)
+    matching = deployment(application_id="application-700")
+    await stores.deployments.add(matching)
     ids = tuple(f"application-{i}" for i in range(5000))
-    found = await stores.deployments.list(DeploymentFilter("p", application_ids=ids))
-    assert [d.id for d in found.items] == [wanted.id]
+    listed = await stores.deployments.list(DeploymentFilter("p", application_ids=ids))
+    assert [d.id for d in listed.items] == [matching.id]

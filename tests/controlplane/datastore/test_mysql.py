@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only MySQL has: upstream's addresses, upstream's rows, and upstream transaction beside us."""
+"""MySQL: forms of the url, tables of upstream, and rows that upstream writes meanwhile."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from pymysql.cursors import DictCursor
+from pymysql.cursors import Cursor, DictCursor
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -59,42 +59,42 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("settings", "expected"),
     [
         pytest.param(
             {"url": "root:pw@tcp(db:3307)/pipecd"},
             MysqlAddress("db", 3307, "", "root", "pw", "pipecd"),
-            id="all in the url",
+            id="everything in the url",
         ),
         pytest.param(
             {"url": "root:pw@tcp(db:3306)", "database": "pipecd"},
             MysqlAddress("db", 3306, "", "root", "pw", "pipecd"),
-            id="the database beside it",
+            id="the database in its own setting",
         ),
         pytest.param(
             {"url": "root:p?a/s@s:w@tcp(db)", "database": "pipecd"},
             MysqlAddress("db", 3306, "", "root", "p?a/s@s:w", "pipecd"),
-            id="a password of odd characters",
+            id="a password with special characters",
         ),
         pytest.param(
             {"url": "root:p?w@tcp(db)/pipecd?parseTime=true&tls=skip-verify"},
             MysqlAddress("db", 3306, "", "root", "p?w", "pipecd", Tls.UNVERIFIED),
-            id="parameters behind the database",
+            id="parameters after the database",
         ),
         pytest.param(
             {"url": "root@tcp(db)?tls=true", "database": "pipecd"},
             MysqlAddress("db", 3306, "", "root", "", "pipecd", Tls.ON),
-            id="parameters without a database before them",
+            id="parameters without a database",
         ),
         pytest.param(
             {"url": "root@tcp(db)/old?tls=preferred&multiStatements=true", "database": "new"},
             MysqlAddress("db", 3306, "", "root", "", "new", Tls.PREFERRED),
-            id="another database than that of the url",
+            id="a database that replaces that of the url",
         ),
         pytest.param(
             {"url": "root@tcp(db)/?timeout=2s&readTimeout=1m", "database": "pipecd"},
             MysqlAddress("db", 3306, "", "root", "", "pipecd", Tls.OFF, 2.0, 60.0),
-            id="times",
+            id="timeouts",
         ),
         pytest.param(
             {"url": "root@unix(/run/mysqld/mysqld.sock)/pipecd"},
@@ -104,46 +104,46 @@ def engine(request: pytest.FixtureRequest) -> str:
         pytest.param(
             {"url": "root@unix(/run/my.sock)", "database": "pipecd"},
             MysqlAddress("", 0, "/run/my.sock", "root", "", "pipecd"),
-            id="a socket with the database beside it",
+            id="a socket and the database in its own setting",
         ),
         pytest.param(
             {"url": "root@tcp([2001:db8::1]:3307)/pipecd"},
             MysqlAddress("2001:db8::1", 3307, "", "root", "", "pipecd"),
-            id="an address of version 6",
+            id="an IPv6 address",
         ),
         pytest.param(
             {"url": "root@tcp([::1])/pipecd"},
             MysqlAddress("::1", 3306, "", "root", "", "pipecd"),
-            id="one without a port",
+            id="an IPv6 address without a port",
         ),
         pytest.param(
             {"url": "/pipecd"},
             MysqlAddress("127.0.0.1", 3306, "", "", "", "pipecd"),
-            id="nothing but the database",
+            id="only the database",
         ),
         pytest.param(
             {"url": "tcp(db)/a%2Fb"},
             MysqlAddress("db", 3306, "", "", "", "a/b"),
-            id="an escaped name",
+            id="an escaped database name",
         ),
     ],
 )
-def test_the_forms_of_an_address(given: dict[str, Any], wanted: MysqlAddress) -> None:
-    assert mysql_address(DatastoreConfig(**given)) == wanted
+def test_the_forms_of_the_url(settings: dict[str, Any], expected: MysqlAddress) -> None:
+    assert mysql_address(DatastoreConfig(**settings)) == expected
 
 
 @pytest.mark.parametrize(
-    ("url", "wanted"),
+    ("url", "expected"),
     [
-        pytest.param("db:3307", ("db", 3307), id="host and port, as upstream has it"),
+        pytest.param("db:3307", ("db", 3307), id="host and port, as with upstream"),
         pytest.param("db", ("db", 3306), id="a host"),
         pytest.param("db:3307?tls=true", ("db", 3307), id="with parameters"),
-        pytest.param("someone:else@tcp(db:3307)", ("db", 3307), id="a whole address"),
+        pytest.param("someone:else@tcp(db:3307)", ("db", 3307), id="a complete url"),
         pytest.param("tcp(db:3307)/old", ("db", 3307), id="with a database"),
     ],
 )
-def test_user_and_password_come_from_files_without_the_line_end(
-    url: str, wanted: tuple[str, int], tmp_path: Path
+def test_user_and_password_are_read_from_files_without_the_final_line_break(
+    url: str, expected: tuple[str, int], tmp_path: Path
 ) -> None:
     (tmp_path / "user").write_text("pipe\n")
     (tmp_path / "password").write_bytes(b" p@s/s:w?rd \r\n")
@@ -155,7 +155,7 @@ def test_user_and_password_come_from_files_without_the_line_end(
             password_file=str(tmp_path / "password"),
         )
     )
-    assert (address.host, address.port) == wanted
+    assert (address.host, address.port) == expected
     assert (address.user, address.password, address.database) == ("pipe", " p@s/s:w?rd ", "pipecd")
     assert "p@s" not in repr(address)
 
@@ -163,22 +163,22 @@ def test_user_and_password_come_from_files_without_the_line_end(
 @pytest.mark.parametrize(
     "url",
     [
-        pytest.param("root:secret@tcp(db:port)/x", id="a port that is none"),
+        pytest.param("root:secret@tcp(db:port)/x", id="an invalid port"),
         pytest.param("root:secret@quic(db)/x", id="an unknown network"),
-        pytest.param("root:secret@tcp(db/x", id="an open bracket"),
+        pytest.param("root:secret@tcp(db/x", id="an unclosed bracket"),
         pytest.param("root:secret@tcp(db)/", id="no database"),
         pytest.param("root:secret@tcp(db)", id="no slash"),
-        pytest.param("root:secret@tcp(db)/x?tls=custom", id="an unknown kind of TLS"),
-        pytest.param("root:secret@tcp(db)/x?timeout=soon", id="a time that is none"),
+        pytest.param("root:secret@tcp(db)/x?tls=custom", id="an unknown TLS mode"),
+        pytest.param("root:secret@tcp(db)/x?timeout=soon", id="an invalid timeout"),
     ],
 )
-def test_an_address_that_is_not_understood_is_told_without_the_password(url: str) -> None:
-    with pytest.raises(UserMistake, match="url of the datastore is not understood") as told:
+def test_the_error_of_a_malformed_url_does_not_contain_the_password(url: str) -> None:
+    with pytest.raises(UserMistake, match="url of the datastore is not understood") as raised:
         mysql_address(DatastoreConfig(url=url))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_told() -> None:
+def test_a_missing_credentials_file_is_reported() -> None:
     config = DatastoreConfig(
         url="db", database="x", username_file="/nowhere/user", password_file="/nowhere/password"
     )
@@ -186,7 +186,7 @@ def test_a_file_that_is_not_there_is_told() -> None:
         mysql_address(config)
 
 
-def test_errors_of_the_server_are_told_by_who_must_act() -> None:
+def test_errors_of_the_server_are_translated() -> None:
     full = explain(pymysql.err.OperationalError(1021, "Disk full"))
     assert isinstance(full, Unavailable)
     denied = explain(pymysql.err.OperationalError(1142, "INSERT command denied"))
@@ -202,7 +202,7 @@ def test_errors_of_the_server_are_told_by_who_must_act() -> None:
 
 @contextmanager
 def upstream(spec: DatastoreSpec) -> Iterator[Callable[..., None]]:
-    """Writes rows as upstream does, which knows of no table but its nine."""
+    """Runs statements as upstream does, which writes only to its nine tables."""
     address = mysql_address(spec.config)
     with pymysql.connect(
         host=address.host,
@@ -226,12 +226,12 @@ INSERT = "INSERT INTO Application (Id, Data) VALUE (%s, %s)"
 UPDATE = "UPDATE Application SET Data = %s WHERE Id = %s"
 
 
-async def found(stores: Stores, **wanted: str) -> list[str]:
-    page = await stores.applications.list(ApplicationFilter("p", labels=wanted))
+async def names_with_labels(stores: Stores, **labels: str) -> list[str]:
+    page = await stores.applications.list(ApplicationFilter("p", labels=labels))
     return sorted(a.name for a in page.items)
 
 
-async def test_a_database_of_upstream_opens_as_it_is(
+async def test_opening_a_database_of_upstream_indexes_its_labels(
     spec: DatastoreSpec, open_stores: Open, application: Make
 ) -> None:
     async with open_datastore(spec):
@@ -246,20 +246,20 @@ async def test_a_database_of_upstream_opens_as_it_is(
         for document in documents:
             run(INSERT, row_id(document.id), stored(document))
     async with open_stores() as stores:
-        assert len(await found(stores, n="3")) == len(
+        assert len(await names_with_labels(stores, n="3")) == len(
             [d for d in documents if d.labels["n"] == "3"]
         )
-        seen: list[str] = []
+        listed_ids: list[str] = []
         cursor = ""
         while True:
             page = await stores.applications.list(ApplicationFilter("p"), PageRequest(250, cursor))
-            seen += [a.id for a in page.items]
+            listed_ids += [a.id for a in page.items]
             if not (cursor := page.cursor):
                 break
-        assert seen == [d.id for d in reversed(documents)]
+        assert listed_ids == [d.id for d in reversed(documents)]
 
 
-async def test_labels_that_upstream_writes_are_found(
+async def test_a_label_filter_matches_labels_that_upstream_writes(
     spec: DatastoreSpec, open_stores: Open, application: Make, clock: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
@@ -269,50 +269,50 @@ async def test_labels_that_upstream_writes_are_found(
     )
     async with open_stores() as stores:
         await stores.applications.add(ours)
-        assert await found(stores, env="dev") == ["ours"]
+        assert await names_with_labels(stores, env="dev") == ["ours"]
         with upstream(spec) as run:
             run(INSERT, row_id(theirs.id), stored(theirs))
-            assert await found(stores, env="dev") == ["ours", "theirs"]
-            assert await found(stores, team='q"\\') == ["theirs"]
+            assert await names_with_labels(stores, env="dev") == ["ours", "theirs"]
+            assert await names_with_labels(stores, team='q"\\') == ["theirs"]
             theirs.labels["env"] = "prd"
             del theirs.labels["team"]
             theirs.updated_at += 1
             run(UPDATE, stored(theirs), row_id(theirs.id))
-            assert await found(stores, env="dev") == ["ours"]
-            assert await found(stores, env="prd") == ["theirs"]
-            assert await found(stores, team='q"\\') == []
+            assert await names_with_labels(stores, env="dev") == ["ours"]
+            assert await names_with_labels(stores, env="prd") == ["theirs"]
+            assert await names_with_labels(stores, team='q"\\') == []
             theirs.ClearField("labels")
             run(UPDATE, stored(theirs), row_id(theirs.id))
-            assert await found(stores, env="prd") == []
+            assert await names_with_labels(stores, env="prd") == []
 
 
-async def test_what_was_looked_at_is_not_looked_at_again(
+async def test_a_refresh_indexes_only_changes_after_the_watermark(
     spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
     newest = 2_000_000_000
     async with open_stores() as stores:
         await stores.applications.add(application(updated_at=newest))
-        await found(stores, env="dev")
+        await names_with_labels(stores, env="dev")
     late = application(name="late", labels={"env": "dev"}, created_at=1)
     with upstream(spec) as run:
         late.updated_at = newest - mysql_labels.CLOCK_SKEW_SECONDS - 1
         run(INSERT, row_id(late.id), stored(late))
     async with open_stores() as stores:
-        # Farther back than any clock may be wrong.
-        assert await found(stores, env="dev") == []
+        # Older than the accepted clock skew.
+        assert await names_with_labels(stores, env="dev") == []
         with upstream(spec) as run:
             late.updated_at = newest - mysql_labels.CLOCK_SKEW_SECONDS
             run(UPDATE, stored(late), row_id(late.id))
-        assert await found(stores, env="dev") == ["late"]
+        assert await names_with_labels(stores, env="dev") == ["late"]
 
 
-async def test_many_changes_are_looked_at_in_parts(
+async def test_a_refresh_indexes_many_changes_in_batches(
     spec: DatastoreSpec, open_stores: Open, application: Make, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(mysql_labels, "FRESH_SECONDS", 0)
     async with open_stores() as stores:
-        assert await found(stores, env="dev") == []
+        assert await names_with_labels(stores, env="dev") == []
         with upstream(spec) as run:
             for i in range(mysql_labels.BATCH + 20):
                 at = 2_000_000_000 + i % 3
@@ -320,10 +320,10 @@ async def test_many_changes_are_looked_at_in_parts(
                     name=f"{i}", labels={"env": "dev"}, created_at=1, updated_at=at
                 )
                 run(INSERT, row_id(document.id), stored(document))
-        assert len(await found(stores, env="dev")) == mysql_labels.BATCH + 20
+        assert len(await names_with_labels(stores, env="dev")) == mysql_labels.BATCH + 20
 
 
-async def test_tables_of_an_early_upstream_are_brought_up_to_date(
+async def test_tables_of_an_early_upstream_version_are_migrated(
     spec: DatastoreSpec, open_stores: Open, application: Make, event: Callable[..., Any]
 ) -> None:
     async with open_datastore(spec):
@@ -345,7 +345,7 @@ async def test_tables_of_an_early_upstream_are_brought_up_to_date(
         assert "application_piped_id'" not in str(cursor.fetchall())
 
 
-async def test_a_server_of_old_defaults_holds_every_text(mariadb: MariaDb) -> None:
+async def test_tables_use_utf8mb4_in_a_latin1_database(mariadb: MariaDb) -> None:
     with pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root") as connection:
         connection.cursor().execute("CREATE OR REPLACE DATABASE old CHARACTER SET latin1")
     url = f"root@tcp(127.0.0.1:{mariadb.port})/old"
@@ -359,7 +359,7 @@ async def test_a_server_of_old_defaults_holds_every_text(mariadb: MariaDb) -> No
         cursor.execute("DROP DATABASE old")
 
 
-async def test_upstream_could_read_what_we_write(
+async def test_rows_have_the_format_that_upstream_reads(
     spec: DatastoreSpec, open_stores: Open, application: Make
 ) -> None:
     document = application(id=new_id(), labels={"env": "dev"})
@@ -376,12 +376,16 @@ async def test_upstream_could_read_what_we_write(
 
 
 @pytest.mark.parametrize(
-    "kinds", [pytest.param((1,), id="of one kind"), pytest.param((1, 3), id="of two kinds")]
+    "kinds", [pytest.param((1,), id="one kind"), pytest.param((1, 3), id="two kinds")]
 )
 @pytest.mark.parametrize(
-    "start", [pytest.param(None, id="of any order"), pytest.param(2, id="by kind first")]
+    "start",
+    [
+        pytest.param(None, id="starting with any condition"),
+        pytest.param(2, id="starting with the kinds"),
+    ],
 )
-async def test_no_document_is_read_but_those_of_the_page(
+async def test_a_page_reads_only_its_own_documents(
     spec: DatastoreSpec,
     stores: Stores,
     deployment: Callable[..., Deployment],
@@ -410,12 +414,12 @@ async def test_no_document_is_read_but_those_of_the_page(
 @pytest.mark.parametrize(
     ("counts", "start"),
     [
-        pytest.param((FEW_ENTRIES, 700, 30), 2, id="the fewest documents are of one condition"),
-        pytest.param((20, 20, FEW_ENTRIES), 0, id="as few are of two conditions"),
-        pytest.param((FEW_ENTRIES,) * 3, None, id="every condition is met by many"),
+        pytest.param((FEW_ENTRIES, 700, 30), 2, id="one condition has the fewest"),
+        pytest.param((20, 20, FEW_ENTRIES), 0, id="two conditions have the fewest"),
+        pytest.param((FEW_ENTRIES,) * 3, None, id="all conditions have many"),
     ],
 )
-def test_a_page_starts_with_the_condition_of_the_fewest_documents(
+def test_a_page_starts_with_the_condition_that_has_the_fewest_documents(
     counts: tuple[int, ...], start: int | None
 ) -> None:
     conditions = (equal("ProjectId", "p"), *any_of("Kind", 0, 1), *any_of("Status", 2, 3))
@@ -428,11 +432,13 @@ def test_a_page_starts_with_the_condition_of_the_fewest_documents(
     [
         pytest.param((equal("ProjectId", "p"), equal("Kind", 0)), 9, id="single values"),
         pytest.param(tuple(any_of("Kind", 0, 1)), 9, id="one column"),
-        pytest.param((equal("ProjectId", "p"), *any_of("Kind", 0, 1)), 0, id="no page"),
+        pytest.param(
+            (equal("ProjectId", "p"), *any_of("Kind", 0, 1)), 0, id="a list without pages"
+        ),
         pytest.param(
             (equal("ProjectId", "p"), *any_of("Kind", 0, 1), NOT_DELETED),
             9,
-            id="what no index holds",
+            id="a column without an index",
         ),
         pytest.param(
             (
@@ -444,22 +450,23 @@ def test_a_page_starts_with_the_condition_of_the_fewest_documents(
         ),
     ],
 )
-def test_nothing_is_counted_where_it_would_not_help(
+def test_a_list_is_not_counted_if_there_is_no_choice_of_a_start(
     conditions: tuple[Condition, ...], limit: int
 ) -> None:
     shape = Selection("Deployment", conditions, NEWEST_UPDATE, limit=limit).shape
     assert count_statement(shape) is None
 
 
-def test_a_server_that_stops_while_a_connection_is_opened_is_unavailable(
+def test_a_connection_lost_while_it_is_opened_is_unavailable(
     spec: DatastoreSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit_lock_wait = mysql._limit_lock_wait
+    execute = Cursor.execute
 
-    def cut_first(connection: Any) -> None:
-        connection._sock.shutdown(socket.SHUT_RDWR)
-        limit_lock_wait(connection)
+    def execute_after_loss(cursor: Any, query: str, args: Any = None) -> int:
+        if "innodb_lock_wait_timeout" in query:
+            cursor.connection._sock.shutdown(socket.SHUT_RDWR)
+        return execute(cursor, query, args)
 
-    monkeypatch.setattr(mysql, "_limit_lock_wait", cut_first)
+    monkeypatch.setattr(Cursor, "execute", execute_after_loss)
     with pytest.raises(StorageUnavailable, match="cannot be reached: MySQL server has gone away"):
         mysql.connect(mysql_address(spec.config))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of a list, one after the other, are the list."""
+"""The pages of a list together contain each document once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,32 +31,34 @@ Times = st.lists(st.integers(min_value=1, max_value=4), max_size=12)
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(times=Times, size=st.integers(1, 5), disturbed=st.lists(st.integers(0, 11), max_size=6))
-async def test_pages_put_together_are_the_whole_list(
-    stores: Stores, deployment: MakeDeployment, times: list[int], size: int, disturbed: list[int]
+@given(times=Times, size=st.integers(1, 5), updated=st.lists(st.integers(0, 11), max_size=6))
+async def test_pages_contain_each_document_once_while_others_write(
+    stores: Stores, deployment: MakeDeployment, times: list[int], size: int, updated: list[int]
 ) -> None:
-    """Also while others write: what is left alone comes exactly once, and nothing comes twice."""
-    wanted = DeploymentFilter(project=new_id())
-    documents = [deployment(updated_at=at, project_id=wanted.project) for at in times]
+    """A document that is not updated meanwhile is listed once, and no document is listed twice."""
+    filter = DeploymentFilter(project=new_id())
+    documents = [deployment(updated_at=at, project_id=filter.project) for at in times]
     for document in documents:
         await stores.deployments.add(document)
-    whole = (await stores.deployments.list(wanted)).items
+    complete = (await stores.deployments.list(filter)).items
     touched: set[str] = set()
-    seen: list[str] = []
-    cursor, waiting = "", [documents[i] for i in disturbed if i < len(documents)]
+    listed_ids: list[str] = []
+    cursor, waiting = "", [documents[i] for i in updated if i < len(documents)]
     while True:
-        page = await stores.deployments.list(wanted, PageRequest(size, cursor))
-        seen += [d.id for d in page.items]
+        page = await stores.deployments.list(filter, PageRequest(size, cursor))
+        listed_ids += [d.id for d in page.items]
         cursor = page.cursor
         if not cursor:
             break
         if waiting:
-            victim = waiting.pop()
-            touched.add(victim.id)
-            await stores.deployments.update(victim.id, lambda _: None)
-            await stores.deployments.add(deployment(project_id=wanted.project))
-    assert len(seen) == len(set(seen))
-    assert [id for id in seen if id not in touched] == [d.id for d in whole if d.id not in touched]
+            document = waiting.pop()
+            touched.add(document.id)
+            await stores.deployments.update(document.id, lambda _: None)
+            await stores.deployments.add(deployment(project_id=filter.project))
+    assert len(listed_ids) == len(set(listed_ids))
+    assert [id for id in listed_ids if id not in touched] == [
+        d.id for d in complete if d.id not in touched
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,18 @@ async def test_pages_put_together_are_the_whole_list(
         ),
         pytest.param({"statuses": tuple(range(7)), "kinds": (1, 3, 4)}, id="very many values"),
         pytest.param({"kinds": (1,), "labels": {"env": "dev"}}, id="a label too"),
-        pytest.param({"application_name": "WEB", "statuses": (2,)}, id="a name in other letters"),
-        pytest.param({"kinds": (4,), "statuses": (2,)}, id="what nothing is"),
+        pytest.param({"application_name": "WEB", "statuses": (2,)}, id="a name in another case"),
+        pytest.param({"kinds": (4,), "statuses": (2,)}, id="no match"),
     ],
 )
 @pytest.mark.parametrize(
-    "few", [pytest.param(0, id="from the newest on"), pytest.param(9, id="among the fewest")]
+    "few",
+    [
+        pytest.param(0, id="starting with the newest"),
+        pytest.param(9, id="starting with the fewest entries"),
+    ],
 )
-async def test_pages_of_a_filtered_list_put_together_are_the_whole(
+async def test_pages_of_a_filtered_list_contain_each_match_once(
     stores: Stores,
     engine: str,
     deployment: MakeDeployment,
@@ -103,7 +109,7 @@ async def test_pages_of_a_filtered_list_put_together_are_the_whole(
         await stores.deployments.add(
             deployment(
                 project_id="other" if number % 8 == 7 else "p",
-                # With figures of several ids, Dolt thinks for minutes about a list of thousands.
+                # With statistics of several ids, Dolt plans a list of thousands for minutes.
                 application_id="a3" if engine == "dolt" else f"a{number % 7}",
                 application_name="WEB" if number % 5 == 0 else "web",
                 kind=(0, 1, 3)[number % 3],
@@ -114,31 +120,31 @@ async def test_pages_of_a_filtered_list_put_together_are_the_whole(
             )
         )
     everything = (await stores.deployments.list(DeploymentFilter("p"))).items
-    wanted = DeploymentFilter("p", **filters)
+    filter = DeploymentFilter("p", **filters)
     for size in (2, 5, 24):
-        seen: list[str] = []
+        listed_ids: list[str] = []
         page = PageRequest(size, min_updated_at=1)
-        # Pages that do not go on are not followed for ever.
-        while len(seen) <= len(everything):
-            found = await stores.deployments.list(wanted, page)
-            seen += [d.id for d in found.items]
-            if not found.cursor:
+        # Stops if the pages do not advance.
+        while len(listed_ids) <= len(everything):
+            listed = await stores.deployments.list(filter, page)
+            listed_ids += [d.id for d in listed.items]
+            if not listed.cursor:
                 break
-            page = PageRequest(size, found.cursor, min_updated_at=1)
-        assert seen == [d.id for d in everything if _passes(d, wanted)]
+            page = PageRequest(size, listed.cursor, min_updated_at=1)
+        assert listed_ids == [d.id for d in everything if _matches(d, filter)]
 
 
-def _passes(document: Deployment, wanted: DeploymentFilter) -> bool:
+def _matches(document: Deployment, filter: DeploymentFilter) -> bool:
     return (
-        (not wanted.kinds or document.kind in wanted.kinds)
-        and (not wanted.statuses or document.status in wanted.statuses)
-        and (not wanted.application_ids or document.application_id in wanted.application_ids)
-        and wanted.application_name in ("", document.application_name)
-        and wanted.labels.items() <= document.labels.items()
+        (not filter.kinds or document.kind in filter.kinds)
+        and (not filter.statuses or document.status in filter.statuses)
+        and (not filter.application_ids or document.application_id in filter.application_ids)
+        and filter.application_name in ("", document.application_name)
+        and filter.labels.items() <= document.labels.items()
     )
 
 
-async def test_what_is_unknown_here_is_not_listed_with_all_that_is_known_but_one(
+async def test_a_kind_that_is_not_in_the_enum_does_not_match_a_filter_by_most_kinds(
     stores: Stores,
     database: Database,
     deployment: MakeDeployment,
@@ -147,9 +153,9 @@ async def test_what_is_unknown_here_is_not_listed_with_all_that_is_known_but_one
     monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", 0)
     known, unknown = (deployment(kind=k, created_at=1, updated_at=1) for k in (1, 2))
     await stores.deployments.add(known)
-    # As another version may have written it.
+    # A row that another version wrote.
     row = insert(DEPLOYMENT).values(Id=row_id(unknown.id), Data=to_json(unknown, extra="web"))
     await database.write(lambda transaction: transaction.execute(row))
-    wanted = DeploymentFilter("p", kinds=(1, 3, 4, 5), statuses=(0, 1, 2, 3, 5, 6))
-    found = await stores.deployments.list(wanted, PageRequest(5))
-    assert [d.id for d in found.items] == [known.id]
+    filter = DeploymentFilter("p", kinds=(1, 3, 4, 5), statuses=(0, 1, 2, 3, 5, 6))
+    listed = await stores.deployments.list(filter, PageRequest(5))
+    assert [d.id for d in listed.items] == [known.id]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only PostgreSQL has: its addresses, its encodings, its states."""
+"""PostgreSQL: forms of the url, encodings, SQLSTATEs and statements."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from servers.databases import Postgres
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("settings", "expected"),
     [
         pytest.param(
             {"url": "postgres://u:p%40w@db:5433/pipecd?sslmode=require"},
@@ -41,7 +41,7 @@ from servers.databases import Postgres
         pytest.param(
             {"url": "postgresql://db/old", "database": "new"},
             {"host": "db", "dbname": "new"},
-            id="another database than that of the url",
+            id="a database that replaces that of the url",
         ),
         pytest.param(
             {"url": "db:5433", "database": "pipecd"},
@@ -59,7 +59,7 @@ from servers.databases import Postgres
         pytest.param(
             {"url": "host=/run/postgresql user=u", "database": "pipecd"},
             {"host": "/run/postgresql", "user": "u", "dbname": "pipecd"},
-            id="pairs",
+            id="key=value pairs",
         ),
         pytest.param(
             {"url": "postgres://a,b/pipecd?target_session_attrs=read-write&connect_timeout=2"},
@@ -68,14 +68,14 @@ from servers.databases import Postgres
         ),
     ],
 )
-def test_the_forms_of_an_address(given: dict[str, Any], wanted: dict[str, str]) -> None:
-    found = conninfo_to_dict(postgres_conninfo(DatastoreConfig(**given)))
-    assert {key: str(found[key]) for key in wanted} == wanted
-    assert found["client_encoding"] == "UTF8"
-    assert found["tcp_user_timeout"] == "30000"
+def test_the_forms_of_the_url(settings: dict[str, Any], expected: dict[str, str]) -> None:
+    parsed = conninfo_to_dict(postgres_conninfo(DatastoreConfig(**settings)))
+    assert {key: str(parsed[key]) for key in expected} == expected
+    assert parsed["client_encoding"] == "UTF8"
+    assert parsed["tcp_user_timeout"] == "30000"
 
 
-def test_user_and_password_come_from_files_without_the_line_end(tmp_path: Path) -> None:
+def test_user_and_password_are_read_from_files_without_the_final_line_break(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("pipe\n")
     (tmp_path / "password").write_text(" it's a secret\n")
     conninfo = postgres_conninfo(
@@ -85,50 +85,48 @@ def test_user_and_password_come_from_files_without_the_line_end(tmp_path: Path) 
             password_file=str(tmp_path / "password"),
         )
     )
-    found = conninfo_to_dict(conninfo)
-    assert (found["user"], found["password"]) == ("pipe", " it's a secret")
+    parsed = conninfo_to_dict(conninfo)
+    assert (parsed["user"], parsed["password"]) == ("pipe", " it's a secret")
     assert display_name(conninfo) == "pipecd on db:5432"
 
 
 @pytest.mark.parametrize(
     "url", ["postgres://u:secret@[db/x", "postgres://u:secret@db/x?no=such", "host=x secret"]
 )
-def test_an_address_that_is_not_understood_is_told_without_the_password(url: str) -> None:
-    with pytest.raises(UserMistake, match="url of the datastore is not understood") as told:
+def test_the_error_of_a_malformed_url_does_not_contain_the_password(url: str) -> None:
+    with pytest.raises(UserMistake, match="url of the datastore is not understood") as raised:
         postgres_conninfo(DatastoreConfig(url=url, database="x"))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("error", "wanted"),
+    ("error", "expected"),
     [
-        pytest.param(errors.UniqueViolation, Duplicate, id="a key that is taken"),
-        pytest.param(errors.SerializationFailure, Collision, id="a serialisation that failed"),
+        pytest.param(errors.UniqueViolation, Duplicate, id="a duplicate key"),
+        pytest.param(errors.SerializationFailure, Collision, id="a serialization failure"),
         pytest.param(errors.DeadlockDetected, Collision, id="a deadlock"),
-        pytest.param(errors.LockNotAvailable, Collision, id="a lock that did not come"),
-        pytest.param(errors.AdminShutdown, ConnectionLost, id="a server that stops"),
-        pytest.param(errors.CannotConnectNow, ConnectionLost, id="a server that starts"),
+        pytest.param(errors.LockNotAvailable, Collision, id="a lock timeout"),
+        pytest.param(errors.AdminShutdown, ConnectionLost, id="a server that is stopping"),
+        pytest.param(errors.CannotConnectNow, ConnectionLost, id="a server that is starting"),
         pytest.param(
             errors.ReadOnlySqlTransaction, ConnectionLost, id="a server that became a replica"
         ),
         pytest.param(psycopg.OperationalError, ConnectionLost, id="a broken connection"),
-        pytest.param(errors.QueryCanceled, StorageUnavailable, id="a question that took too long"),
+        pytest.param(errors.QueryCanceled, StorageUnavailable, id="a statement timeout"),
         pytest.param(errors.DiskFull, StorageUnavailable, id="a full disk"),
-        pytest.param(
-            errors.InsufficientPrivilege, StorageUnavailable, id="a right that is missing"
-        ),
-        pytest.param(errors.StringDataRightTruncation, UserMistake, id="a long text"),
-        pytest.param(errors.NotNullViolation, UserMistake, id="something missing"),
-        pytest.param(errors.SyntaxError, errors.SyntaxError, id="a mistake of ours"),
+        pytest.param(errors.InsufficientPrivilege, StorageUnavailable, id="a missing privilege"),
+        pytest.param(errors.StringDataRightTruncation, UserMistake, id="a text that is too long"),
+        pytest.param(errors.NotNullViolation, UserMistake, id="a null value"),
+        pytest.param(errors.SyntaxError, errors.SyntaxError, id="a syntax error"),
     ],
 )
-def test_errors_of_the_server_are_told_by_who_must_act(
-    error: type[psycopg.Error], wanted: type[Exception]
+def test_errors_of_the_server_are_translated(
+    error: type[psycopg.Error], expected: type[Exception]
 ) -> None:
-    assert type(explain(error("words"))) is wanted
+    assert type(explain(error("words"))) is expected
 
 
-async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -> None:
+async def test_a_database_with_another_encoding_than_utf8_is_refused(postgres: Postgres) -> None:
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
         connection.execute(
             "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
@@ -143,11 +141,11 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postg
 @pytest.mark.parametrize(
     ("statuses", "is_spelled_out"),
     [
-        pytest.param((2, 3), True, id="both columns are one of several values"),
-        pytest.param((2,), False, id="only one column is"),
+        pytest.param((2, 3), True, id="several values of both columns"),
+        pytest.param((2,), False, id="several values of one column"),
     ],
 )
-def test_postgresql_reads_an_index_for_one_list_of_values_at_a_time(
+def test_statuses_become_or_conditions_if_there_are_several_kinds(
     statuses: tuple[int, ...], is_spelled_out: bool
 ) -> None:
     conditions = (

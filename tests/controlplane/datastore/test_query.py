@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions as statements."""
+"""Conditions of a selection and the statement that is built from them."""
 
 from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.database import compile_statement
@@ -16,13 +16,13 @@ from pipecd.controlplane.datastore.query import (
 from pipecd.model.application import ApplicationKind
 
 
-def test_who_names_every_value_asks_for_all() -> None:
+def test_all_values_of_an_enum_do_not_restrict() -> None:
     every = [int(kind) for kind in ApplicationKind]
     assert tuple(any_member_of("Kind", [*every, every[0]], ApplicationKind)) == ()
     assert tuple(any_member_of("Kind", (), ApplicationKind)) == ()
 
 
-def test_who_names_most_values_names_the_rest_too() -> None:
+def test_a_condition_on_most_values_carries_its_complement() -> None:
     every = tuple(int(kind) for kind in ApplicationKind)
     most = Condition("Kind", Comparison.ONE_OF, every[1:], complement=every[:1])
     assert tuple(any_member_of("Kind", every[1:], ApplicationKind)) == (most,)
@@ -30,7 +30,7 @@ def test_who_names_most_values_names_the_rest_too() -> None:
     assert tuple(any_member_of("Kind", every[:2], ApplicationKind)) == (few,)
 
 
-def test_a_list_is_asked_for_as_upstream_asks() -> None:
+def test_the_statement_of_a_list_equals_that_of_upstream() -> None:
     selection = Selection(
         "Deployment",
         (equal("ProjectId", "p"), *any_of("Status", 0, 1, 2, 3)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables have upstream's names, in the words of every engine."""
+"""Tables, columns and indexes have upstream's names and the syntax of each engine."""
 
 from pathlib import Path
 
@@ -79,24 +79,24 @@ INDEXES = {
 
 
 def test_the_nine_tables_have_the_columns_of_upstream() -> None:
-    found = {
+    columns = {
         name: set(table.c.keys()) - COMMON
         for name, table in METADATA.tables.items()
         if not name.startswith("Ext")
     }
-    assert found == COLUMNS
+    assert columns == COLUMNS
     assert all(set(METADATA.tables[name].c.keys()) >= COMMON for name in COLUMNS)
 
 
 def test_the_indexes_have_the_names_of_upstream() -> None:
     for name in COLUMNS:
-        found = {str(index.name) for index in METADATA.tables[name].indexes}
-        found = {index for index in found if not index.startswith("ext_")}
-        assert found == INDEXES.get(name, set())
+        indexes = {str(index.name) for index in METADATA.tables[name].indexes}
+        indexes = {index for index in indexes if not index.startswith("ext_")}
+        assert indexes == INDEXES.get(name, set())
 
 
 @pytest.mark.parametrize(
-    ("dialect", "wanted"),
+    ("dialect", "expected"),
     [
         pytest.param(
             SQLITE,
@@ -144,9 +144,9 @@ def test_the_indexes_have_the_names_of_upstream() -> None:
         ),
     ],
 )
-def test_every_engine_gets_its_own_words(dialect: Dialect, wanted: list[str]) -> None:
+def test_the_definition_of_a_table_by_engine(dialect: Dialect, expected: list[str]) -> None:
     text = "\n".join(definitions(dialect))
-    assert [w for w in wanted if w not in text] == []
+    assert [w for w in expected if w not in text] == []
 
 
 def test_the_columns_of_mysql_are_in_the_order_of_upstream() -> None:
@@ -156,7 +156,7 @@ def test_the_columns_of_mysql_are_in_the_order_of_upstream() -> None:
     assert set(names[7:]) == {"Name", "Kind", "SyncState_Status", "PipedId"}
 
 
-def test_a_mysql_database_gets_the_indexes_of_upstream_and_no_others_on_its_tables() -> None:
+def test_the_tables_of_upstream_on_mysql_have_only_upstreams_indexes() -> None:
     on_mysql, on_sqlite = ("\n".join(definitions(dialect)) for dialect in (mysql_dialect(), SQLITE))
     assert "deploymentchain_status_updated_at_desc" in on_mysql
     assert "ext_deployment" not in on_mysql
@@ -164,7 +164,7 @@ def test_a_mysql_database_gets_the_indexes_of_upstream_and_no_others_on_its_tabl
     assert "ext_deployment" in on_sqlite
 
 
-def test_row_ids_are_swapped_as_mysql_does_it(spec_dir: Path) -> None:
+def test_row_ids_equal_uuid_to_bin_of_mysql(spec_dir: Path) -> None:
     assert row_id("f47ac10b-58cc-4372-a567-0e02b2c3d479").hex() == (
         "437258ccf47ac10ba5670e02b2c3d479"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only databases on servers do: replicas, outages, collisions."""
+"""Databases on servers: concurrent replicas, outages, deadlocks and timeouts."""
 
 import asyncio
 import signal
@@ -42,38 +42,38 @@ def server(engine: str, request: pytest.FixtureRequest) -> MariaDb | Postgres:
 
 @contextmanager
 def sql(server: MariaDb | Postgres, database: str = "pipecd") -> Iterator[Callable[..., list[Any]]]:
-    """Runs statements as an administrator does."""
+    """Runs SQL on its own connection as an administrator."""
     if isinstance(server, Postgres):
         with psycopg.connect(server.url(database), autocommit=True) as connection:
 
-            def ask(text: str) -> list[Any]:
+            def run(text: str) -> list[Any]:
                 cursor = connection.execute(cast("LiteralString", text))
                 return cursor.fetchall() if cursor.description else []
 
-            yield ask
+            yield run
     else:
-        place: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-        with pymysql.connect(**place, database=database, autocommit=True) as connection:
+        address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+        with pymysql.connect(**address, database=database, autocommit=True) as connection:
 
-            def ask(text: str) -> list[Any]:
+            def run(text: str) -> list[Any]:
                 cursor = connection.cursor()
                 cursor.execute(text)
                 return list(cursor.fetchall())
 
-            yield ask
+            yield run
 
 
 @contextmanager
 def empty_database(server: MariaDb | Postgres, name: str) -> Iterator[DatastoreSpec]:
-    """A database without a single table."""
+    """A database without tables."""
     administration = "postgres" if isinstance(server, Postgres) else "mysql"
-    with sql(server, administration) as ask:
-        ask(f"CREATE DATABASE {name}")
+    with sql(server, administration) as run:
+        run(f"CREATE DATABASE {name}")
     try:
         yield spec_of(server, name)
     finally:
-        with sql(server, administration) as ask:
-            ask(f"DROP DATABASE {name}")
+        with sql(server, administration) as run:
+            run(f"DROP DATABASE {name}")
 
 
 def spec_of(server: MariaDb | Postgres, name: str, user: str = "") -> DatastoreSpec:
@@ -96,12 +96,12 @@ def add(name: str, value: str = "v") -> Callable[[Transaction], int]:
 
 
 def value_of(name: str) -> Callable[[Transaction], str]:
-    wanted = select(EXT_META.c.Value).where(EXT_META.c.Name == name)
-    return lambda transaction: transaction.query(wanted)[0][0]
+    statement = select(EXT_META.c.Value).where(EXT_META.c.Name == name)
+    return lambda transaction: transaction.query(statement)[0][0]
 
 
-async def in_the_end(call: Callable[[], Awaitable[T]]) -> T:
-    """The answer of a server that is about to come back."""
+async def retry_until_available(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeats the call until the server is available again."""
     async with asyncio.timeout(10):
         while True:
             try:
@@ -115,7 +115,7 @@ async def open_and_close(spec: DatastoreSpec) -> None:
         pass
 
 
-async def test_replicas_that_start_at_once_make_the_tables_once(
+async def test_replicas_that_start_concurrently_create_the_tables_once(
     server: MariaDb | Postgres,
 ) -> None:
     with empty_database(server, "fresh") as spec:
@@ -125,49 +125,49 @@ async def test_replicas_that_start_at_once_make_the_tables_once(
             assert await database.read(lambda t: t.query(count)[0][0]) >= 1
 
 
-async def test_what_is_missing_is_added_and_the_rest_left_alone(
+async def test_missing_columns_indexes_and_tables_are_created(
     server: MariaDb | Postgres,
 ) -> None:
     with empty_database(server, "damaged") as spec:
         await open_and_close(spec)
         quote = '"' if isinstance(server, Postgres) else "`"
         table = f"{quote}Deployment{quote}"
-        with sql(server, "damaged") as ask:
+        with sql(server, "damaged") as run:
             of = "" if quote == '"' else " ON Deployment"
-            ask(f"DROP INDEX deployment_completed_at_id_asc{of}")
-            ask(f"ALTER TABLE {table} DROP COLUMN {quote}DeploymentTraceCommitHash{quote}")
-            ask(f"DROP TABLE {quote}ExtLabel{quote}")
+            run(f"DROP INDEX deployment_completed_at_id_asc{of}")
+            run(f"ALTER TABLE {table} DROP COLUMN {quote}DeploymentTraceCommitHash{quote}")
+            run(f"DROP TABLE {quote}ExtLabel{quote}")
         await open_and_close(spec)
-        with sql(server, "damaged") as ask:
-            ask(f"SELECT {quote}DeploymentTraceCommitHash{quote} FROM {table}")
-            ask(f"SELECT * FROM {quote}ExtLabel{quote}")
-            found = ask(
+        with sql(server, "damaged") as run:
+            run(f"SELECT {quote}DeploymentTraceCommitHash{quote} FROM {table}")
+            run(f"SELECT * FROM {quote}ExtLabel{quote}")
+            indexes = run(
                 "SELECT indexname FROM pg_indexes" if quote == '"' else f"SHOW INDEX FROM {table}"
             )
-            assert "deployment_completed_at_id_asc" in str(found)
+            assert "deployment_completed_at_id_asc" in str(indexes)
 
 
-async def test_a_database_that_is_ready_needs_no_right_to_change_it(
+async def test_a_database_with_all_tables_needs_no_privilege_to_create_them(
     server: MariaDb | Postgres, spec: DatastoreSpec
 ) -> None:
     await open_and_close(spec)
-    with sql(server) as ask:
+    with sql(server) as run:
         if isinstance(server, Postgres):
-            ask("DROP ROLE IF EXISTS plain")
-            ask("CREATE ROLE plain LOGIN")
-            ask("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO plain")
+            run("DROP ROLE IF EXISTS plain")
+            run("CREATE ROLE plain LOGIN")
+            run("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO plain")
         else:
-            ask("DROP USER IF EXISTS plain")
-            ask("CREATE USER plain")
-            ask("GRANT SELECT, INSERT, UPDATE, DELETE ON pipecd.* TO plain")
+            run("DROP USER IF EXISTS plain")
+            run("CREATE USER plain")
+            run("GRANT SELECT, INSERT, UPDATE, DELETE ON pipecd.* TO plain")
     async with open_datastore(spec_of(server, "pipecd", "plain")) as database:
         await database.write(add("x"))
     if isinstance(server, Postgres):
-        with sql(server) as ask:
-            ask("DROP OWNED BY plain")
+        with sql(server) as run:
+            run("DROP OWNED BY plain")
 
 
-async def test_a_database_of_a_newer_version_is_left_alone(
+async def test_a_database_of_a_newer_version_is_refused(
     spec: DatastoreSpec, open_database: Callable[[], AbstractAsyncContextManager[Database]]
 ) -> None:
     newer = update(EXT_META).where(EXT_META.c.Name == "schema_version")
@@ -180,12 +180,12 @@ async def test_a_database_of_a_newer_version_is_left_alone(
             await database.write(lambda t: t.execute(newer.values(Value="1")))
 
 
-async def test_a_database_that_does_not_exist_is_told(server: MariaDb | Postgres) -> None:
+async def test_a_database_that_does_not_exist_is_reported(server: MariaDb | Postgres) -> None:
     with pytest.raises(UserMistake, match=r"nowhere on 127.*is denied"):
         await open_and_close(spec_of(server, "nowhere"))
 
 
-async def test_a_server_that_is_not_there_is_told(
+async def test_an_unreachable_server_is_reported_without_the_password(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_engine, "WAIT_SECONDS", 0.1)
@@ -195,12 +195,12 @@ async def test_a_server_that_is_not_there_is_told(
     }
     type = {"mariadb": "MYSQL", "postgres": "POSTGRESQL"}[engine]
     spec = DatastoreSpec(type=type, config=DatastoreConfig(url=url[engine]))
-    with pytest.raises(Unavailable, match=r"x on 127.0.0.1:1 cannot be reached") as told:
+    with pytest.raises(Unavailable, match=r"x on 127.0.0.1:1 cannot be reached") as raised:
         await open_and_close(spec)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
-async def test_a_server_that_starts_later_is_waited_for(
+async def test_opening_waits_for_a_server_that_starts_later(
     server: MariaDb | Postgres, spec: DatastoreSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_engine, "RETRY_SECONDS", 0.05)
@@ -211,75 +211,75 @@ async def test_a_server_that_starts_later_is_waited_for(
     await started
 
 
-async def test_an_outage_fails_calls_and_loses_nothing(
+async def test_calls_fail_during_an_outage_and_succeed_after_it(
     server: MariaDb | Postgres,
     open_stores: Callable[[], AbstractAsyncContextManager[Stores]],
     application: Make,
 ) -> None:
     async with open_stores() as stores:
-        kept = application()
-        await stores.applications.add(kept)
+        document = application()
+        await stores.applications.add(document)
         server.stop()
         began = time.monotonic()
         for _ in range(20):
             with pytest.raises(Unavailable):
-                await stores.applications.get(kept.id)
+                await stores.applications.get(document.id)
             with pytest.raises(Unavailable):
                 await stores.applications.add(application())
         assert time.monotonic() - began < 5
         await asyncio.to_thread(server.start)
-        assert await in_the_end(lambda: stores.applications.get(kept.id)) == kept
+        assert await retry_until_available(lambda: stores.applications.get(document.id)) == document
         await stores.applications.add(application())
 
 
-async def test_what_was_answered_before_a_kill_is_there_after_it(
+async def test_confirmed_writes_survive_a_killed_server(
     server: MariaDb | Postgres,
     open_stores: Callable[[], AbstractAsyncContextManager[Stores]],
     application: Make,
 ) -> None:
-    answered: list[str] = []
+    confirmed: list[str] = []
     enough = asyncio.Event()
 
     async def write(stores: Stores) -> None:
         for _ in range(1000):
             document = application()
             await stores.applications.add(document)
-            answered.append(document.id)
-            if len(answered) >= 100:
+            confirmed.append(document.id)
+            if len(confirmed) >= 100:
                 enough.set()
 
     async with open_stores() as stores:
-        writers = [asyncio.create_task(write(stores)) for _ in range(8)]
+        writers = [asyncio.create_trun(write(stores)) for _ in range(8)]
         await enough.wait()
         await asyncio.to_thread(server.stop)
         results = await asyncio.gather(*writers, return_exceptions=True)
         assert {type(r) for r in results} == {StorageUnavailable}
         await asyncio.to_thread(server.start)
     async with open_stores() as stores:
-        found = await stores.applications.get_many(tuple(answered))
-    assert set(found) == set(answered)
+        indexes = await stores.applications.get_many(tuple(confirmed))
+    assert set(indexes) == set(confirmed)
 
 
-async def test_a_connection_that_was_cut_is_replaced_unseen(
+async def test_a_terminated_connection_is_replaced_without_an_error(
     server: MariaDb | Postgres, database: Database
 ) -> None:
     await database.write(add("a"))
     await database.read(value_of("a"))
-    with sql(server) as ask:
+    with sql(server) as run:
         if isinstance(server, Postgres):
-            ask(
+            run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = 'pipecd'"
             )
         else:
-            for row in ask("SHOW PROCESSLIST"):
+            for row in run("SHOW PROCESSLIST"):
                 if row[3] == "pipecd" and row[4] == "Sleep":
-                    ask(f"KILL {row[0]}")
+                    run(f"KILL {row[0]}")
     assert await database.read(value_of("a")) == "v"
     await database.write(add("b"))
 
 
-async def test_a_server_that_hangs_is_not_waited_for(
+async def test_a_hanging_server_fails_calls_after_the_timeout(
     server: MariaDb | Postgres, spec: DatastoreSpec
 ) -> None:
     async with with_timeout(spec, 0.4) as database:
@@ -292,23 +292,23 @@ async def test_a_server_that_hangs_is_not_waited_for(
             assert "did not answer within 0.4 s" in str(results[0])
         finally:
             server.signal(signal.SIGCONT)
-        assert await in_the_end(lambda: database.read(value_of("before"))) == "v"
+        assert await retry_until_available(lambda: database.read(value_of("before"))) == "v"
         await database.write(add("after"))
 
 
-async def test_a_deadlock_is_solved_by_doing_it_again(database: Database) -> None:
+async def test_a_deadlock_is_retried(database: Database) -> None:
     for name in ("a", "b"):
         await database.write(add(name, "0"))
     both = threading.Barrier(2)
 
     def transfer(first: str, second: str) -> Callable[[Transaction], None]:
-        tries = 0
+        attempts = 0
 
         def work(transaction: Transaction) -> None:
-            nonlocal tries
-            tries += 1
+            nonlocal attempts
+            attempts += 1
             change(transaction, first)
-            if tries == 1:
+            if attempts == 1:
                 both.wait(10)
             change(transaction, second)
 
@@ -323,21 +323,21 @@ async def test_a_deadlock_is_solved_by_doing_it_again(database: Database) -> Non
     assert [await database.read(value_of(name)) for name in ("a", "b")] == ["2", "2"]
 
 
-async def test_work_that_was_overtaken_is_done_again(database: Database) -> None:
+async def test_work_that_hits_a_duplicate_is_retried(database: Database) -> None:
     await database.write(add("x"))
-    tries = 0
+    attempts = 0
 
-    def overtaken(transaction: Transaction) -> int:
-        nonlocal tries
-        tries += 1
-        return add("x" if tries == 1 else "y")(transaction)
+    def racing(transaction: Transaction) -> int:
+        nonlocal attempts
+        attempts += 1
+        return add("x" if attempts == 1 else "y")(transaction)
 
-    assert await database.write(overtaken) == 1
+    assert await database.write(racing) == 1
     with pytest.raises(Duplicate):
         await database.write(add("x"))
 
 
-async def test_several_questions_see_one_state(database: Database) -> None:
+async def test_queries_of_one_read_see_the_same_snapshot(database: Database) -> None:
     await database.write(add("x", "old"))
     loop = asyncio.get_running_loop()
     renew = update(EXT_META).where(EXT_META.c.Name == "x").values(Value="new")
@@ -352,7 +352,7 @@ async def test_several_questions_see_one_state(database: Database) -> None:
     assert await database.read(value_of("x")) == "new"
 
 
-async def test_half_of_a_failed_work_is_undone(database: Database) -> None:
+async def test_work_that_raises_is_rolled_back(database: Database) -> None:
     def half(transaction: Transaction) -> None:
         add("half")(transaction)
         raise LookupError("the other half")
@@ -363,22 +363,22 @@ async def test_half_of_a_failed_work_is_undone(database: Database) -> None:
     assert await database.read(lambda t: t.query(count)[0][0]) == 0
 
 
-async def test_more_callers_than_connections_are_all_served(
+async def test_more_callers_than_connections_are_all_served_within_the_pool(
     server: MariaDb | Postgres, database: Database
 ) -> None:
     await database.write(add("x"))
     await asyncio.gather(*(database.read(value_of("x")) for _ in range(300)))
     await asyncio.gather(*(database.write(add(f"n{i}")) for i in range(100)))
-    with sql(server) as ask:
+    with sql(server) as run:
         used = (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pipecd'"
             if isinstance(server, Postgres)
             else "SELECT count(*) - 1 FROM information_schema.PROCESSLIST WHERE DB = 'pipecd'"
         )
-        assert ask(used)[0][0] <= 12
+        assert run(used)[0][0] <= 12
 
 
-async def test_nothing_is_accepted_after_the_end(
+async def test_a_closed_database_refuses_work(
     open_database: Callable[[], AbstractAsyncContextManager[Database]],
 ) -> None:
     async with open_database() as database:
@@ -387,9 +387,9 @@ async def test_nothing_is_accepted_after_the_end(
         await database.write(add("x"))
 
 
-async def test_every_table_is_there(server: MariaDb | Postgres, spec: DatastoreSpec) -> None:
+async def test_opening_creates_every_table(server: MariaDb | Postgres, spec: DatastoreSpec) -> None:
     await open_and_close(spec)
     listed = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-    with sql(server) as ask:
+    with sql(server) as run:
         names = listed if isinstance(server, Postgres) else "SHOW TABLES"
-        assert {name for (name,) in ask(names)} == set(METADATA.tables)
+        assert {name for (name,) in run(names)} == set(METADATA.tables)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only SQLite does: its file, its locks, its failures."""
+"""SQLite: the file and its permissions, locks, damage, and a full disk."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def add(name: str, value: str = "v") -> Callable[[Transaction], int]:
 
 
 def count(transaction: Transaction) -> int:
-    """How many rows were added; the version of the schema is there from the beginning."""
+    """The number of rows without that of the schema version."""
     return transaction.query(select(func.count()).select_from(EXT_META))[0][0] - 1
 
 
@@ -34,7 +34,7 @@ async def open_and_close(path: Path) -> None:
         pass
 
 
-async def test_the_file_is_made_with_its_directories_for_its_owner_only(tmp_path: Path) -> None:
+async def test_the_file_is_created_with_its_directories_for_the_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "pipecd.db"
     async with open_sqlite(path) as database:
         await database.write(add("x"))
@@ -42,7 +42,7 @@ async def test_the_file_is_made_with_its_directories_for_its_owner_only(tmp_path
         assert path.with_name("pipecd.db-wal").stat().st_mode & 0o077 == 0
 
 
-async def test_a_clean_end_leaves_one_whole_file(tmp_path: Path) -> None:
+async def test_closing_leaves_one_file_without_a_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
         await database.write(add("x"))
@@ -55,7 +55,7 @@ async def test_a_clean_end_leaves_one_whole_file(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_what_was_accepted_is_finished_before_the_end(tmp_path: Path) -> None:
+async def test_closing_finishes_pending_writes(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
         writes = [asyncio.create_task(database.write(add(str(i)))) for i in range(300)]
@@ -65,7 +65,7 @@ async def test_what_was_accepted_is_finished_before_the_end(tmp_path: Path) -> N
         assert await database.read(count) == 300
 
 
-async def test_nothing_is_accepted_after_the_end(tmp_path: Path) -> None:
+async def test_a_closed_database_refuses_work(tmp_path: Path) -> None:
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         pass
     with pytest.raises(Unavailable, match="the database is closed"):
@@ -74,7 +74,7 @@ async def test_nothing_is_accepted_after_the_end(tmp_path: Path) -> None:
         await database.read(count)
 
 
-async def test_a_second_server_is_told_who_has_the_file(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path):
         with pytest.raises(Unavailable, match=f"in use by process {os.getpid()}; stop that"):
@@ -101,7 +101,7 @@ async def test_a_database_locked_by_another_program_is_unavailable(tmp_path: Pat
         assert await database.read(count) == 1
 
 
-async def test_a_file_locked_at_the_start_is_told(tmp_path: Path) -> None:
+async def test_a_file_locked_at_startup_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     await open_and_close(path)
     other = sqlite3.connect(path, isolation_level=None)
@@ -116,11 +116,11 @@ async def test_a_file_locked_at_the_start_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b"this is no database" * 100, id="another kind of file"),
+        pytest.param(b"this is no database" * 100, id="not a SQLite file"),
         pytest.param(b"SQLite format 3\0" + b"\xff" * 4096, id="a broken header"),
     ],
 )
-async def test_a_damaged_file_is_left_alone_and_told(tmp_path: Path, content: bytes) -> None:
+async def test_a_damaged_file_is_refused_and_not_changed(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pipecd.db"
     path.write_bytes(content)
     with pytest.raises(UserMistake, match=r"is damaged or not a SQLite file.*restore it from"):
@@ -128,13 +128,13 @@ async def test_a_damaged_file_is_left_alone_and_told(tmp_path: Path, content: by
     assert path.read_bytes() == content
 
 
-async def test_damage_that_shows_later_is_unavailable(tmp_path: Path) -> None:
+async def test_damage_detected_by_a_read_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
         for i in range(200):
             await database.write(add(str(i), value="h" * 200))
     damaged = bytearray(path.read_bytes())
-    # The last pages hold the rows; the first ones, with the names of the tables, stay whole.
+    # The last pages hold the rows; the first ones, with the schema, stay intact.
     damaged[-8 * 4096 :] = b"\xab" * (8 * 4096)
     path.write_bytes(damaged)
     async with open_sqlite(path) as database:
@@ -142,7 +142,7 @@ async def test_damage_that_shows_later_is_unavailable(tmp_path: Path) -> None:
             await database.read(lambda transaction: transaction.query(select(EXT_META)))
 
 
-async def test_a_path_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+async def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserMistake, match=r"cannot be created or written: .*make the directory"):
         await open_and_close(tmp_path / "file" / "pipecd.db")
@@ -150,19 +150,19 @@ async def test_a_path_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         await open_and_close(tmp_path)
 
 
-def test_a_file_that_may_only_be_read_is_told(tmp_path: Path) -> None:
+def test_a_read_only_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     sqlite3.connect(path).close()
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     with pytest.raises(sqlite3.OperationalError) as caught:
         connection.execute("CREATE TABLE t (a)")
     connection.close()
-    told = explain_open(caught.value, path)
-    assert isinstance(told, UserMistake)
-    assert "cannot be created or written" in told.message
+    explained = explain_open(caught.value, path)
+    assert isinstance(explained, UserMistake)
+    assert "cannot be created or written" in explained.message
 
 
-async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
         await database.write(
@@ -172,7 +172,7 @@ async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> No
         await open_and_close(path)
 
 
-async def test_a_full_disk_fails_only_what_needs_the_space(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_only_the_writes_that_need_space(tmp_path: Path) -> None:
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         await limit_pages(database, more=2)
         small = [database.write(add(f"small {i}")) for i in range(3)]
@@ -191,7 +191,7 @@ async def test_a_full_disk_fails_only_what_needs_the_space(tmp_path: Path) -> No
 
 
 async def limit_pages(database: SqliteDatabase, *, more: int) -> None:
-    """Makes SQLite believe that the disk has room for so many pages more."""
+    """Limits the file to so many pages more than it has."""
 
     def limit(transaction: Transaction) -> None:
         ((pages,),) = transaction.query_sql("PRAGMA page_count")
@@ -200,14 +200,14 @@ async def limit_pages(database: SqliteDatabase, *, more: int) -> None:
     await database.write(limit)
 
 
-async def test_a_row_that_exists_is_a_duplicate(tmp_path: Path) -> None:
+async def test_an_existing_row_raises_duplicate(tmp_path: Path) -> None:
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         await database.write(add("x"))
         with pytest.raises(Duplicate):
             await database.write(add("x"))
 
 
-async def test_a_reader_cannot_write(tmp_path: Path) -> None:
+async def test_a_read_transaction_cannot_write(tmp_path: Path) -> None:
     def write(transaction: Transaction) -> None:
         count(transaction)
         count(transaction)
@@ -219,7 +219,7 @@ async def test_a_reader_cannot_write(tmp_path: Path) -> None:
         assert await database.read(count) == 0
 
 
-async def test_a_read_sees_every_write_that_was_answered_before(tmp_path: Path) -> None:
+async def test_a_read_sees_every_confirmed_write(tmp_path: Path) -> None:
     async with open_sqlite(tmp_path / "pipecd.db") as database:
         for i in range(200):
             await database.write(add(str(i)))
@@ -249,17 +249,17 @@ asyncio.run(main())
 """
 
 
-async def test_a_killed_process_loses_nothing_it_has_answered(tmp_path: Path) -> None:
+async def test_confirmed_writes_survive_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
     )
     assert writer.stdout is not None
-    answered = [await writer.stdout.readline() for _ in range(500)]
+    confirmed = [await writer.stdout.readline() for _ in range(500)]
     writer.kill()
     rest, _ = await writer.communicate()
-    # The very last line may have been cut in the middle.
-    names = {line.decode().strip() for line in answered + rest.splitlines()[:-1]}
+    # The last line may be incomplete.
+    names = {line.decode().strip() for line in confirmed + rest.splitlines()[:-1]}
     async with open_sqlite(path) as database:
         rows = await database.read(lambda transaction: transaction.query(select(EXT_META.c.Name)))
     assert len(names) >= 500
@@ -269,15 +269,15 @@ async def test_a_killed_process_loses_nothing_it_has_answered(tmp_path: Path) ->
     connection.close()
 
 
-async def test_leases_of_a_dead_process_are_free_after_a_restart(tmp_path: Path) -> None:
+async def test_a_restart_releases_all_leases(tmp_path: Path) -> None:
     path = tmp_path / "pipecd.db"
     async with open_sqlite(path) as database:
-        assert await Leases(database).acquire("insights", "the dead one", seconds=1000)
+        assert await Leases(database).acquire("insights", "the previous process", seconds=1000)
     async with open_sqlite(path) as database:
-        assert await Leases(database).acquire("insights", "the next one", seconds=1000)
+        assert await Leases(database).acquire("insights", "the next process", seconds=1000)
 
 
-async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Path) -> None:
+async def test_work_that_raises_is_rolled_back_alone(tmp_path: Path) -> None:
     def half(transaction: Transaction) -> None:
         add("half")(transaction)
         raise LookupError("the other half")
@@ -293,25 +293,25 @@ async def test_half_of_a_failed_work_is_undone_among_its_neighbours(tmp_path: Pa
 @pytest.mark.parametrize(
     ("conditions", "index"),
     [
-        pytest.param({}, "ext_deployment_list", id="everything is walked in order"),
-        pytest.param({"Kind": 1}, "ext_deployment_list", id="a kind is read from the same index"),
+        pytest.param({}, "ext_deployment_list", id="no filter"),
+        pytest.param({"Kind": 1}, "ext_deployment_list", id="a kind"),
         pytest.param({"Status": 2}, "ext_deployment_status", id="a status"),
         pytest.param({"ApplicationName": "a"}, "ext_deployment_name", id="a name"),
         pytest.param({"ApplicationId": "a"}, "deployment_application_id", id="an application"),
         pytest.param(
             {"DeploymentTraceCommitHash": "a"}, "deployment_trace_commit_hash", id="a commit"
         ),
-        pytest.param({"Id": b"a", "Status": 2}, "sqlite_autoindex", id="named documents"),
+        pytest.param({"Id": b"a", "Status": 2}, "sqlite_autoindex", id="ids"),
     ],
 )
-async def test_a_list_in_an_empty_file_is_planned_as_in_a_full_one(
+async def test_the_index_of_a_list_in_an_empty_database(
     tmp_path: Path, conditions: dict[str, str], index: str
 ) -> None:
     async with open_sqlite(tmp_path / "pipecd.db"):
         pass
-    wanted = {"ProjectId": "p", **conditions}
-    where = " AND ".join(f'"{name}" = ?' for name in wanted)
-    question = f'SELECT "Data" FROM "Deployment" WHERE {where} ORDER BY "UpdatedAt" DESC, "Id"'
+    filters = {"ProjectId": "p", **conditions}
+    where = " AND ".join(f'"{name}" = ?' for name in filters)
+    query = f'SELECT "Data" FROM "Deployment" WHERE {where} ORDER BY "UpdatedAt" DESC, "Id"'
     with closing(sqlite3.connect(tmp_path / "pipecd.db")) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {question}", tuple(wanted.values()))
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", tuple(filters.values()))
         assert f"USING INDEX {index}" in plan.fetchone()[3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage logs lose no block: not by a restart, a kill or a second writer."""
+"""Stage logs lose no block on a restart, a killed process or concurrent writers."""
 
 import asyncio
 import json
@@ -41,17 +41,17 @@ async def indexes(stores: Stores, run: StageRun = RUN, from_index: int = 0) -> l
     return [b.index for b in (await stores.stage_logs.read(run, from_index=from_index)).blocks]
 
 
-async def waiting(database: Database) -> int:
+async def row_count(database: Database) -> int:
     counted = select(func.count()).select_from(EXT_LOG_BLOCK)
     return await database.read(lambda transaction: transaction.query(counted)[0][0])
 
 
-async def test_a_log_that_never_was_is_not_found(stores: Stores) -> None:
+async def test_reading_a_log_without_blocks_raises_not_found(stores: Stores) -> None:
     with pytest.raises(NotFound):
         await stores.stage_logs.read(RUN)
 
 
-async def test_appended_blocks_are_there_at_once_and_after_a_restart(
+async def test_appended_blocks_are_read_at_once_and_after_a_restart(
     open_stores: Callable[[], AbstractAsyncContextManager[Stores]],
 ) -> None:
     async with open_stores() as stores:
@@ -64,7 +64,7 @@ async def test_appended_blocks_are_there_at_once_and_after_a_restart(
         assert not part.completed
 
 
-async def test_a_block_sent_twice_is_kept_once(stores: Stores) -> None:
+async def test_a_block_sent_twice_is_stored_once(stores: Stores) -> None:
     await stores.stage_logs.append(RUN, [block(1, "first"), block(1, "again")])
     await stores.stage_logs.append(RUN, [block(1, "later"), block(2)])
     await stores.stage_logs.checkpoint(RUN, [block(2, "other"), block(3)], completed=False)
@@ -78,7 +78,7 @@ async def test_a_checkpoint_moves_the_blocks_to_the_file(
 ) -> None:
     await stores.stage_logs.append(RUN, [block(1)])
     await stores.stage_logs.checkpoint(RUN, [block(2)], completed=False)
-    assert await waiting(database) == 0
+    assert await row_count(database) == 0
     file = parse_log(await stores.files.get(log_path(RUN)), "")
     assert ([b.index for b in file.blocks], file.completed) == ([1, 2], False)
     await stores.stage_logs.append(RUN, [block(3)])
@@ -88,7 +88,7 @@ async def test_a_checkpoint_moves_the_blocks_to_the_file(
     assert await indexes(stores, from_index=4) == []
 
 
-async def test_a_completed_log_takes_no_more(stores: Stores, database: Database) -> None:
+async def test_a_completed_log_refuses_new_blocks(stores: Stores, database: Database) -> None:
     await stores.stage_logs.append(RUN, [block(1)])
     await stores.stage_logs.checkpoint(RUN, [block(2)], completed=True)
     with pytest.raises(Conflict, match=CLOSED):
@@ -97,25 +97,25 @@ async def test_a_completed_log_takes_no_more(stores: Stores, database: Database)
         await stores.stage_logs.checkpoint(RUN, [block(3)], completed=True)
     part = await stores.stage_logs.read(RUN)
     assert ([b.index for b in part.blocks], part.completed) == ([1, 2], True)
-    assert await waiting(database) == 0
+    assert await row_count(database) == 0
     assert (await stores.stage_logs.read(RUN, from_index=3)).completed
 
 
-async def test_repeating_the_last_checkpoint_is_no_mistake(stores: Stores) -> None:
+async def test_the_last_checkpoint_can_be_repeated(stores: Stores) -> None:
     await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=True)
     await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=True)
     await stores.stage_logs.checkpoint(RUN, [], completed=True)
     assert await indexes(stores) == [1, 2]
 
 
-async def test_a_log_may_be_completed_without_a_block(stores: Stores) -> None:
+async def test_a_log_can_be_completed_without_blocks(stores: Stores) -> None:
     await stores.stage_logs.checkpoint(RUN, [], completed=True)
     part = await stores.stage_logs.read(RUN)
     assert (part.blocks, part.completed) == ((), True)
     assert await stores.files.get(log_path(RUN)) == b"EOL"
 
 
-async def test_runs_and_stages_have_logs_of_their_own(stores: Stores) -> None:
+async def test_each_run_of_each_stage_has_its_own_log(stores: Stores) -> None:
     again = StageRun(RUN.deployment_id, RUN.stage_id, 1)
     other = StageRun(RUN.deployment_id, "stage-1")
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=True)
@@ -124,7 +124,7 @@ async def test_runs_and_stages_have_logs_of_their_own(stores: Stores) -> None:
     assert [await indexes(stores, run) for run in (RUN, again, other)] == [[1], [2], [3]]
 
 
-async def test_a_log_that_another_server_has_written_is_continued(stores: Stores) -> None:
+async def test_a_log_whose_file_another_control_plane_wrote_is_continued(stores: Stores) -> None:
     await stores.files.put(log_path(RUN), format_log(LogFile((block(1), block(2)))))
     assert await indexes(stores) == [1, 2]
     await stores.stage_logs.append(RUN, [block(2, "again"), block(3)])
@@ -134,7 +134,9 @@ async def test_a_log_that_another_server_has_written_is_continued(stores: Stores
     assert [b.log for b in file.blocks] == ["line 1", "line 2", "line 3"]
 
 
-async def test_a_log_that_another_server_has_completed_stays_so(stores: Stores) -> None:
+async def test_a_log_whose_file_another_control_plane_completed_stays_completed(
+    stores: Stores,
+) -> None:
     await stores.files.put(log_path(RUN), format_log(LogFile((block(1),), completed=True)))
     with pytest.raises(Conflict, match=CLOSED):
         await stores.stage_logs.append(RUN, [block(2)])
@@ -144,7 +146,7 @@ async def test_a_log_that_another_server_has_completed_stays_so(stores: Stores) 
     assert ([b.index for b in part.blocks], part.completed) == ([1], True)
 
 
-async def test_lines_of_any_length_and_with_any_separator(stores: Stores) -> None:
+async def test_blocks_can_have_any_length_and_contain_any_separator(stores: Stores) -> None:
     texts = ["x" * 200_000, "a\nb\r\nc", "d\u2028e\x85f", "EOL", '{"index":9}']
     blocks = [block(i, text) for i, text in enumerate(texts, start=1)]
     await stores.stage_logs.checkpoint(RUN, blocks, completed=False)
@@ -154,12 +156,14 @@ async def test_lines_of_any_length_and_with_any_separator(stores: Stores) -> Non
     assert part.completed
 
 
-async def test_a_path_that_leads_elsewhere_is_refused(stores: Stores) -> None:
+async def test_ids_that_leave_the_log_directory_are_refused(stores: Stores) -> None:
     with pytest.raises(UserMistake):
         await stores.stage_logs.append(StageRun("..", "../../etc"), [block(1)])
 
 
-async def test_many_writers_of_one_log_lose_nothing(stores: Stores, database: Database) -> None:
+async def test_concurrent_writers_of_one_log_lose_no_block(
+    stores: Stores, database: Database
+) -> None:
     async def write(worker: int) -> None:
         for i in range(10):
             new = [block(1 + worker * 100 + i)]
@@ -174,10 +178,10 @@ async def test_many_writers_of_one_log_lose_nothing(stores: Stores, database: Da
     assert await indexes(stores) == [1 + w * 100 + i for w in range(8) for i in range(10)]
     await stores.stage_logs.checkpoint(RUN, [], completed=True)
     assert len(parse_log(await stores.files.get(log_path(RUN)), "").blocks) == 80
-    assert await waiting(database) == 0
+    assert await row_count(database) == 0
 
 
-async def test_a_reader_never_misses_a_block_that_moves(stores: Stores) -> None:
+async def test_a_reader_never_misses_a_block_during_a_checkpoint(stores: Stores) -> None:
     done = asyncio.Event()
 
     async def write() -> None:
@@ -189,23 +193,23 @@ async def test_a_reader_never_misses_a_block_that_moves(stores: Stores) -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(write())
-        seen = 0
+        previous = 0
         while not done.is_set():
             try:
-                found = await indexes(stores)
+                read_indexes = await indexes(stores)
             except NotFound:
                 continue
-            assert found == list(range(1, len(found) + 1))
-            assert len(found) >= seen
-            seen = len(found)
+            assert read_indexes == list(range(1, len(read_indexes) + 1))
+            assert len(read_indexes) >= previous
+            previous = len(read_indexes)
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates a killed process."""
 
 
-class DyingFiles:
-    """A filestore that dies before or after its next write."""
+class KillingFiles:
+    """A filestore whose next write kills the process, before or after the file is written."""
 
     def __init__(self, files: Files, *, after_writing: bool) -> None:
         self._files = files
@@ -227,51 +231,51 @@ class DyingFiles:
 
 
 @pytest.mark.parametrize("after_writing", [False, True], ids=["before the file", "after the file"])
-@pytest.mark.parametrize("completed", [False, True], ids=["going on", "completed"])
-async def test_a_server_killed_in_a_checkpoint_loses_nothing(
+@pytest.mark.parametrize("completed", [False, True], ids=["open", "completed"])
+async def test_a_process_killed_during_a_checkpoint_loses_no_block(
     stores: Stores, database: Database, after_writing: bool, completed: bool
 ) -> None:
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
     await stores.stage_logs.append(RUN, [block(2)])
-    dying = StageLogs(
-        database, DyingFiles(stores.files, after_writing=after_writing), Leases(database)
+    killed = StageLogs(
+        database, KillingFiles(stores.files, after_writing=after_writing), Leases(database)
     )
     with pytest.raises(Killed):
-        await dying.checkpoint(RUN, [block(3)], completed=completed)
+        await killed.checkpoint(RUN, [block(3)], completed=completed)
     part = await stores.stage_logs.read(RUN)
     assert ([b.index for b in part.blocks], part.completed) == ([1, 2, 3], completed)
-    # The piped, which got no answer, sends the same again.
+    # The piped got no answer and repeats the request.
     await stores.stage_logs.checkpoint(RUN, [block(3)], completed=completed)
     file = parse_log(await stores.files.get(log_path(RUN)), "")
     assert ([b.index for b in file.blocks], file.completed) == ([1, 2, 3], completed)
-    assert await waiting(database) == 0
+    assert await row_count(database) == 0
 
 
-async def test_a_checkpoint_waits_for_that_of_another_server(
+async def test_a_checkpoint_waits_for_the_lease_of_another_replica(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipecd.controlplane.datastore.stage_logs.LEASE_RETRY_SECONDS", 0.001)
-    assert await stores.leases.acquire(log_path(RUN), "another server", seconds=5)
+    assert await stores.leases.acquire(log_path(RUN), "another replica", seconds=5)
     with pytest.raises(Unavailable, match="another replica is writing log/"):
         await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
-    await stores.leases.release(log_path(RUN), "another server")
+    await stores.leases.release(log_path(RUN), "another replica")
     await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
     assert await indexes(stores) == [1]
 
 
-def test_the_file_is_that_of_upstream(spec_dir: Path) -> None:
+def test_the_file_equals_that_of_upstream(spec_dir: Path) -> None:
     objects = json.loads((spec_dir / "vectors" / "storage_objects.json").read_text())
-    wanted = next(o for o in objects if o["key"] == log_path(RUN))
-    log = parse_log(wanted["value"].encode(), wanted["key"])
+    expected_file = next(o for o in objects if o["key"] == log_path(RUN))
+    log = parse_log(expected_file["value"].encode(), expected_file["key"])
     assert [(b.index, b.log, b.severity) for b in log.blocks] == [
         (1_700_000_001, "start <a>", 0),
         (1_700_000_002, "done", 1),
     ]
     assert log.completed
-    assert format_log(log) == wanted["value"].encode()
+    assert format_log(log) == expected_file["value"].encode()
 
 
-def test_a_damaged_line_is_named() -> None:
+def test_a_damaged_line_is_reported_with_its_number() -> None:
     with pytest.raises(Conflict, match=r"log/x\.txt is damaged at line 2"):
         parse_log(b'{"index":1}\n{"ind\n', "log/x.txt")
 
@@ -289,7 +293,7 @@ Blocks = st.lists(
 
 
 @given(Blocks, st.booleans())
-def test_a_file_leads_back_to_its_log(blocks: list[LogBlock], completed: bool) -> None:
+def test_parsing_a_file_returns_its_log(blocks: list[LogBlock], completed: bool) -> None:
     log = LogFile(tuple(sorted(blocks, key=lambda b: b.index)), completed)
     assert parse_log(format_log(log), "") == log
 
@@ -304,7 +308,7 @@ Steps = st.lists(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=Steps)
-async def test_whatever_the_order_of_reports_every_index_is_there_once(
+async def test_every_index_is_read_once_whatever_the_order_of_writes(
     stores: Stores, steps: list[tuple[str, list[int]]]
 ) -> None:
     run = StageRun(new_id(), "stage")

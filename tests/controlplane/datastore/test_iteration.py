@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What background jobs read: everything of a kind in parts, and what is still open."""
+"""Queries of background jobs: iteration in batches, and unfinished chains."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 SUCCESS = int(DeploymentStatus.SUCCESS)
 
 
-async def test_ended_deployments_come_in_the_order_of_their_end(
+async def test_completed_deployments_are_iterated_in_the_order_of_completion(
     stores: Stores, deployment: Callable[..., Deployment]
 ) -> None:
     for project, completed_at in (("p", 30), ("q", 10), ("p", 20), ("p", 41), ("p", 9), ("p", 0)):
@@ -21,39 +21,39 @@ async def test_ended_deployments_come_in_the_order_of_their_end(
         await stores.deployments.add(
             deployment(project_id=project, completed_at=completed_at, status=status)
         )
-    parts = [part async for part in stores.deployments.iterate_completed(10, 40)]
-    assert [[(d.project_id, d.completed_at) for d in part] for part in parts] == [
+    batches = [batch async for batch in stores.deployments.iterate_completed(10, 40)]
+    assert [[(d.project_id, d.completed_at) for d in batch] for batch in batches] == [
         [("q", 10), ("p", 20), ("p", 30)]
     ]
-    assert [part async for part in stores.deployments.iterate_completed(42, 99)] == []
+    assert [batch async for batch in stores.deployments.iterate_completed(42, 99)] == []
 
 
-async def test_nothing_is_lost_or_repeated_between_two_parts(
+async def test_no_deployment_is_skipped_or_repeated_between_batches(
     stores: Stores, deployment: Callable[..., Deployment]
 ) -> None:
-    # Many end in the same second, so that a part ends in the middle of it.
+    # Many are completed in the same second, so that a batch ends within it.
     ids: set[str] = set()
     for number in range(BATCH_SIZE + 3):
         one = deployment(completed_at=100 + number // BATCH_SIZE, status=SUCCESS)
         ids.add(one.id)
         await stores.deployments.add(one)
-    parts = [part async for part in stores.deployments.iterate_completed(1, 200)]
-    assert [len(part) for part in parts] == [BATCH_SIZE, 3]
-    assert {d.id for part in parts for d in part} == ids
+    batches = [batch async for batch in stores.deployments.iterate_completed(1, 200)]
+    assert [len(batch) for batch in batches] == [BATCH_SIZE, 3]
+    assert {d.id for batch in batches for d in batch} == ids
 
 
-async def test_all_applications_are_met_also_deleted_ones(
+async def test_iterate_all_includes_deleted_applications(
     stores: Stores, application: Callable[..., Application]
 ) -> None:
     for name, project, created_at, deleted in (("b", "p", 2, True), ("a", "q", 1, False)):
         await stores.applications.add(
             application(name=name, project_id=project, created_at=created_at, deleted=deleted)
         )
-    found = [one.name async for part in stores.applications.iterate_all() for one in part]
-    assert found == ["a", "b"]
+    listed = [one.name async for batch in stores.applications.iterate_all() for one in batch]
+    assert listed == ["a", "b"]
 
 
-async def test_the_deployments_of_a_chain_are_found(
+async def test_list_by_chain_returns_the_deployments_of_a_chain(
     stores: Stores, deployment: Callable[..., Deployment]
 ) -> None:
     for id, chain, created_at in (
@@ -68,10 +68,10 @@ async def test_the_deployments_of_a_chain_are_found(
     assert [d.id for d in await stores.deployments.list_by_chain("c")] == ["early", "late"]
 
 
-async def test_chains_that_have_not_ended_are_found(stores: Stores) -> None:
+async def test_list_unfinished_returns_pending_and_running_chains(stores: Stores) -> None:
     for number, status in enumerate(pb.ChainStatus.values()):
         await stores.chains.add(
             pb.DeploymentChain(id=str(number), project_id=f"p{number}", status=status)
         )
-    found = {chain.status for chain in await stores.chains.list_unfinished()}
-    assert found == {pb.DEPLOYMENT_CHAIN_PENDING, pb.DEPLOYMENT_CHAIN_RUNNING}
+    listed = {chain.status for chain in await stores.chains.list_unfinished()}
+    assert listed == {pb.DEPLOYMENT_CHAIN_PENDING, pb.DEPLOYMENT_CHAIN_RUNNING}
