@@ -36,7 +36,7 @@ CONFIG_HASH = "$2b$04$nqMzGa6XMNKjS3mVWwJ3qO1LDobWdS1B3.KtkMqciCcV1KH3LLHH."
 
 @pytest.fixture
 def moment() -> list[datetime]:
-    """The time of the control plane, in a list so that `advance` can move it."""
+    """The time of the control plane; a list, so that `advance` can change it."""
     return [BEGINNING]
 
 
@@ -47,12 +47,12 @@ def now(moment: list[datetime]) -> Now:
 
 @pytest.fixture
 def advance(moment: list[datetime]) -> Callable[[float], None]:
-    """Lets so many seconds pass."""
+    """Advances the clock by so many seconds."""
 
-    def passing(seconds: float) -> None:
+    def advance_clock(seconds: float) -> None:
         moment[0] += timedelta(seconds=seconds)
 
-    return passing
+    return advance_clock
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def program(static_admin: StaticAdmin) -> ApiKeyCaller:
 
 @pytest.fixture
 def meta() -> ReportPipedMetaRequest:
-    """What the piped of these tests says about itself."""
+    """The report that the piped sends when it starts."""
     repository = common.ApplicationGitRepository(
         id="site", remote="git@github.com:shop/site.git", branch="main"
     )
@@ -121,9 +121,9 @@ def meta() -> ReportPipedMetaRequest:
 @pytest.fixture
 async def registered(cases: UseCases, admin: User, meta: ReportPipedMetaRequest) -> RegisteredPiped:
     """A piped of the project that has reported once."""
-    made = await cases.pipeds.register("dev", "the dev cluster", by=admin)
-    await cases.pipeds.report_meta(meta, by=PipedCaller(PROJECT, made.id))
-    return made
+    registered = await cases.pipeds.register("dev", "the dev cluster", by=admin)
+    await cases.pipeds.report_meta(meta, by=PipedCaller(PROJECT, registered.id))
+    return registered
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def piped(registered: RegisteredPiped) -> PipedCaller:
 @pytest.fixture
 async def other_piped(cases: UseCases, admin: User) -> PipedCaller:
     """Another piped of the same project."""
-    made = await cases.pipeds.register("prod", "the prod cluster", by=admin)
-    return PipedCaller(PROJECT, made.id)
+    registered = await cases.pipeds.register("prod", "the prod cluster", by=admin)
+    return PipedCaller(PROJECT, registered.id)
 
 
 @pytest.fixture
@@ -162,9 +162,9 @@ async def application(cases: UseCases, draft: Application, admin: User) -> Appli
 
 @pytest.fixture
 def new_deployment(application: Application) -> Callable[[], Deployment]:
-    """Makes deployments of the application, as a piped would send them."""
+    """Builds deployments of the application, as a piped sends them."""
 
-    def made() -> Deployment:
+    def build() -> Deployment:
         commit = Commit(
             hash="c0ffee", message="more coffee", author="ann", branch="main", created_at=1
         )
@@ -180,7 +180,7 @@ def new_deployment(application: Application) -> Callable[[], Deployment]:
             trigger=DeploymentTrigger(commit=commit, timestamp=1),
         )
 
-    return made
+    return build
 
 
 @pytest.fixture
@@ -201,10 +201,12 @@ async def deployment(
     piped: PipedCaller,
 ) -> Deployment:
     """A planned deployment of the application."""
-    made = new_deployment()
-    await cases.deployment_reports.create(made, by=piped)
+    deployment = new_deployment()
+    await cases.deployment_reports.create(deployment, by=piped)
     await cases.deployment_reports.report_planned(
-        ReportDeploymentPlannedRequest(deployment_id=made.id, summary="canary", stages=stages),
+        ReportDeploymentPlannedRequest(
+            deployment_id=deployment.id, summary="canary", stages=stages
+        ),
         by=piped,
     )
-    return await cases.deployments.get(made.id, by=piped)
+    return await cases.deployments.get(deployment.id, by=piped)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of pipeds and programs: who gets in, how fast, and who is out at once."""
+"""Authentication of pipeds and API keys: caching, throttling and revocation."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from pipecd.wire.credentials import PipedToken
 
 @pytest.fixture
 def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every key that went through the slow comparison."""
+    """Every key that was compared by bcrypt."""
     compared: list[str] = []
     slow = keys.key_matches
 
@@ -44,7 +44,7 @@ def token(registered: RegisteredPiped, *, key: str = "", project: str = "shop") 
     return PipedToken(project, registered.id, key or registered.key)
 
 
-async def test_a_good_key_is_compared_once_however_often_it_comes(
+async def test_a_valid_key_is_compared_by_bcrypt_once(
     credentials: Credentials,
     registered: RegisteredPiped,
     comparisons: list[str],
@@ -57,7 +57,7 @@ async def test_a_good_key_is_compared_once_however_often_it_comes(
     assert comparisons == [registered.key]
 
 
-async def test_another_replica_does_not_compare_again(
+async def test_another_replica_does_not_compare_a_verified_key_again(
     credentials: Credentials,
     registered: RegisteredPiped,
     comparisons: list[str],
@@ -70,7 +70,7 @@ async def test_another_replica_does_not_compare_again(
     assert len(comparisons) == 1
 
 
-async def test_the_shared_proof_is_worth_nothing_with_another_secret(
+async def test_a_shared_digest_is_invalid_with_another_encryption_key(
     credentials: Credentials,
     registered: RegisteredPiped,
     comparisons: list[str],
@@ -100,7 +100,7 @@ async def test_a_piped_is_refused(
     assert str(refusal.value) == "Unauthenticated"
 
 
-async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
+async def test_disabling_and_enabling_a_piped_takes_effect_at_once(
     cases: UseCases, registered: RegisteredPiped, admin: User
 ) -> None:
     await cases.credentials.piped(token(registered))
@@ -111,7 +111,7 @@ async def test_a_disabled_piped_is_out_at_once_and_in_again_once_enabled(
     assert (await cases.credentials.piped(token(registered))).piped == registered.id
 
 
-async def test_an_old_key_is_out_at_once_when_it_is_dropped(
+async def test_a_deleted_key_is_refused_at_once(
     cases: UseCases, registered: RegisteredPiped, admin: User, advance: Callable[[float], None]
 ) -> None:
     advance(5)
@@ -124,7 +124,7 @@ async def test_an_old_key_is_out_at_once_when_it_is_dropped(
     assert (await cases.credentials.piped(token(registered, key=second))).piped == registered.id
 
 
-async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
+async def test_a_key_that_was_refused_before_it_was_added_is_accepted_afterwards(
     cases: UseCases, registered: RegisteredPiped, admin: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "new_piped_key", lambda: "n" * 50)
@@ -134,7 +134,7 @@ async def test_a_new_key_works_although_it_was_refused_before_it_was_added(
     assert (await cases.credentials.piped(token(registered, key="n" * 50))).piped == registered.id
 
 
-async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
+async def test_a_signal_invalidates_the_cached_result_of_another_replica(
     cases: UseCases, registered: RegisteredPiped, admin: User, stores: Stores, now: Now
 ) -> None:
     other = replace(cases, credentials=Credentials(stores, b"k" * 32, now=now))
@@ -149,7 +149,7 @@ async def test_another_replica_hears_of_a_disabled_piped_on_the_bus(
         following.cancel()
 
 
-async def test_a_deaf_replica_learns_of_a_disabled_piped_within_seconds(
+async def test_a_cached_result_expires_without_a_signal(
     credentials: Credentials,
     registered: RegisteredPiped,
     stores: Stores,
@@ -162,7 +162,7 @@ async def test_a_deaf_replica_learns_of_a_disabled_piped_within_seconds(
         await credentials.piped(token(registered))
 
 
-async def test_wrong_keys_are_throttled_and_a_proven_key_still_passes(
+async def test_wrong_keys_are_throttled_but_a_verified_key_is_accepted(
     credentials: Credentials,
     registered: RegisteredPiped,
     comparisons: list[str],
@@ -191,7 +191,7 @@ async def test_the_same_wrong_key_is_compared_once(
     assert comparisons == ["wrong"]
 
 
-async def test_a_verdict_from_before_a_change_is_not_kept(
+async def test_a_result_from_before_a_change_is_not_cached(
     registered: RegisteredPiped, stores: Stores, now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The piped is disabled while its key is being compared."""
@@ -214,7 +214,7 @@ async def test_a_verdict_from_before_a_change_is_not_kept(
         await credentials.piped(token(registered))
 
 
-async def test_an_api_key_tells_its_role_and_the_time_of_its_use(
+async def test_an_api_key_has_its_role_and_the_time_of_its_last_use(
     cases: UseCases, stores: Stores, admin: User, now: Now, advance: Callable[[float], None]
 ) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
@@ -245,7 +245,7 @@ async def test_an_api_key_is_refused(credentials: Credentials, key: str) -> None
         await credentials.api_key(key)
 
 
-async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: User) -> None:
+async def test_a_disabled_api_key_is_refused_at_once(cases: UseCases, admin: User) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     caller = await cases.api_keys.verify(key)
     await cases.api_keys.disable(caller.key_id, by=admin)
@@ -253,7 +253,7 @@ async def test_a_disabled_api_key_is_out_at_once(cases: UseCases, admin: User) -
         await cases.api_keys.verify(key)
 
 
-async def test_the_hash_of_a_key_stays_out_of_what_is_printed(
+async def test_the_repr_of_a_caller_does_not_contain_the_key_hash(
     cases: UseCases, registered: RegisteredPiped
 ) -> None:
     caller = await cases.credentials.piped(token(registered))

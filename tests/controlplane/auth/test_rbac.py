@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What roles allow, row by row."""
+"""The permissions of built-in and custom roles."""
 
 import csv
 from pathlib import Path
@@ -15,7 +15,7 @@ from pipecd.proto.model import project_pb2 as pb
 WIRE = Path(__file__).parents[2] / "spec" / "wire.csv"
 
 READS = {"GET", "LIST"}
-# What the two smaller built-in roles grant, said the other way round than in the code.
+# The grants of Editor and Viewer, by resource instead of by role.
 SEEN = ("APPLICATION", "DEPLOYMENT", "PIPED", "DEPLOYMENT_CHAIN")
 VIEWER = {(r, a) for r in SEEN for a in READS} | {
     ("PROJECT", "GET"),
@@ -29,7 +29,7 @@ EDITOR = VIEWER | {
 }
 
 
-def rules_of_the_wire() -> list[tuple[str, str, str]]:
+def rules_of_the_proto() -> list[tuple[str, str, str]]:
     with WIRE.open(newline="") as rows:
         rules = [
             (row["name"], row["rules"].removeprefix("rbac="))
@@ -46,9 +46,9 @@ def allows(role: str, permission: Permission) -> bool:
 
 @pytest.mark.parametrize(
     ("resource", "action"),
-    [pytest.param(r, a, id=f"{rpc} needs {r}:{a}") for rpc, r, a in rules_of_the_wire()],
+    [pytest.param(r, a, id=f"{rpc} needs {r}:{a}") for rpc, r, a in rules_of_the_proto()],
 )
-def test_built_in_roles_grant_what_the_wire_says(resource: str, action: str) -> None:
+def test_built_in_roles_grant_what_the_proto_options_say(resource: str, action: str) -> None:
     permission = Permission(Resource[resource], Action[action])
     assert allows("Admin", permission)
     assert allows("Editor", permission) == ((resource, action) in EDITOR)
@@ -57,12 +57,12 @@ def test_built_in_roles_grant_what_the_wire_says(resource: str, action: str) -> 
 
 @pytest.mark.parametrize("action", [Action.GET, Action.LIST])
 @pytest.mark.parametrize("role", ["Admin", "Editor", "Viewer"])
-def test_every_built_in_role_sees_chains(role: str, action: Action) -> None:
+def test_every_built_in_role_can_read_deployment_chains(role: str, action: Action) -> None:
     assert allows(role, Permission(Resource.DEPLOYMENT_CHAIN, action))
 
 
-def test_the_wire_has_a_rule_for_most_rpcs() -> None:
-    assert len(rules_of_the_wire()) > 40
+def test_most_rpcs_have_a_rule_in_the_proto() -> None:
+    assert len(rules_of_the_proto()) > 40
 
 
 def custom(*policies: pb.ProjectRBACPolicy) -> tuple[pb.ProjectRBACRole, ...]:
@@ -145,11 +145,11 @@ def test_a_stored_role_cannot_take_the_name_of_a_built_in_one() -> None:
     assert rbac.scope_of(roles, UPDATE_APPLICATION).is_empty
 
 
-def test_unknown_role_names_count_for_nothing() -> None:
+def test_unknown_role_names_grant_nothing() -> None:
     assert rbac.roles_named(rbac.BUILT_IN_ROLES, ("admin", "Owner", "")) == ()
 
 
-def test_old_teams_become_groups_of_the_highest_role() -> None:
+def test_legacy_teams_become_groups_of_their_highest_role() -> None:
     project = pb.Project(
         rbac=pb.ProjectRBACConfig(admin="org/a", editor="org/b", viewer="org/a"),
         user_groups=[pb.ProjectUserGroup(sso_group="org/c", role="Viewer")],
@@ -158,7 +158,7 @@ def test_old_teams_become_groups_of_the_highest_role() -> None:
     assert groups == [("org/a", "Admin"), ("org/b", "Editor"), ("org/c", "Viewer")]
 
 
-def test_the_enums_are_those_of_the_wire() -> None:
+def test_the_enums_equal_those_of_the_proto() -> None:
     assert dict(pb.ProjectRBACResource.ResourceType.items()) == {r.name: r.value for r in Resource}
     assert dict(pb.ProjectRBACPolicy.Action.items()) == {a.name: a.value for a in Action}
 
@@ -167,7 +167,7 @@ labels = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"), max_size
 
 
 @given(granted=st.lists(labels, max_size=3), thing=labels)
-def test_more_labels_on_a_thing_never_take_a_permission_away(
+def test_more_labels_on_an_object_never_remove_a_permission(
     granted: list[dict[str, str]], thing: dict[str, str]
 ) -> None:
     scope = rbac.Scope(tuple(granted))

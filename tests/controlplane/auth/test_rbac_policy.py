@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies that people write are read strictly."""
+"""Parsing and rendering of RBAC policies in text form."""
 
 from contextlib import suppress
 
@@ -56,14 +56,14 @@ def read(text: str) -> list[tuple[list[tuple[Resource, dict[str, str]]], list[Ac
         ),
     ],
 )
-def test_a_text_is_understood_with(text: str, policies: object) -> None:
+def test_a_text_is_parsed_with(text: str, policies: object) -> None:
     assert read(text) == policies
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        pytest.param(" \n", "a role needs at least one policy", id="nothing"),
+        pytest.param(" \n", "a role needs at least one policy", id="an empty text"),
         pytest.param(
             "resources=aplication;actions=get",
             "line 1, column 11: 'aplication' is not a resource; use one of *, application",
@@ -92,8 +92,8 @@ def test_a_text_is_understood_with(text: str, policies: object) -> None:
         pytest.param(
             "resources=piped{a:b,a:c};actions=get", "label 'a' is given twice", id="a label twice"
         ),
-        pytest.param("resources=piped{a:b;actions=get", "expected '}'", id="an open brace"),
-        pytest.param("resources=piped;actions=get;x", "got ';'", id="something at the end"),
+        pytest.param("resources=piped{a:b;actions=get", "expected '}'", id="an unclosed brace"),
+        pytest.param("resources=piped;actions=get;x", "got ';'", id="text after the actions"),
         pytest.param(
             "resources=piped;actions=get\nresources=event;actions=list",
             "'getresources' is not an action",
@@ -101,13 +101,13 @@ def test_a_text_is_understood_with(text: str, policies: object) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:
+def test_an_error_names_line_and_column(text: str, message: str) -> None:
     with pytest.raises(UserMistake) as mistake:
         parse_policies(text)
-    assert told in str(mistake.value)
+    assert message in str(mistake.value)
 
 
-def test_the_built_in_roles_can_be_written_down() -> None:
+def test_the_built_in_roles_are_rendered() -> None:
     for role in BUILT_IN_ROLES:
         assert list(parse_policies(render_policies(role.policies))) == list(role.policies)
 
@@ -126,11 +126,11 @@ policies = st.builds(
 
 
 @given(st.lists(policies, min_size=1, max_size=3))
-def test_what_is_written_is_read_again(written: list[ProjectRBACPolicy]) -> None:
-    assert list(parse_policies(render_policies(written))) == written
+def test_rendered_policies_are_parsed_back(policies_in: list[ProjectRBACPolicy]) -> None:
+    assert list(parse_policies(render_policies(policies_in))) == policies_in
 
 
 @given(st.text(st.sampled_from("resourcactionspiped*=;,{}: \n\r\0é"), max_size=60))
-def test_any_text_is_policies_or_a_mistake(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with suppress(UserMistake):
         assert parse_policies(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request that a page of another site made is told from all others."""
+"""The client address behind proxies, and the detection of cross-site requests."""
 
 import pytest
 
@@ -12,39 +12,46 @@ OURS = parse_networks(["10.0.0.0/8", "::1"])
 @pytest.mark.parametrize(
     ("peer", "forwarded", "client"),
     [
-        pytest.param("1.2.3.4", "", "1.2.3.4", id="nobody stands between"),
-        pytest.param("10.0.0.1", "1.2.3.4", "1.2.3.4", id="our proxy tells"),
-        pytest.param("1.2.3.4", "9.9.9.9", "1.2.3.4", id="a stranger's word does not count"),
-        pytest.param("10.0.0.1", "9.9.9.9, 1.2.3.4", "1.2.3.4", id="what came before our proxy"),
-        pytest.param("10.0.0.1", "1.2.3.4, 10.9.9.9", "1.2.3.4", id="two proxies of ours"),
-        pytest.param("10.0.0.1", "", "10.0.0.1", id="our proxy says nothing"),
-        pytest.param("10.0.0.1", "unknown", "unknown", id="a proxy that tells no address"),
-        pytest.param("10.0.0.1", "1.2.3.4, unknown", "unknown", id="nothing behind a riddle"),
-        pytest.param("::1", " 2001:db8::7 ", "2001:db8::7", id="the newer protocol"),
+        pytest.param("1.2.3.4", "", "1.2.3.4", id="no proxy"),
+        pytest.param("10.0.0.1", "1.2.3.4", "1.2.3.4", id="a trusted proxy"),
+        pytest.param("1.2.3.4", "9.9.9.9", "1.2.3.4", id="an untrusted peer"),
+        pytest.param(
+            "10.0.0.1", "9.9.9.9, 1.2.3.4", "1.2.3.4", id="an untrusted entry before the client"
+        ),
+        pytest.param("10.0.0.1", "1.2.3.4, 10.9.9.9", "1.2.3.4", id="two trusted proxies"),
+        pytest.param("10.0.0.1", "", "10.0.0.1", id="a trusted proxy without the header"),
+        pytest.param("10.0.0.1", "unknown", "unknown", id="an entry that is not an address"),
+        pytest.param(
+            "10.0.0.1",
+            "1.2.3.4, unknown",
+            "unknown",
+            id="nothing before an entry that is not an address",
+        ),
+        pytest.param("::1", " 2001:db8::7 ", "2001:db8::7", id="IPv6"),
         pytest.param("", "1.2.3.4", "", id="a peer without an address"),
     ],
 )
-def test_whom_a_request_comes_from(peer: str, forwarded: str, client: str) -> None:
+def test_the_client_address(peer: str, forwarded: str, client: str) -> None:
     assert client_address(peer, forwarded, OURS) == client
 
 
-def test_without_trusted_proxies_nobody_is_believed() -> None:
+def test_without_trusted_proxies_the_header_is_ignored() -> None:
     assert client_address("10.0.0.1", "1.2.3.4", ()) == "10.0.0.1"
 
 
-def test_a_network_that_is_none_is_told() -> None:
+def test_an_invalid_network_is_reported() -> None:
     with pytest.raises(UserMistake, match="invalid list of trusted proxies: 'ten'"):
         parse_networks(["ten"])
 
 
 @pytest.mark.parametrize(
-    ("headers", "foreign"),
+    ("headers", "cross_site"),
     [
-        pytest.param({}, False, id="a program says nothing"),
-        pytest.param({"sec-fetch-site": "same-origin"}, False, id="a script of our own page"),
-        pytest.param({"sec-fetch-site": "none"}, False, id="an address that was typed"),
-        pytest.param({"sec-fetch-site": "cross-site"}, True, id="a page of another site"),
-        pytest.param({"sec-fetch-site": "same-site"}, True, id="a page of a sibling domain"),
+        pytest.param({}, False, id="no headers"),
+        pytest.param({"sec-fetch-site": "same-origin"}, False, id="same origin"),
+        pytest.param({"sec-fetch-site": "none"}, False, id="a URL typed by the user"),
+        pytest.param({"sec-fetch-site": "cross-site"}, True, id="another site"),
+        pytest.param({"sec-fetch-site": "same-site"}, True, id="another origin of the same site"),
         pytest.param(
             {
                 "sec-fetch-site": "same-origin",
@@ -74,10 +81,10 @@ def test_a_network_that_is_none_is_told() -> None:
         pytest.param(
             {"origin": "https://evil.example", "host": "cd.example"}, True, id="another host"
         ),
-        pytest.param({"origin": "null", "host": "cd.example"}, True, id="a page without origin"),
+        pytest.param({"origin": "null", "host": "cd.example"}, True, id="an opaque origin"),
         pytest.param({"origin": "", "host": ""}, True, id="an empty origin"),
-        pytest.param({"origin": "http://a:b", "host": "a:b"}, True, id="a port that is no number"),
+        pytest.param({"origin": "http://a:b", "host": "a:b"}, True, id="an invalid port"),
     ],
 )
-def test_a_request_with(headers: dict[str, str], foreign: bool) -> None:
-    assert is_cross_site(headers) is foreign
+def test_whether_a_request_is_cross_site(headers: dict[str, str], cross_site: bool) -> None:
+    assert is_cross_site(headers) is cross_site

@@ -36,7 +36,7 @@ def policy(*actions: pb.ProjectRBACPolicy.Action.ValueType) -> pb.ProjectRBACPol
     )
 
 
-async def test_a_project_comes_with_a_generated_administrator(
+async def test_a_new_project_gets_a_generated_static_admin(
     cases: UseCases, static_admin: StaticAdmin
 ) -> None:
     assert (len(static_admin.username), len(static_admin.password)) == (10, 30)
@@ -45,7 +45,9 @@ async def test_a_project_comes_with_a_generated_administrator(
     assert await cases.sessions.user(signed.token) == signed.user
 
 
-async def test_a_project_exists_once(cases: UseCases, static_admin: StaticAdmin) -> None:
+async def test_an_existing_project_cannot_be_added_again(
+    cases: UseCases, static_admin: StaticAdmin
+) -> None:
     del static_admin
     with pytest.raises(AlreadyExists):
         await cases.projects.add("shop")
@@ -89,7 +91,7 @@ async def test_a_sign_in_fails_for_a_wrong(
         await cases.sessions.sign_in(project, username, password)
 
 
-async def test_a_project_of_the_configuration_file_can_be_entered_and_not_changed(
+async def test_a_project_of_the_configuration_file_allows_sign_in_but_no_changes(
     cases: UseCases,
 ) -> None:
     root = (await cases.sessions.sign_in("declared", "root", "config-password")).user
@@ -126,7 +128,7 @@ async def test_wrong_passwords_are_throttled_per_project_and_name(
     await cases.sessions.sign_in("shop", *static_admin)
 
 
-async def test_a_disabled_administrator_stays_out(
+async def test_a_disabled_static_admin_cannot_sign_in(
     cases: UseCases, static_admin: StaticAdmin, admin: User
 ) -> None:
     await cases.projects.disable_static_admin(by=admin)
@@ -137,7 +139,7 @@ async def test_a_disabled_administrator_stays_out(
     await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
-async def test_a_session_of_the_administrator_ends_when_they_are_disabled(
+async def test_disabling_the_static_admin_ends_its_sessions(
     cases: UseCases, static_admin: StaticAdmin, admin: User
 ) -> None:
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
@@ -148,7 +150,7 @@ async def test_a_session_of_the_administrator_ends_when_they_are_disabled(
     assert await cases.sessions.user(token) == admin
 
 
-async def test_another_password_ends_the_sessions_of_the_old_one(
+async def test_changing_the_password_ends_the_sessions_of_the_static_admin(
     cases: UseCases, static_admin: StaticAdmin
 ) -> None:
     token = (await cases.sessions.sign_in("shop", *static_admin)).token
@@ -157,7 +159,7 @@ async def test_another_password_ends_the_sessions_of_the_old_one(
         await cases.sessions.user(token)
 
 
-async def test_a_session_from_another_site_outlives_an_administrator_of_the_same_name(
+async def test_disabling_the_static_admin_does_not_end_an_sso_session_with_the_same_name(
     cases: UseCases, admin: User
 ) -> None:
     token = cases.sessions.issue(admin)
@@ -168,12 +170,12 @@ async def test_a_session_from_another_site_outlives_an_administrator_of_the_same
 @pytest.mark.parametrize(
     ("name", "roles", "goes_on"),
     [
-        pytest.param("", ("Admin",), False, id="the administrator is signed out"),
-        pytest.param("", ("Admin", "dev"), True, id="two roles come from another site"),
-        pytest.param("olga", ("Admin",), True, id="another name comes from another site"),
+        pytest.param("", ("Admin",), False, id="of the static admin ends"),
+        pytest.param("", ("Admin", "dev"), True, id="with two roles stays valid"),
+        pytest.param("olga", ("Admin",), True, id="with another name stays valid"),
     ],
 )
-async def test_in_a_session_that_upstream_began(
+async def test_disabling_the_static_admin_with_a_session_of_upstream(
     *,
     cases: UseCases,
     static_admin: StaticAdmin,
@@ -183,17 +185,17 @@ async def test_in_a_session_that_upstream_began(
     goes_on: bool,
 ) -> None:
     admin = User("shop", static_admin.username, ("Admin",))
-    person = User("shop", name or static_admin.username, roles)
-    token = SessionTokens(KEY, now).sign(person)
+    user = User("shop", name or static_admin.username, roles)
+    token = SessionTokens(KEY, now).sign(user)
     await cases.projects.disable_static_admin(by=admin)
     if goes_on:
-        assert await cases.sessions.user(token) == person
+        assert await cases.sessions.user(token) == user
     else:
         with pytest.raises(Unauthenticated):
             await cases.sessions.user(token)
 
 
-async def test_a_session_of_a_project_that_is_gone_is_over(cases: UseCases) -> None:
+async def test_a_session_of_an_unknown_project_is_invalid(cases: UseCases) -> None:
     with pytest.raises(Unauthenticated):
         await cases.sessions.user(cases.sessions.issue(User("gone", "ann", ("Admin",))))
 
@@ -232,7 +234,7 @@ async def test_no_secret_of_a_project_is_shown(
     assert stored.sso.github.client_id not in shown
 
 
-async def test_settings_are_for_administrators(cases: UseCases, viewer: User) -> None:
+async def test_only_admins_can_change_settings(cases: UseCases, viewer: User) -> None:
     for attempt in (
         cases.projects.disable_static_admin(by=viewer),
         cases.projects.set_static_admin("a", "b", by=viewer),
@@ -245,7 +247,7 @@ async def test_settings_are_for_administrators(cases: UseCases, viewer: User) ->
             await attempt
 
 
-async def test_a_changed_role_counts_at_once(cases: UseCases, admin: User) -> None:
+async def test_a_changed_role_applies_at_once(cases: UseCases, admin: User) -> None:
     ops = User("shop", "olga", ("ops",))
     with pytest.raises(Denied):
         await cases.pipeds.list(by=ops)
@@ -260,7 +262,9 @@ async def test_a_changed_role_counts_at_once(cases: UseCases, admin: User) -> No
         await cases.pipeds.list(by=ops)
 
 
-async def test_rules_of_roles_and_groups(cases: UseCases, admin: User) -> None:
+async def test_invalid_changes_of_roles_and_groups_are_refused(
+    cases: UseCases, admin: User
+) -> None:
     roles, get = cases.roles, policy(pb.ProjectRBACPolicy.GET)
     await roles.add("ops", [get], by=admin)
     await roles.add_group("org/ops", "ops", by=admin)

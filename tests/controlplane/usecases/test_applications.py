@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications: registered, changed, listed, and who may do it."""
+"""Applications: registration, changes, lists and permissions."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ async def test_an_application_takes_its_repository_from_the_piped(application: A
     assert application.created_at > 0
 
 
-async def test_a_repository_that_the_piped_does_not_know_is_refused(
+async def test_a_repository_that_is_not_in_the_piped_configuration_is_refused(
     cases: UseCases, draft: Application, admin: User
 ) -> None:
     draft.git_path.repo.id = "elsewhere"
@@ -51,13 +51,13 @@ async def test_an_application_cannot_be_added_to_a_piped_of_another_project(
         await cases.applications.add(draft, by=stranger)
 
 
-async def test_what_the_draft_must_not_decide_is_ignored(
+async def test_fields_that_a_draft_cannot_set_are_ignored(
     cases: UseCases, draft: Application, admin: User
 ) -> None:
     draft.project_id, draft.id, draft.deploying = "another", "chosen", True
     id = await cases.applications.add(draft, by=admin)
-    made = await cases.applications.get(id, by=admin)
-    assert (made.project_id, made.deploying, id != "chosen") == ("shop", False, True)
+    added = await cases.applications.get(id, by=admin)
+    assert (added.project_id, added.deploying, id != "chosen") == ("shop", False, True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_an_application_of_another_project_cannot_be(
         await what(cases.applications, application.id, stranger)
 
 
-async def test_a_viewer_reads_and_changes_nothing(
+async def test_a_viewer_can_read_but_not_change(
     cases: UseCases, application: Application, viewer: User
 ) -> None:
     assert (await cases.applications.get(application.id, by=viewer)).name == "cart"
@@ -93,7 +93,7 @@ async def test_a_viewer_reads_and_changes_nothing(
         await cases.applications.sync(application.id, by=viewer)
 
 
-async def test_a_read_only_key_reads_and_changes_nothing(
+async def test_a_read_only_api_key_can_read_but_not_change(
     cases: UseCases, application: Application, program: ApiKeyCaller
 ) -> None:
     reader = replace(program, may_write=False)
@@ -107,14 +107,14 @@ async def test_a_sync_becomes_a_command_and_a_signal_for_the_piped(
 ) -> None:
     async with bus.subscribe() as signals:
         id = await cases.applications.sync(application.id, SyncStrategy.PIPELINE, by=program)
-        heard = await anext(signals)
+        received = await anext(signals)
     command = await cases.commands.get(id, by=program)
-    assert heard == Signal(Topic.COMMAND, id, "shop", application.piped_id)
+    assert received == Signal(Topic.COMMAND, id, "shop", application.piped_id)
     assert (command.type, command.commander) == (Command.SYNC_APPLICATION, "key-1")
     assert command.sync_application.sync_strategy == SyncStrategy.PIPELINE
 
 
-async def test_a_disabled_application_is_not_synced_and_not_given_to_its_piped(
+async def test_a_disabled_application_is_neither_synced_nor_listed_for_its_piped(
     cases: UseCases, application: Application, admin: User, piped: PipedCaller
 ) -> None:
     assert [a.id for a in await cases.applications.list_enabled(by=piped)] == [application.id]
@@ -134,7 +134,7 @@ async def test_deleting_again_changes_nothing(
     assert await cases.applications.get(application.id, by=admin) == deleted
 
 
-async def test_a_deleted_application_cannot_be_changed_any_more(
+async def test_a_deleted_application_cannot_be_changed(
     cases: UseCases, application: Application, admin: User, piped: PipedCaller
 ) -> None:
     await cases.applications.delete(application.id, by=admin)
@@ -145,7 +145,7 @@ async def test_a_deleted_application_cannot_be_changed_any_more(
     assert (await cases.applications.list(ApplicationFilter("shop"), by=admin)).items == ()
 
 
-async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
+async def test_moving_an_application_wakes_both_pipeds_and_changes_its_owner_at_once(
     cases: UseCases,
     bus: MemoryBus,
     application: Application,
@@ -156,8 +156,8 @@ async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
     to = ApplicationUpdate(other_piped.piped, "prod", "app.yaml", {"k": DeployTargets()})
     async with bus.subscribe() as signals:
         await cases.applications.update(application.id, to, by=admin)
-        heard = {(await anext(signals)).piped, (await anext(signals)).piped}
-    assert heard == {piped.piped, other_piped.piped}
+        received = {(await anext(signals)).piped, (await anext(signals)).piped}
+    assert received == {piped.piped, other_piped.piped}
     await cases.application_reports.report_deploying(application.id, True, by=other_piped)
     with pytest.raises(Denied, match="requested application doesn't belong to the piped"):
         await cases.application_reports.report_deploying(application.id, False, by=piped)
@@ -166,7 +166,7 @@ async def test_a_move_wakes_both_pipeds_and_changes_the_owner_at_once(
     assert list(moved.deploy_targets_by_plugin) == ["k"]
 
 
-async def test_several_files_are_renamed_or_none(
+async def test_config_files_are_renamed_for_all_applications_or_none(
     cases: UseCases, application: Application, admin: User
 ) -> None:
     with pytest.raises(NotFound):
@@ -180,7 +180,7 @@ async def test_several_files_are_renamed_or_none(
 
 @pytest.fixture
 async def team(cases: UseCases, admin: User) -> User:
-    """Somebody whose role covers the dev environment only."""
+    """A user whose role covers only applications with the label env:dev."""
     scoped = project.ProjectRBACResource(
         type=project.ProjectRBACResource.APPLICATION, labels={"env": "dev"}
     )
@@ -189,7 +189,7 @@ async def team(cases: UseCases, admin: User) -> User:
     return User("shop", "tom", ("dev team",))
 
 
-async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
+async def test_a_policy_with_labels_restricts_what_is_listed_and_changed(
     cases: UseCases, draft: Application, admin: User, team: User
 ) -> None:
     dev = await cases.applications.add(draft, by=team)
@@ -197,14 +197,14 @@ async def test_labels_of_a_policy_decide_what_is_seen_and_changed(
     with pytest.raises(Denied):
         await cases.applications.add(draft, by=team)
     prod = await cases.applications.add(draft, by=admin)
-    seen = await cases.applications.list(ApplicationFilter("shop"), by=team)
-    assert [a.id for a in seen.items] == [dev]
+    listed = await cases.applications.list(ApplicationFilter("shop"), by=team)
+    assert [a.id for a in listed.items] == [dev]
     await cases.applications.disable(dev, by=team)
     with pytest.raises(Denied):
         await cases.applications.get(prod, by=team)
 
 
-async def test_a_page_is_filled_although_most_is_hidden(
+async def test_a_page_is_filled_with_visible_applications(
     cases: UseCases, draft: Application, admin: User, team: User
 ) -> None:
     for number in range(9):
@@ -224,7 +224,7 @@ async def test_another_project_cannot_be_listed(cases: UseCases, admin: User) ->
         await cases.applications.list(ApplicationFilter("declared"), by=admin)
 
 
-async def test_reports_of_a_piped_are_kept(
+async def test_reports_of_a_piped_are_stored(
     cases: UseCases,
     application: Application,
     piped: PipedCaller,
@@ -256,18 +256,18 @@ async def test_reports_of_a_piped_are_kept(
 @pytest.mark.parametrize(
     "status",
     [
-        pytest.param(DeploymentStatus.PENDING, id="none was triggered yet"),
-        pytest.param(DeploymentStatus.FAILURE, id="failures are not remembered"),
+        pytest.param(DeploymentStatus.PENDING, id="no deployment was triggered yet"),
+        pytest.param(DeploymentStatus.FAILURE, id="failed deployments are not stored"),
     ],
 )
-async def test_no_recent_deployment(
+async def test_the_most_recent_deployment_is_not_found(
     cases: UseCases, application: Application, piped: PipedCaller, status: DeploymentStatus
 ) -> None:
     with pytest.raises(NotFound, match="deployment is not found"):
         await cases.application_reports.most_recent_deployment(application.id, status, by=piped)
 
 
-async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
+async def test_configurations_are_updated_if_all_applications_belong_to_the_piped(
     cases: UseCases, application: Application, piped: PipedCaller, other_piped: PipedCaller
 ) -> None:
     info = ApplicationInfo(id=application.id, name="basket", description="d", labels={"a": "b"})
@@ -278,11 +278,11 @@ async def test_configurations_are_taken_over_when_all_are_the_pipeds_own(
     assert (stored.name, stored.description, dict(stored.labels)) == ("basket", "d", {"a": "b"})
 
 
-async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
+async def test_unregistered_applications_of_all_pipeds_are_listed_by_path(
     cases: UseCases, viewer: User, piped: PipedCaller, other_piped: PipedCaller
 ) -> None:
     def info(path: str) -> ApplicationInfo:
-        return ApplicationInfo(name=path, repo_id="site", path=path, piped_id="a lie")
+        return ApplicationInfo(name=path, repo_id="site", path=path, piped_id="another-piped")
 
     reports = cases.application_reports
     await reports.report_unregistered([info("b/old")], by=piped)
@@ -295,7 +295,7 @@ async def test_unregistered_files_of_all_pipeds_are_listed_by_path(
     assert [i.path for i in await reports.list_unregistered(by=viewer)] == ["b/app"]
 
 
-async def test_a_missing_application_is_named(
+async def test_the_error_of_an_unknown_application_names_it(
     cases: UseCases, piped: PipedCaller, admin: User, stores: Stores
 ) -> None:
     del stores

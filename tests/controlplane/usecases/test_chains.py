@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains: one block after the other."""
+"""Deployment chains: creation, nesting, and when a block may start."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ async def followers(cases: UseCases, draft: Application, admin: User) -> dict[st
     return ids
 
 
-async def test_a_chain_asks_the_matching_applications_to_follow(
+async def test_a_chain_sends_sync_commands_to_the_matching_applications(
     cases: UseCases,
     stores: Stores,
     new_deployment: Callable[[], Deployment],
@@ -60,8 +60,8 @@ async def test_a_chain_asks_the_matching_applications_to_follow(
     stored = await cases.deployments.get(first.id, by=piped)
     assert stored.deployment_chain_id == chain.id
     commands = await stores.commands.list_unhandled(piped.piped)
-    asked = {c.application_id: c.chain_sync_application.block_index for c in commands}
-    assert asked == {followers["infra"]: 1, followers["web"]: 2}
+    commanded = {c.application_id: c.chain_sync_application.block_index for c in commands}
+    assert commanded == {followers["infra"]: 1, followers["web"]: 2}
     assert {c.type for c in commands} == {Command.CHAIN_SYNC_APPLICATION}
     assert {c.commander for c in commands} == {chain.id}
 
@@ -85,7 +85,7 @@ async def test_a_matcher_is_refused(
     assert (await stores.chains.list("shop")).items == ()
 
 
-async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
+async def test_a_chain_of_a_deployment_of_another_piped_stores_nothing(
     cases: UseCases,
     stores: Stores,
     new_deployment: Callable[[], Deployment],
@@ -98,7 +98,7 @@ async def test_a_chain_of_a_foreign_deployment_leaves_nothing_behind(
     assert (await stores.chains.list("shop")).items == ()
 
 
-async def test_a_chain_that_was_begun_is_finished_by_asking_again(
+async def test_a_retry_completes_a_chain_that_was_created_partially(
     cases: UseCases,
     stores: Stores,
     new_deployment: Callable[[], Deployment],
@@ -106,30 +106,30 @@ async def test_a_chain_that_was_begun_is_finished_by_asking_again(
     followers: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def die(_command: Command) -> None:
+    async def fail(_command: Command) -> None:
         raise Unavailable("the server is killed")
 
     first, matchers = new_deployment(), [Matcher(name="web"), Matcher(name="infra")]
     for store in (stores.deployments, stores.commands):
         with monkeypatch.context() as killed, pytest.raises(Unavailable):
-            killed.setattr(store, "add", die)
+            killed.setattr(store, "add", fail)
             await cases.chains.create(first, matchers, by=piped)
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
-    (made,) = (await stores.chains.list("shop")).items
-    assert (await stores.deployments.get(first.id)).deployment_chain_id == made.id
-    asked = await stores.commands.list_unhandled(piped.piped)
-    assert {c.application_id for c in asked} == {followers["web"], followers["infra"]}
-    # Those that were answered meanwhile are not asked again.
+    (created,) = (await stores.chains.list("shop")).items
+    assert (await stores.deployments.get(first.id)).deployment_chain_id == created.id
+    commanded = await stores.commands.list_unhandled(piped.piped)
+    assert {c.application_id for c in commanded} == {followers["web"], followers["infra"]}
+    # Applications whose command was handled meanwhile get no second one.
     await cases.commands.report_handled(
-        CommandResult(asked[0].id, CommandStatus.SUCCEEDED, 1), by=piped
+        CommandResult(commanded[0].id, CommandStatus.SUCCEEDED, 1), by=piped
     )
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
     assert len(await stores.commands.list_unhandled(piped.piped)) == 1
 
 
-async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
+async def test_an_existing_deployment_without_a_chain_cannot_start_one(
     cases: UseCases,
     stores: Stores,
     new_deployment: Callable[[], Deployment],
@@ -149,19 +149,19 @@ async def test_a_deployment_that_is_in_no_chain_does_not_begin_one_later(
 def nested(
     new_deployment: Callable[[], Deployment], followers: dict[str, str]
 ) -> Callable[[Deployment, str], Deployment]:
-    """Makes the deployment of an application that a chain asks for."""
+    """Creates the deployment of an application that a chain triggers."""
 
-    def made(before: Deployment, name: str) -> Deployment:
+    def build(before: Deployment, name: str) -> Deployment:
         deployment = new_deployment()
         deployment.application_id, deployment.application_name = followers[name], name
         deployment.trigger.commander = before.deployment_chain_id
         deployment.trigger.strategy_summary = IN_CHAIN
         return deployment
 
-    return made
+    return build
 
 
-async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_that_asked(
+async def test_the_first_deployment_of_a_nested_chain_waits_for_its_block_in_the_outer_chain(
     *,
     cases: UseCases,
     stores: Stores,
@@ -196,7 +196,7 @@ async def test_who_follows_and_begins_a_chain_waits_for_its_turn_in_the_chain_th
     assert decision.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
 
 
-async def test_chains_that_begin_one_another_end(
+async def test_chains_that_trigger_each_other_terminate(
     *,
     cases: UseCases,
     new_deployment: Callable[[], Deployment],
@@ -214,11 +214,11 @@ async def test_chains_that_begin_one_another_end(
     await cases.chains.create(second, everybody, by=piped)
     third = nested(second, "infra")
     await cases.chains.create(third, everybody, by=piped)
-    made = [
+    created = [
         names(await cases.chains.get(each.deployment_chain_id, by=admin))
         for each in (first, second, third)
     ]
-    assert made == [
+    assert created == [
         [["cart"], [], ["web"]],
         [["web"], [], [], ["infra"]],
         [["infra"], [], [], []],
@@ -233,7 +233,7 @@ def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:
     ("blocks", "index", "decision"),
     [
         pytest.param(
-            (PENDING,), 0, Plannability(plannable=True), id="the first block goes at once"
+            (PENDING,), 0, Plannability(plannable=True), id="the first block starts at once"
         ),
         pytest.param((PENDING, PENDING), 1, Plannability(), id="a block waits for a pending one"),
         pytest.param((RUNNING, PENDING), 1, Plannability(), id="a block waits for a running one"),
@@ -241,11 +241,11 @@ def chain(*statuses: pb.ChainBlockStatus.ValueType) -> pb.DeploymentChain:
             (SUCCESS, PENDING), 1, Plannability(plannable=True), id="a block follows a success"
         ),
         pytest.param(
-            (SUCCESS, RUNNING), 1, Plannability(plannable=True), id="a begun block goes on"
+            (SUCCESS, RUNNING), 1, Plannability(plannable=True), id="a running block continues"
         ),
     ],
 )
-def test_whose_turn_it_is(
+def test_whether_a_block_may_be_planned(
     blocks: tuple[pb.ChainBlockStatus.ValueType, ...], index: int, decision: Plannability
 ) -> None:
     assert plannability(chain(*blocks), index) == decision
@@ -254,10 +254,10 @@ def test_whose_turn_it_is(
 @pytest.mark.parametrize(
     ("blocks", "index"),
     [
-        pytest.param((FAILURE, PENDING), 1, id="the block before it failed"),
-        pytest.param((CANCELLED, PENDING), 1, id="the block before it was cancelled"),
+        pytest.param((FAILURE, PENDING), 1, id="the previous block failed"),
+        pytest.param((CANCELLED, PENDING), 1, id="the previous block was cancelled"),
         pytest.param((SUCCESS, FAILURE), 1, id="its own block has failed"),
-        pytest.param((SUCCESS,), 0, id="its own block is done"),
+        pytest.param((SUCCESS,), 0, id="its own block has succeeded"),
     ],
 )
 def test_a_deployment_is_cancelled_when(
@@ -268,7 +268,7 @@ def test_a_deployment_is_cancelled_when(
     assert not decision.plannable
 
 
-async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
+async def test_only_the_piped_of_a_deployment_can_query_whether_it_may_be_planned(
     *,
     cases: UseCases,
     stores: Stores,
@@ -280,26 +280,24 @@ async def test_a_turn_is_asked_for_by_the_owner_of_the_deployment(
 ) -> None:
     first = new_deployment()
     await cases.chains.create(first, [], by=piped)
-    (made,) = (await cases.chains.list(by=admin)).items
-    assert await cases.chains.plannable(first.id, made.id, 0, by=piped) == Plannability(
+    (created,) = (await cases.chains.list(by=admin)).items
+    assert await cases.chains.plannable(first.id, created.id, 0, by=piped) == Plannability(
         plannable=True
     )
     with pytest.raises(UserMistake):
-        await cases.chains.plannable(first.id, made.id, 1, by=piped)
+        await cases.chains.plannable(first.id, created.id, 1, by=piped)
     with pytest.raises(UserMistake):
         await cases.chains.plannable(first.id, "unknown", 0, by=piped)
     with pytest.raises(Denied):
-        await cases.chains.plannable(first.id, made.id, 0, by=other_piped)
+        await cases.chains.plannable(first.id, created.id, 0, by=other_piped)
     await stores.chains.add(pb.DeploymentChain(id="foreign", project_id="declared"))
     with pytest.raises(Denied):
         await cases.chains.plannable(first.id, "foreign", 0, by=piped)
     with pytest.raises(ForeignProject):
-        await cases.chains.get(made.id, by=stranger)
+        await cases.chains.get(created.id, by=stranger)
 
 
-async def test_chains_are_for_everyone_with_a_role(
-    cases: UseCases, admin: User, viewer: User
-) -> None:
+async def test_every_role_can_read_chains(cases: UseCases, admin: User, viewer: User) -> None:
     assert (await cases.chains.list(by=viewer)).items == ()
     with pytest.raises(Denied):
         await cases.chains.list(by=User("shop", "nobody", ()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: given, fetched, answered."""
+"""Commands: sending, listing and reporting results."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def command_id(cases: UseCases, piped: PipedCaller, admin: User) -> str:
     return await cases.pipeds.restart(piped.piped, by=admin)
 
 
-async def test_a_command_waits_until_its_piped_answers(
+async def test_a_command_is_unhandled_until_its_piped_reports_the_result(
     cases: UseCases, stores: Stores, command_id: str, piped: PipedCaller, admin: User
 ) -> None:
     assert [c.id for c in await cases.commands.list_unhandled(by=piped)] == [command_id]
@@ -30,7 +30,7 @@ async def test_a_command_waits_until_its_piped_answers(
     assert await stores.files.get(f"command-output/{command_id}.json") == b"output"
 
 
-async def test_a_command_of_another_piped_cannot_be_answered(
+async def test_a_piped_cannot_report_the_result_of_another_pipeds_command(
     cases: UseCases, stores: Stores, command_id: str, other_piped: PipedCaller
 ) -> None:
     report = CommandResult(command_id, CommandStatus.SUCCEEDED, 5, output=b"lies")
@@ -47,7 +47,7 @@ async def test_a_command_of_another_project_cannot_be_read(
         await cases.commands.get(command_id, by=stranger)
 
 
-async def test_a_command_needs_any_known_role(
+async def test_reading_a_command_needs_a_role_of_the_project(
     cases: UseCases, command_id: str, viewer: User
 ) -> None:
     await cases.commands.get(command_id, by=viewer)

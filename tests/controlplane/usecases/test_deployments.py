@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments: reported by their piped, seen and steered by people."""
+"""Deployments: reports of the piped, and cancelling, approving and skipping by users."""
 
 from collections.abc import Awaitable, Callable
 
@@ -25,7 +25,7 @@ from pipecd.proto.service.api_pb2 import RegisterEventRequest
 Report = Callable[[DeploymentReports, Deployment, PipedCaller], Awaitable[None]]
 
 
-def ended(
+def completed_report(
     deployment: Deployment, status: pb.DeploymentStatus.ValueType = pb.DEPLOYMENT_SUCCESS
 ) -> rpc.ReportDeploymentCompletedRequest:
     return rpc.ReportDeploymentCompletedRequest(
@@ -33,13 +33,13 @@ def ended(
     )
 
 
-def moved(
+def status_report(
     deployment: Deployment, status: pb.DeploymentStatus.ValueType = pb.DEPLOYMENT_RUNNING
 ) -> rpc.ReportDeploymentStatusChangedRequest:
     return rpc.ReportDeploymentStatusChangedRequest(deployment_id=deployment.id, status=status)
 
 
-def staged(
+def stage_report(
     deployment: Deployment, stage: str = "s1", status: pb.StageStatus.ValueType = pb.STAGE_RUNNING
 ) -> rpc.ReportStageStatusChangedRequest:
     return rpc.ReportStageStatusChangedRequest(
@@ -53,7 +53,7 @@ def staged(
     )
 
 
-def planned(deployment: Deployment) -> rpc.ReportDeploymentPlannedRequest:
+def planned_report(deployment: Deployment) -> rpc.ReportDeploymentPlannedRequest:
     return rpc.ReportDeploymentPlannedRequest(deployment_id=deployment.id)
 
 
@@ -63,14 +63,14 @@ async def test_a_new_deployment_wakes_its_piped(
     new_deployment: Callable[[], Deployment],
     piped: PipedCaller,
 ) -> None:
-    made = new_deployment()
+    created = new_deployment()
     async with bus.subscribe() as signals:
-        await cases.deployment_reports.create(made, by=piped)
-        assert await anext(signals) == Signal(Topic.DEPLOYMENT, made.id, "shop", piped.piped)
+        await cases.deployment_reports.create(created, by=piped)
+        assert await anext(signals) == Signal(Topic.DEPLOYMENT, created.id, "shop", piped.piped)
     waiting = await cases.deployment_reports.list_not_completed(by=piped)
-    assert [d.id for d in waiting] == [made.id]
+    assert [d.id for d in waiting] == [created.id]
     with pytest.raises(AlreadyExists):
-        await cases.deployment_reports.create(made, by=piped)
+        await cases.deployment_reports.create(created, by=piped)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ async def test_a_piped_cannot_create_a_deployment(
     field: str,
     value: str,
 ) -> None:
-    made = new_deployment()
-    setattr(made, field, value)
+    created = new_deployment()
+    setattr(created, field, value)
     with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
-        await cases.deployment_reports.create(made, by=piped)
+        await cases.deployment_reports.create(created, by=piped)
 
 
-async def test_a_piped_cannot_deploy_an_application_of_another_one(
+async def test_a_piped_cannot_deploy_an_application_of_another_piped(
     cases: UseCases, new_deployment: Callable[[], Deployment], other_piped: PipedCaller
 ) -> None:
     with pytest.raises(Denied, match="requested application doesn't belong to the piped"):
         await cases.deployment_reports.create(new_deployment(), by=other_piped)
 
 
-async def test_a_plan_replaces_what_was_there(
+async def test_a_reported_plan_replaces_the_previous_one(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     plan = rpc.ReportDeploymentPlannedRequest(
@@ -119,13 +119,13 @@ async def test_a_plan_replaces_what_was_there(
     assert (stored.running_commit_hash, stored.running_config_filename) == ("beef", "app.yaml")
 
 
-async def test_stages_and_the_end_are_recorded(
+async def test_stage_statuses_and_the_completion_are_stored(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     reports = cases.deployment_reports
-    await reports.report_status(moved(deployment), by=piped)
-    await reports.report_stage_status(staged(deployment), by=piped)
-    end = ended(deployment, pb.DEPLOYMENT_FAILURE)
+    await reports.report_status(status_report(deployment), by=piped)
+    await reports.report_stage_status(stage_report(deployment), by=piped)
+    end = completed_report(deployment, pb.DEPLOYMENT_FAILURE)
     end.stage_statuses["s2"] = pb.STAGE_CANCELLED
     end.stage_statuses["not there"] = pb.STAGE_CANCELLED
     await reports.report_completed(end, by=piped)
@@ -144,10 +144,12 @@ async def test_stages_and_the_end_are_recorded(
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(lambda r, d, by: r.report_planned(planned(d), by=by), id="planned again"),
-        pytest.param(lambda r, d, by: r.report_status(moved(d), by=by), id="running again"),
         pytest.param(
-            lambda r, d, by: r.report_completed(ended(d, pb.DEPLOYMENT_FAILURE), by=by),
+            lambda r, d, by: r.report_planned(planned_report(d), by=by), id="planned again"
+        ),
+        pytest.param(lambda r, d, by: r.report_status(status_report(d), by=by), id="running again"),
+        pytest.param(
+            lambda r, d, by: r.report_completed(completed_report(d, pb.DEPLOYMENT_FAILURE), by=by),
             id="completed with another result",
         ),
     ],
@@ -155,39 +157,39 @@ async def test_stages_and_the_end_are_recorded(
 async def test_a_completed_deployment_is_not(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, report: Report
 ) -> None:
-    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(completed_report(deployment), by=piped)
     with pytest.raises(Conflict):
         await report(cases.deployment_reports, deployment, piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     assert stored.status == DeploymentStatus.SUCCESS
 
 
-async def test_the_same_end_may_be_reported_twice(
+async def test_the_same_completion_can_be_reported_twice(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
-    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
-    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(completed_report(deployment), by=piped)
+    await cases.deployment_reports.report_completed(completed_report(deployment), by=piped)
 
 
-async def test_steps_back_are_recorded_while_a_deployment_runs(
+async def test_a_running_deployment_can_return_to_an_earlier_status(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
-    await cases.deployment_reports.report_status(moved(deployment), by=piped)
-    await cases.deployment_reports.report_planned(planned(deployment), by=piped)
+    await cases.deployment_reports.report_status(status_report(deployment), by=piped)
+    await cases.deployment_reports.report_planned(planned_report(deployment), by=piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     assert stored.status == DeploymentStatus.PLANNED
 
 
-async def test_an_unfinished_status_is_no_end(
+async def test_a_completion_with_a_status_that_is_not_completed_is_refused(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     with pytest.raises(UserMistake, match="RUNNING is not a status of a completed deployment"):
         await cases.deployment_reports.report_completed(
-            ended(deployment, pb.DEPLOYMENT_RUNNING), by=piped
+            completed_report(deployment, pb.DEPLOYMENT_RUNNING), by=piped
         )
 
 
-async def test_metadata_is_merged_also_on_a_deployment_that_has_none(
+async def test_metadata_is_merged(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     reports, id = cases.deployment_reports, deployment.id
@@ -207,13 +209,25 @@ async def test_metadata_is_merged_also_on_a_deployment_that_has_none(
 @pytest.mark.parametrize(
     "report",
     [
-        pytest.param(lambda r, d, by: r.report_planned(planned(d), by=by), id="planned"),
-        pytest.param(lambda r, d, by: r.report_status(moved(d), by=by), id="moved"),
-        pytest.param(lambda r, d, by: r.report_completed(ended(d), by=by), id="completed"),
-        pytest.param(lambda r, d, by: r.report_stage_status(staged(d), by=by), id="staged"),
-        pytest.param(lambda r, d, by: r.save_metadata(d.id, {}, by=by), id="noted"),
-        pytest.param(lambda r, d, by: r.save_shared_metadata(d.id, {}, by=by), id="shared"),
-        pytest.param(lambda r, d, by: r.save_plugin_metadata(d.id, "p", {}, by=by), id="plugged"),
+        pytest.param(lambda r, d, by: r.report_planned(planned_report(d), by=by), id="planned"),
+        pytest.param(
+            lambda r, d, by: r.report_status(status_report(d), by=by), id="given a status"
+        ),
+        pytest.param(
+            lambda r, d, by: r.report_completed(completed_report(d), by=by), id="completed"
+        ),
+        pytest.param(
+            lambda r, d, by: r.report_stage_status(stage_report(d), by=by),
+            id="given a stage status",
+        ),
+        pytest.param(lambda r, d, by: r.save_metadata(d.id, {}, by=by), id="given metadata"),
+        pytest.param(
+            lambda r, d, by: r.save_shared_metadata(d.id, {}, by=by), id="given shared metadata"
+        ),
+        pytest.param(
+            lambda r, d, by: r.save_plugin_metadata(d.id, "p", {}, by=by),
+            id="given plugin metadata",
+        ),
         pytest.param(
             lambda r, d, by: r.save_stage_metadata(d.id, "s1", {}, by=by), id="stage-noted"
         ),
@@ -225,7 +239,7 @@ async def test_a_deployment_of_another_piped_cannot_be(
     with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
         await report(cases.deployment_reports, deployment, other_piped)
     gone = Deployment(id="gone")
-    with pytest.raises(NotFound, match="Entity was not found to get deployment gone"):
+    with pytest.raises(NotFound, match="Entity was not traced to get deployment gone"):
         await report(cases.deployment_reports, gone, other_piped)
 
 
@@ -233,9 +247,11 @@ async def test_a_deployment_of_another_piped_cannot_be(
     "report",
     [
         pytest.param(
-            lambda r, d, by: r.report_stage_status(staged(d, "nope"), by=by), id="a status"
+            lambda r, d, by: r.report_stage_status(stage_report(d, "nope"), by=by), id="a status"
         ),
-        pytest.param(lambda r, d, by: r.save_stage_metadata(d.id, "nope", {}, by=by), id="a note"),
+        pytest.param(
+            lambda r, d, by: r.save_stage_metadata(d.id, "nope", {}, by=by), id="metadata"
+        ),
     ],
 )
 async def test_an_unknown_stage_cannot_get(
@@ -245,7 +261,7 @@ async def test_an_unknown_stage_cannot_get(
         await report(cases.deployment_reports, deployment, piped)
 
 
-async def test_a_cancel_becomes_a_command(
+async def test_cancelling_sends_a_command(
     cases: UseCases, deployment: Deployment, admin: User
 ) -> None:
     id = await cases.deployments.cancel(deployment.id, True, False, by=admin)
@@ -259,7 +275,7 @@ async def test_a_cancel_becomes_a_command(
 async def test_a_completed_deployment_cannot_be_cancelled_approved_or_skipped(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
-    await cases.deployment_reports.report_completed(ended(deployment), by=piped)
+    await cases.deployment_reports.report_completed(completed_report(deployment), by=piped)
     with pytest.raises(Conflict):
         await cases.deployments.cancel(deployment.id, False, False, by=admin)
     with pytest.raises(Conflict):
@@ -268,7 +284,7 @@ async def test_a_completed_deployment_cannot_be_cancelled_approved_or_skipped(
         await cases.deployments.skip(deployment.id, "s3", by=admin)
 
 
-async def test_anybody_with_the_permission_approves_when_nobody_is_named(
+async def test_every_user_with_the_permission_can_approve_a_stage_without_approvers(
     cases: UseCases, deployment: Deployment, admin: User, viewer: User
 ) -> None:
     with pytest.raises(Denied, match="Permission Denied"):
@@ -282,11 +298,11 @@ async def test_anybody_with_the_permission_approves_when_nobody_is_named(
 @pytest.mark.parametrize(
     "named",
     [
-        pytest.param({"Approvers": "ann, bob"}, id="in the metadata of the first generation"),
+        pytest.param({"Approvers": "ann, bob"}, id="in the stage metadata of v0"),
         pytest.param({}, id="on the stage itself"),
     ],
 )
-async def test_only_the_named_approve(
+async def test_only_the_approvers_of_a_stage_can_approve_it(
     cases: UseCases,
     stores: Stores,
     deployment: Deployment,
@@ -308,12 +324,12 @@ async def test_only_the_named_approve(
     ("stage", "possible"),
     [
         pytest.param("s3", True, id="an analysis stage"),
-        pytest.param("s1", False, id="not a stage that does not allow it"),
-        pytest.param("s2", True, id="a stage that says so"),
-        pytest.param("nope", False, id="not a stage that does not exist"),
+        pytest.param("s1", False, id="not a stage without the operation"),
+        pytest.param("s2", True, id="a stage with the operation"),
+        pytest.param("nope", False, id="not an unknown stage"),
     ],
 )
-async def test_what_can_be_skipped(
+async def test_which_stages_can_be_skipped(
     cases: UseCases,
     stores: Stores,
     deployment: Deployment,
@@ -333,17 +349,17 @@ async def test_what_can_be_skipped(
             await cases.deployments.skip(deployment.id, stage, by=admin)
 
 
-async def test_a_finished_stage_is_past_acting_on(
+async def test_a_completed_stage_cannot_be_approved_or_skipped(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User
 ) -> None:
     await cases.deployment_reports.report_stage_status(
-        staged(deployment, "s2", pb.STAGE_SUCCESS), by=piped
+        stage_report(deployment, "s2", pb.STAGE_SUCCESS), by=piped
     )
     with pytest.raises(Conflict):
         await cases.deployments.approve(deployment.id, "s2", by=admin)
 
 
-async def test_people_of_another_project_see_nothing(
+async def test_users_of_another_project_cannot_read_or_change_a_deployment(
     cases: UseCases, deployment: Deployment, stranger: User
 ) -> None:
     for attempt in (
@@ -358,22 +374,24 @@ async def test_people_of_another_project_see_nothing(
     assert listed.items == ()
 
 
-async def test_a_trace_leads_to_the_deployments_of_its_own_project(
+async def test_a_trace_lists_only_the_deployments_of_its_project(
     cases: UseCases,
     admin: User,
     stores: Stores,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
 ) -> None:
-    told = RegisterEventRequest(name="image", data="v1", commit_hash="abc", commit_url="https://c")
-    await cases.events.register(told, by=admin)
+    request = RegisterEventRequest(
+        name="image", data="v1", commit_hash="abc", commit_url="https://c"
+    )
+    await cases.events.register(request, by=admin)
     own, foreign = new_deployment(), new_deployment()
     own.deployment_trace_commit_hash = foreign.deployment_trace_commit_hash = "abc"
     foreign.project_id = "declared"
     await cases.deployment_reports.create(own, by=piped)
     await stores.deployments.add(foreign)
     page = await cases.deployments.traces("abc", by=admin)
-    (found,) = page.items
-    assert found.trace.commit_url == "https://c"
-    assert [d.id for d in found.deployments] == [own.id]
+    (traced,) = page.items
+    assert traced.trace.commit_url == "https://c"
+    assert [d.id for d in traced.deployments] == [own.id]
     assert (await cases.deployments.traces("other", by=admin)).items == ()

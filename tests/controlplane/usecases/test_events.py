@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: told from outside, dealt with by pipeds, seen by people."""
+"""Events: registration, lists, and the statuses that pipeds report."""
 
 from collections.abc import Callable
 
@@ -19,14 +19,14 @@ from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 
 
-def told(data: str = "v1", **labels: str) -> RegisterEventRequest:
+def request_of(data: str = "v1", **labels: str) -> RegisterEventRequest:
     return RegisterEventRequest(name="image", data=data, labels=labels)
 
 
-async def test_an_event_is_stored_and_wakes_the_project(
+async def test_registering_an_event_stores_it_and_sends_a_signal(
     cases: UseCases, stores: Stores, bus: MemoryBus, program: ApiKeyCaller
 ) -> None:
-    request = told(env="dev")
+    request = request_of(env="dev")
     request.contexts["Source-Commit"] = "abc"
     async with bus.subscribe() as signals:
         id = await cases.events.register(request, by=program)
@@ -39,24 +39,24 @@ async def test_an_event_is_stored_and_wakes_the_project(
     assert (await stores.traces.list("shop")).items == ()
 
 
-async def test_the_newest_event_of_a_key_is_found(
+async def test_latest_returns_the_newest_event_of_a_name_and_labels(
     cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, advance: Callable[[float], None]
 ) -> None:
     with pytest.raises(NotFound, match=r"^no events found$"):
         await cases.events.latest("image", {}, by=piped)
-    await cases.events.register(told("v1"), by=program)
+    await cases.events.register(request_of("v1"), by=program)
     advance(1)
-    await cases.events.register(told("v2"), by=program)
-    await cases.events.register(told("v3", env="dev"), by=program)
+    await cases.events.register(request_of("v2"), by=program)
+    await cases.events.register(request_of("v3", env="dev"), by=program)
     assert (await cases.events.latest("image", {}, by=piped)).data == "v2"
     assert (await cases.events.latest("image", {"env": "dev"}, by=piped)).data == "v3"
 
 
-async def test_a_piped_lists_its_project_in_the_order_of_creation(
+async def test_a_piped_lists_the_events_of_its_project_by_creation(
     cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, advance: Callable[[float], None]
 ) -> None:
     for data in ("v1", "v2"):
-        await cases.events.register(told(data), by=program)
+        await cases.events.register(request_of(data), by=program)
         advance(1)
     listed = await cases.events.list_by_creation(EventFilter("shop"), descending=True, by=piped)
     assert [event.data for event in listed] == ["v2", "v1"]
@@ -67,12 +67,12 @@ async def test_a_piped_lists_its_project_in_the_order_of_creation(
 @pytest.mark.parametrize(
     ("status", "is_ended"),
     [
-        pytest.param(pb.EVENT_SUCCESS, True, id="a success"),
-        pytest.param(pb.EVENT_FAILURE, True, id="a failure"),
-        pytest.param(pb.EVENT_OUTDATED, False, id="not being outdated"),
+        pytest.param(pb.EVENT_SUCCESS, True, id="success"),
+        pytest.param(pb.EVENT_FAILURE, True, id="failure"),
+        pytest.param(pb.EVENT_OUTDATED, False, id="not outdated"),
     ],
 )
-async def test_an_event_is_handled_and_moves_up_with(
+async def test_an_event_is_handled_and_touched_by_the_status(
     *,
     cases: UseCases,
     stores: Stores,
@@ -82,7 +82,7 @@ async def test_an_event_is_handled_and_moves_up_with(
     status: pb.EventStatus.ValueType,
     is_ended: bool,
 ) -> None:
-    id = await cases.events.register(told(), by=program)
+    id = await cases.events.register(request_of(), by=program)
     before = await stores.events.get(id)
     advance(5)
     await cases.events.report_statuses([EventReport(id, status, "so it is")], by=piped)
@@ -92,22 +92,22 @@ async def test_an_event_is_handled_and_moves_up_with(
     assert (event.updated_at > before.updated_at) is is_ended
 
 
-async def test_an_event_of_another_project_cannot_be_settled(
+async def test_a_piped_cannot_report_the_status_of_another_projects_event(
     cases: UseCases, stores: Stores, stranger: User, piped: PipedCaller
 ) -> None:
-    id = await cases.events.register(told(), by=stranger)
+    id = await cases.events.register(request_of(), by=stranger)
     with pytest.raises(Denied):
         await cases.events.report_statuses([EventReport(id, pb.EVENT_SUCCESS, "x")], by=piped)
     assert (await stores.events.get(id)).status == pb.EVENT_NOT_HANDLED
 
 
-async def test_people_list_events_newest_first(
+async def test_users_list_events_newest_update_first(
     cases: UseCases, program: ApiKeyCaller, viewer: User, advance: Callable[[float], None]
 ) -> None:
     for data in ("v1", "v2"):
-        await cases.events.register(told(data), by=program)
+        await cases.events.register(request_of(data), by=program)
         advance(1)
     listed = await cases.events.list(EventFilter("shop"), by=viewer)
     assert [event.data for event in listed.items] == ["v2", "v1"]
     with pytest.raises(Denied):
-        await cases.events.register(told(), by=viewer)
+        await cases.events.register(request_of(), by=viewer)

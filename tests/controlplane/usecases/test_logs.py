@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage logs: appended by the owner, read by the project."""
+"""Stage logs: pipeds append, users of the project read."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def blocks(*indexes: int) -> list[LogBlock]:
     return [LogBlock(index=i, log=f"line {i}", created_at=1) for i in indexes]
 
 
-async def test_lines_are_seen_as_soon_as_they_are_appended(
+async def test_appended_blocks_can_be_read_at_once(
     cases: UseCases, bus: MemoryBus, deployment: Deployment, piped: PipedCaller, viewer: User
 ) -> None:
     run = StageRun(deployment.id, "s1")
@@ -33,7 +33,7 @@ async def test_lines_are_seen_as_soon_as_they_are_appended(
         await cases.logs.append(run, blocks(4), by=piped)
 
 
-async def test_a_foreign_log_is_closed(
+async def test_a_log_of_another_piped_or_project_is_denied(
     cases: UseCases,
     deployment: Deployment,
     piped: PipedCaller,
@@ -49,7 +49,7 @@ async def test_a_foreign_log_is_closed(
         await cases.logs.stage_log(run, by=stranger)
 
 
-async def test_a_stage_that_never_spoke_has_no_log(
+async def test_a_stage_without_blocks_has_no_log(
     cases: UseCases, deployment: Deployment, viewer: User
 ) -> None:
     with pytest.raises(NotFound, match=r"^Entity was not found to get stage logs$"):
@@ -59,21 +59,21 @@ async def test_a_stage_that_never_spoke_has_no_log(
 @pytest.mark.parametrize(
     ("stage", "retried"),
     [
-        pytest.param("../../x", 0, id="climb"),
-        pytest.param("a/b", 0, id="descend"),
-        pytest.param("..", 0, id="be a step"),
-        pytest.param("a\0b", 0, id="hold a zero byte"),
-        pytest.param("s1", -1, id="count below zero"),
+        pytest.param("../../x", 0, id="leave its directory"),
+        pytest.param("a/b", 0, id="contain a slash"),
+        pytest.param("..", 0, id="be two dots"),
+        pytest.param("a\0b", 0, id="contain a zero byte"),
+        pytest.param("s1", -1, id="have a negative retried count"),
     ],
 )
-async def test_the_name_of_a_stage_must_not(
+async def test_a_stage_run_must_not(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, stage: str, retried: int
 ) -> None:
     with pytest.raises(UserMistake):
         await cases.logs.append(StageRun(deployment.id, stage, retried), blocks(1), by=piped)
 
 
-async def test_all_logs_of_a_deployment_have_an_entry_per_stage(
+async def test_the_logs_of_a_deployment_have_an_entry_per_stage(
     cases: UseCases, deployment: Deployment, piped: PipedCaller, viewer: User
 ) -> None:
     await cases.logs.append(StageRun(deployment.id, "s2"), blocks(1), by=piped)

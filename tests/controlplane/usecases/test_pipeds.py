@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeds: registered, described, watched, locked out; and what is sealed for them."""
+"""Pipeds: registration, keys, reports, connection status, and encryption of secrets."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
 
 
-async def test_a_piped_is_told_its_key_once(
+async def test_the_key_of_a_piped_is_returned_only_once(
     cases: UseCases, registered: RegisteredPiped, admin: User
 ) -> None:
     piped = await cases.pipeds.get(registered.id, by=admin)
@@ -35,7 +35,7 @@ async def test_a_piped_is_told_its_key_once(
     assert listed.keys[0].hash == "redacted"
 
 
-async def test_a_viewer_cannot_register_and_a_name_is_needed(
+async def test_registering_needs_permission_and_a_name(
     cases: UseCases, viewer: User, admin: User
 ) -> None:
     with pytest.raises(Denied):
@@ -52,7 +52,7 @@ async def test_a_viewer_cannot_register_and_a_name_is_needed(
         pytest.param(lambda c, id, by: c.enable(id, by=by), id="enabled"),
         pytest.param(lambda c, id, by: c.disable(id, by=by), id="disabled"),
         pytest.param(lambda c, id, by: c.add_key(id, by=by), id="given a key"),
-        pytest.param(lambda c, id, by: c.delete_old_keys(id, by=by), id="robbed of a key"),
+        pytest.param(lambda c, id, by: c.delete_old_keys(id, by=by), id="deprived of a key"),
         pytest.param(lambda c, id, by: c.set_desired_version("v1", [id], by=by), id="upgraded"),
         pytest.param(lambda c, id, by: c.restart(id, by=by), id="restarted"),
     ],
@@ -67,7 +67,7 @@ async def test_a_piped_of_another_project_cannot_be(
         await what(cases.pipeds, registered.id, stranger)
 
 
-async def test_what_a_piped_reports_about_itself_replaces_what_it_said_before(
+async def test_a_report_at_startup_replaces_the_previous_one(
     cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     meta = ReportPipedMetaRequest(
@@ -110,18 +110,18 @@ async def test_a_piped_is_online_while_it_reports(
     assert await status() == Piped.UNKNOWN
 
 
-async def test_coming_online_is_a_signal_and_staying_so_is_none(
+async def test_a_signal_is_sent_only_when_a_piped_comes_online(
     cases: UseCases, bus: MemoryBus, piped: PipedCaller
 ) -> None:
     async with bus.subscribe() as signals:
         for _ in range(3):
             await cases.pipeds.report_stat(b"", by=piped)
         await cases.application_reports.report_unregistered([], by=piped)
-        heard = [(await anext(signals)).topic, (await anext(signals)).topic]
-    assert heard == [Topic.PIPED, Topic.APPLICATION]
+        received = [(await anext(signals)).topic, (await anext(signals)).topic]
+    assert received == [Topic.PIPED, Topic.APPLICATION]
 
 
-async def test_a_piped_that_falls_silent_is_told_of_once(
+async def test_a_signal_is_sent_once_when_a_piped_goes_offline(
     cases: UseCases, bus: MemoryBus, piped: PipedCaller, advance: Callable[[float], None]
 ) -> None:
     detector = cases.pipeds.offline_detector
@@ -136,12 +136,12 @@ async def test_a_piped_that_falls_silent_is_told_of_once(
         await detector.check()
         await detector.check()
         await cases.application_reports.report_unregistered([], by=piped)
-        heard = [await anext(signals), await anext(signals)]
-    assert heard[0] == Signal(Topic.PIPED, piped.piped, piped.project)
-    assert heard[1].topic is Topic.APPLICATION
+        received = [await anext(signals), await anext(signals)]
+    assert received[0] == Signal(Topic.PIPED, piped.piped, piped.project)
+    assert received[1].topic is Topic.APPLICATION
 
 
-async def test_a_piped_that_reports_elsewhere_is_not_silent(
+async def test_a_piped_that_reports_to_another_replica_is_not_offline(
     *,
     cases: UseCases,
     stores: Stores,
@@ -160,7 +160,7 @@ async def test_a_piped_that_reports_elsewhere_is_not_silent(
         assert (await anext(signals)).topic is Topic.APPLICATION
 
 
-async def test_a_new_replica_looks_after_those_whom_another_heard(
+async def test_a_new_replica_detects_pipeds_of_another_replica_that_go_offline(
     *,
     cases: UseCases,
     stores: Stores,
@@ -181,7 +181,7 @@ async def test_a_new_replica_looks_after_those_whom_another_heard(
         await asyncio.wait({running})
 
 
-async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
+async def test_a_piped_has_at_most_two_keys_and_keeps_the_newest(
     cases: UseCases,
     stores: Stores,
     registered: RegisteredPiped,
@@ -200,7 +200,7 @@ async def test_a_piped_has_two_keys_at_most_and_the_newest_stays(
     assert list((await stores.pipeds.get(registered.id)).keys) == [newest]
 
 
-async def test_a_desired_version_reaches_the_launcher(
+async def test_the_launcher_gets_the_desired_version(
     cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     assert await cases.pipeds.desired_version(by=piped) == ""
@@ -208,7 +208,7 @@ async def test_a_desired_version_reaches_the_launcher(
     assert await cases.pipeds.desired_version(by=piped) == "v0.51.0"
 
 
-async def test_a_secret_is_sealed_for_the_piped(
+async def test_a_secret_is_encrypted_for_the_piped(
     cases: UseCases, piped: PipedCaller, program: ApiKeyCaller, spec_dir: Path
 ) -> None:
     public = (spec_dir / "vectors" / "secret_public.pem").read_text()
@@ -228,13 +228,13 @@ async def test_a_secret_is_sealed_for_the_piped(
 @pytest.mark.parametrize(
     ("type_", "key", "error"),
     [
-        pytest.param("", "", Conflict, id="the piped reported nothing"),
-        pytest.param("NONE", "", Conflict, id="the piped manages no secrets"),
-        pytest.param("GCP_KMS", "x", Conflict, id="the piped uses a service that is gone"),
-        pytest.param("KEY_PAIR", "not a key", UserMistake, id="the public key is broken"),
+        pytest.param("", "", Conflict, id="the piped has reported no key"),
+        pytest.param("NONE", "", Conflict, id="the piped has no secret management"),
+        pytest.param("GCP_KMS", "x", Conflict, id="the piped uses an unsupported type"),
+        pytest.param("KEY_PAIR", "not a key", UserMistake, id="the public key is invalid"),
     ],
 )
-async def test_nothing_can_be_sealed_when(
+async def test_a_secret_cannot_be_encrypted_if(
     cases: UseCases,
     piped: PipedCaller,
     program: ApiKeyCaller,
@@ -250,7 +250,7 @@ async def test_nothing_can_be_sealed_when(
         await cases.encryption.encrypt(piped.piped, "secret", by=program)
 
 
-async def test_sealing_is_for_the_own_project_and_for_editors(
+async def test_encryption_needs_the_permission_and_the_own_project(
     cases: UseCases, piped: PipedCaller, stranger: User, viewer: User
 ) -> None:
     with pytest.raises(ForeignProject):
@@ -264,7 +264,7 @@ async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: User) -> No
         await cases.pipeds.get("nope", by=admin)
 
 
-async def test_a_piped_is_sighted_with_its_last_report_and_its_open_restart(
+async def test_activity_returns_the_last_report_and_the_pending_restart(
     *,
     cases: UseCases,
     piped: PipedCaller,
@@ -279,16 +279,16 @@ async def test_a_piped_is_sighted_with_its_last_report_and_its_open_restart(
     unseen = await cases.pipeds.activity(pipeds, by=admin)
     assert unseen == {piped.piped: (0, ""), other_piped.piped: (0, "")}
     await cases.pipeds.report_stat(b"up 1", by=piped)
-    heard = int(now().timestamp())
+    received = int(now().timestamp())
     advance(300)
     async with bus.subscribe(project=admin.project) as signals:
         command = await cases.pipeds.restart(piped.piped, by=admin)
-        told = {(await anext(signals)).topic, (await anext(signals)).topic}
-    assert told == {Topic.COMMAND, Topic.PIPED}
-    sights = await cases.pipeds.activity(pipeds, by=admin)
-    assert sights == {piped.piped: (heard, command), other_piped.piped: (0, "")}
-    done = CommandResult(command, CommandStatus.SUCCEEDED, heard)
+        topics = {(await anext(signals)).topic, (await anext(signals)).topic}
+    assert topics == {Topic.COMMAND, Topic.PIPED}
+    activity = await cases.pipeds.activity(pipeds, by=admin)
+    assert activity == {piped.piped: (received, command), other_piped.piped: (0, "")}
+    done = CommandResult(command, CommandStatus.SUCCEEDED, received)
     await cases.commands.report_handled(done, by=piped)
-    assert (await cases.pipeds.activity(pipeds, by=admin))[piped.piped] == (heard, "")
+    assert (await cases.pipeds.activity(pipeds, by=admin))[piped.piped] == (received, "")
     with pytest.raises(ForeignProject):
         await cases.pipeds.activity(pipeds, by=stranger)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan previews: asked of the right pipeds, answered or given up."""
+"""Plan previews: requests, results and timeouts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ from pipecd.proto.model.planpreview_pb2 import (
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 
 
-def wanted(*, branch: str = "main") -> RequestPlanPreviewRequest:
+def preview_request(*, branch: str = "main") -> RequestPlanPreviewRequest:
     return RequestPlanPreviewRequest(
         repo_remote_url="git@github.com:shop/site.git",
         head_branch="feature",
@@ -35,7 +35,7 @@ def wanted(*, branch: str = "main") -> RequestPlanPreviewRequest:
     )
 
 
-async def test_pipeds_that_watch_the_branch_are_asked(
+async def test_a_request_sends_commands_to_pipeds_that_watch_the_branch(
     cases: UseCases,
     program: ApiKeyCaller,
     piped: PipedCaller,
@@ -43,27 +43,29 @@ async def test_pipeds_that_watch_the_branch_are_asked(
     admin: User,
 ) -> None:
     del other_piped
-    assert await cases.plan_previews.request(wanted(branch="other"), by=program) == ()
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    assert await cases.plan_previews.request(preview_request(branch="other"), by=program) == ()
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     (command,) = await cases.commands.list_unhandled(by=piped)
     assert (command.id, command.type) == (id, Command.BUILD_PLAN_PREVIEW)
     assert (command.commander, command.build_plan_preview.repository_id) == ("pipectl", "site")
     await cases.pipeds.disable(piped.piped, by=admin)
-    assert await cases.plan_previews.request(wanted(), by=program) == ()
+    assert await cases.plan_previews.request(preview_request(), by=program) == ()
 
 
-async def test_a_read_only_key_cannot_ask(cases: UseCases, program: ApiKeyCaller) -> None:
+async def test_a_read_only_api_key_cannot_request_a_preview(
+    cases: UseCases, program: ApiKeyCaller
+) -> None:
     reader = replace(program, may_write=False)
     with pytest.raises(Denied):
-        await cases.plan_previews.request(wanted(), by=reader)
+        await cases.plan_previews.request(preview_request(), by=reader)
     with pytest.raises(Denied):
         await cases.plan_previews.results([], by=reader)
 
 
-async def test_an_answer_is_completed_with_names_and_links(
+async def test_a_result_contains_names_and_urls(
     cases: UseCases, program: ApiKeyCaller, piped: PipedCaller, now: Now
 ) -> None:
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     output = PlanPreviewCommandResult(
         command_id="a lie",
         results=[ApplicationPlanPreviewResult(application_id="app", plan_summary=b"1 change")],
@@ -79,7 +81,7 @@ async def test_an_answer_is_completed_with_names_and_links(
     assert result.results[0].plan_summary == b"1 change"
 
 
-async def test_a_control_plane_that_just_started_waits_for_pipeds_to_come_back(
+async def test_a_control_plane_that_just_started_waits_for_pipeds_to_reconnect(
     cases: UseCases,
     stores: Stores,
     program: ApiKeyCaller,
@@ -90,7 +92,7 @@ async def test_a_control_plane_that_just_started_waits_for_pipeds_to_come_back(
         stored.started_at = 1
 
     await stores.pipeds.update(piped.piped, ran)
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     with pytest.raises(NotFound):
         await cases.plan_previews.results([id], by=program)
     advance(30)
@@ -98,14 +100,14 @@ async def test_a_control_plane_that_just_started_waits_for_pipeds_to_come_back(
     assert offline.error == "Maybe Piped is offline currently."
 
 
-async def test_waiting_ends_in_an_error_of_the_result(
+async def test_a_command_that_times_out_has_an_error_in_its_result(
     cases: UseCases,
     program: ApiKeyCaller,
     piped: PipedCaller,
     advance: Callable[[float], None],
 ) -> None:
     advance(30)
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     (offline,) = await cases.plan_previews.results([id], by=program)
     assert offline.error == "Maybe Piped is offline currently."
     await cases.pipeds.report_stat(b"", by=piped)
@@ -116,14 +118,14 @@ async def test_waiting_ends_in_an_error_of_the_result(
     assert late.error == "Timed out, maybe the Piped is offline currently."
 
 
-async def test_old_results_are_gone(
+async def test_a_result_expires(
     cases: UseCases,
     program: ApiKeyCaller,
     piped: PipedCaller,
     now: Now,
     advance: Callable[[float], None],
 ) -> None:
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     report = CommandResult(id, CommandStatus.SUCCEEDED, to_unix(now()), output=b"{}")
     await cases.commands.report_handled(report, by=piped)
     await cases.plan_previews.results([id], by=program)
@@ -132,12 +134,12 @@ async def test_old_results_are_gone(
         await cases.plan_previews.results([id], by=program)
 
 
-async def test_only_preview_commands_of_the_own_project_have_results(
+async def test_results_are_limited_to_preview_commands_of_the_own_project(
     cases: UseCases, program: ApiKeyCaller, application: Application, stranger: User
 ) -> None:
     sync = await cases.applications.sync(application.id, by=program)
     with pytest.raises(Conflict):
         await cases.plan_previews.results([sync], by=program)
-    (id,) = await cases.plan_previews.request(wanted(), by=program)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
     with pytest.raises(ForeignProject):
         await cases.plan_previews.results([id], by=stranger)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pipeds keep: live states, analysis results, objects of plugins."""
+"""Live states, analysis results and shared objects of plugins."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def event(
     )
 
 
-async def test_a_snapshot_is_kept_for_its_project(
+async def test_a_live_state_can_be_read_by_its_project_only(
     cases: UseCases,
     stores: Stores,
     application: Application,
@@ -71,9 +71,9 @@ async def test_a_snapshot_is_kept_for_its_project(
         await cases.livestate.get(application.id, by=viewer)
     await cases.livestate.report(snapshot(application.id, resource("pod")), by=piped)
     await stores.cache.delete(f"application-live-state:{application.id}")
-    seen = await cases.livestate.get(application.id, by=viewer)
-    assert [r.id for r in seen.kubernetes.resources] == ["pod"]
-    assert (seen.piped_id, seen.project_id) == (piped.piped, "shop")
+    snapshot_read = await cases.livestate.get(application.id, by=viewer)
+    assert [r.id for r in snapshot_read.kubernetes.resources] == ["pod"]
+    assert (snapshot_read.piped_id, snapshot_read.project_id) == (piped.piped, "shop")
     with pytest.raises(ForeignProject):
         await cases.livestate.get(application.id, by=stranger)
 
@@ -95,25 +95,25 @@ async def test_events_patch_the_snapshot_of_the_owner_only(
         event(application.id, resource("b"), at=9, deleted=True),
     ]
     await cases.livestate.report_events(news, by=piped)
-    seen = await cases.livestate.get(application.id, by=viewer)
-    assert [r.id for r in seen.kubernetes.resources] == ["b", "c"]
-    assert seen.health_status == ApplicationLiveStateSnapshot.OTHER
+    snapshot_read = await cases.livestate.get(application.id, by=viewer)
+    assert [r.id for r in snapshot_read.kubernetes.resources] == ["b", "c"]
+    assert snapshot_read.health_status == ApplicationLiveStateSnapshot.OTHER
 
 
-def test_events_for_a_snapshot_without_kubernetes_part_do_no_harm() -> None:
+def test_events_patch_a_snapshot_without_kubernetes_resources() -> None:
     bare = ApplicationLiveStateSnapshot(version=ApplicationLiveStateVersion(timestamp=1, index=1))
     assert patch(bare, [event("a", resource("pod"))])
     assert bare.health_status == ApplicationLiveStateSnapshot.HEALTHY
 
 
-async def test_a_foreign_snapshot_is_refused(
+async def test_a_live_state_of_another_pipeds_application_is_refused(
     cases: UseCases, application: Application, other_piped: PipedCaller
 ) -> None:
     with pytest.raises(Denied):
         await cases.livestate.report(snapshot(application.id), by=other_piped)
 
 
-async def test_the_last_analysis_is_remembered(
+async def test_the_latest_analysis_result_is_stored(
     cases: UseCases,
     stores: Stores,
     application: Application,
@@ -131,7 +131,7 @@ async def test_the_last_analysis_is_remembered(
         await cases.objects.analysis_result(application.id, by=other_piped)
 
 
-async def test_objects_of_plugins_are_kept_apart(
+async def test_shared_objects_are_stored_by_application_plugin_and_key(
     cases: UseCases, application: Application, piped: PipedCaller, other_piped: PipedCaller
 ) -> None:
     name = SharedObjectKey(application.id, "analysis", "baseline/latest")
@@ -150,14 +150,14 @@ async def test_objects_of_plugins_are_kept_apart(
 @pytest.mark.parametrize(
     ("plugin", "key"),
     [
-        pytest.param("analysis", "../../../command-output/x", id="a key that climbs"),
-        pytest.param("..", "x", id="a plugin that climbs"),
-        pytest.param("a/b", "x", id="a plugin in two parts"),
-        pytest.param("analysis", "a//b", id="an empty step"),
+        pytest.param("analysis", "../../../command-output/x", id="a key with two dots"),
+        pytest.param("..", "x", id="a plugin of two dots"),
+        pytest.param("a/b", "x", id="a plugin with a slash"),
+        pytest.param("analysis", "a//b", id="an empty path segment"),
         pytest.param("analysis", "a\\b", id="a backslash"),
     ],
 )
-async def test_a_name_that_leads_elsewhere_is_refused(
+async def test_a_key_that_leaves_its_directory_is_refused(
     cases: UseCases, application: Application, piped: PipedCaller, plugin: str, key: str
 ) -> None:
     with pytest.raises(UserMistake):
