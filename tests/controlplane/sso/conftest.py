@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Providers of identities on loopback, a console that trusts them, and a browser between them."""
+"""SSO providers on loopback, a console that uses them, and an HTTP client as the browser."""
 
 import base64
 import json
@@ -35,29 +35,29 @@ ADDRESS = "https://pipecd.example"
 
 @pytest.fixture(scope="session")
 def rsa_keys() -> tuple[rsa.RSAPrivateKey, rsa.RSAPrivateKey]:
-    """The key of the provider, and one of somebody else."""
-    made = [rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2)]
-    return made[0], made[1]
+    """The key of the provider, and another one."""
+    keys = [rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2)]
+    return keys[0], keys[1]
 
 
 @dataclass
 class OidcServer:
-    """A small provider of OpenID Connect with real keys; its fields are what a test may bend."""
+    """A small OpenID Connect provider with real keys; tests change its fields."""
 
     key: rsa.RSAPrivateKey
     now: datetime
     issuer: str = ""
     claims: dict[str, Any] = field(default_factory=dict[str, Any])
-    # What the ID token says instead of what it should say.
-    bent: dict[str, Any] = field(default_factory=dict[str, Any])
+    # Claims that replace those of the ID token.
+    token_overrides: dict[str, Any] = field(default_factory=dict[str, Any])
     user_info: dict[str, Any] | None = None
     discovery: dict[str, Any] = field(default_factory=dict[str, Any])
-    # Signs in place of the provider.
+    # Creates the ID token instead of the provider.
     forge: Callable[[dict[str, Any]], str] | None = None
     kid: str | None = "key-1"
     # Sent with the discovery document and the keys.
     cache_control: str = ""
-    asked: list[Request] = field(default_factory=list[Request])
+    requests: list[Request] = field(default_factory=list[Request])
     logins: list[str] = field(default_factory=list[str])
     _codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
@@ -73,8 +73,8 @@ class OidcServer:
         )
 
     async def _discover(self, request: Request) -> Response:
-        self.asked.append(request)
-        told = {
+        self.requests.append(request)
+        document = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
@@ -82,11 +82,13 @@ class OidcServer:
             "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
             **({"userinfo_endpoint": f"{self.issuer}/userinfo"} if self.user_info else {}),
         }
-        kept = {name: value for name, value in {**told, **self.discovery}.items() if value != ""}
-        return JSONResponse(kept, headers=self._cache_headers())
+        present = {
+            name: value for name, value in {**document, **self.discovery}.items() if value != ""
+        }
+        return JSONResponse(present, headers=self._cache_headers())
 
     async def _authorize(self, request: Request) -> Response:
-        self.asked.append(request)
+        self.requests.append(request)
         query = dict(request.query_params)
         code = f"code-{len(self._codes)}"
         self._codes[code] = query
@@ -94,7 +96,7 @@ class OidcServer:
         return RedirectResponse(f"{query['redirect_uri']}?{back}", 302)
 
     async def _token(self, request: Request) -> Response:
-        self.asked.append(request)
+        self.requests.append(request)
         form = {name: str(value) for name, value in (await request.form()).items()}
         client = (form.get("client_id", ""), form.get("client_secret", ""))
         login = request.headers.get("authorization", "")
@@ -124,16 +126,16 @@ class OidcServer:
             "exp": now + 300,
             "nonce": query.get("nonce", ""),
             **self.claims,
-            **self.bent,
+            **self.token_overrides,
         }
-        kept = {name: value for name, value in claims.items() if value is not None}
+        present = {name: value for name, value in claims.items() if value is not None}
         if self.forge:
-            return self.forge(kept)
+            return self.forge(present)
         headers = {"kid": self.kid} if self.kid else {}
-        return jwt.encode(kept, self.key, "RS256", headers=headers)
+        return jwt.encode(present, self.key, "RS256", headers=headers)
 
     async def _keys(self, request: Request) -> Response:
-        self.asked.append(request)
+        self.requests.append(request)
         public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
         key = {**public, "kid": self.kid or "key-1", "use": "sig", "alg": "RS256"}
         return JSONResponse({"keys": [key]}, headers=self._cache_headers())
@@ -142,8 +144,8 @@ class OidcServer:
         return {"Cache-Control": self.cache_control} if self.cache_control else {}
 
     def requests_for(self, path: str) -> int:
-        """How many requests for this path have arrived."""
-        return sum(request.url.path == path for request in self.asked)
+        """The number of requests for this path."""
+        return sum(request.url.path == path for request in self.requests)
 
     async def _user_info(self, request: Request) -> Response:
         if request.headers.get("authorization") != "Bearer at":
@@ -151,14 +153,14 @@ class OidcServer:
         return JSONResponse({"sub": "sub-1", **(self.user_info or {})})
 
 
-def also_a_proxy(app: ASGIApp) -> ASGIApp:
-    """Answers requests that name the whole address, as clients send them to a proxy."""
+def accept_proxy_requests(app: ASGIApp) -> ASGIApp:
+    """Accepts requests with an absolute URL, which clients send to a proxy."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         path = urlsplit(scope["path"]).path
         await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
 
-    return answer
+    return handle
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ async def oidc(
 ) -> AsyncIterator[OidcServer]:
     server = OidcServer(rsa_keys[0], moment[0])
     server.claims = {"preferred_username": "olga", "roles": ["Editor"]}
-    web = WebServer(also_a_proxy(server.app()))
+    web = WebServer(accept_proxy_requests(server.app()))
     async with http_server(web, host="127.0.0.1", port=0) as port:
         server.issuer = f"http://127.0.0.1:{port}"
         yield server
@@ -176,12 +178,12 @@ async def oidc(
 
 @dataclass
 class GitHubServer:
-    """A look-alike of GitHub Enterprise."""
+    """The OAuth and team endpoints of GitHub Enterprise."""
 
     url: str = ""
     login: str = "octo"
     teams: list[str] = field(default_factory=list[str])
-    asked: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
     user: Any = None
 
     def app(self) -> Starlette:
@@ -195,12 +197,12 @@ class GitHubServer:
 
     async def _token(self, request: Request) -> Response:
         form = {name: str(value) for name, value in (await request.form()).items()}
-        self.asked.append(form["redirect_uri"])
+        self.requests.append(form["redirect_uri"])
         if request.headers["accept"] != "application/json":
             return PlainTextResponse("access_token=at")
-        right = (form["client_id"], form["client_secret"]) == ("client", "secret")
-        if not right or form["code"] != "good":
-            # GitHub refuses with a status of success.
+        is_client = (form["client_id"], form["client_secret"]) == ("client", "secret")
+        if not is_client or form["code"] != "good":
+            # GitHub reports this error with status 200.
             return JSONResponse({"error": "bad_verification_code"})
         return JSONResponse({"access_token": "at", "token_type": "bearer"})
 
@@ -214,7 +216,7 @@ class GitHubServer:
         if request.headers["authorization"] != "Bearer at":
             return JSONResponse({"message": "Bad credentials"}, 401)
         size, page = (int(request.query_params[name]) for name in ("per_page", "page"))
-        self.asked.append(f"page {page}")
+        self.requests.append(f"page {page}")
         shown = self.teams[size * (page - 1) : size * page]
         named = [team.partition("/") for team in shown]
         return JSONResponse([{"organization": {"login": o}, "slug": s} for o, _, s in named])
@@ -232,7 +234,7 @@ async def github() -> AsyncIterator[GitHubServer]:
 
 @pytest.fixture
 def shared() -> dict[str, ProjectSSOConfig]:
-    """The sign-ins of the configuration file; a test puts its own in."""
+    """The `sharedSSOConfigs` of the configuration file; tests add entries."""
     return {}
 
 
@@ -245,7 +247,7 @@ def settings(shared: dict[str, ProjectSSOConfig]) -> SsoSettings:
 async def site(
     cases: UseCases, bus: MemoryBus, settings: SsoSettings, now: Now, admin: User
 ) -> AsyncIterator[str]:
-    """The address of a running console."""
+    """The URL of a running console."""
     del admin
     web = WebServer(create_console(cases, bus, insecure_cookie=True, sso=settings, now=now))
     async with http_server(web, host="127.0.0.1", port=0) as port:
@@ -259,12 +261,12 @@ async def browser(site: str) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-Trust = Callable[..., Any]
+ConfigureSso = Callable[..., Any]
 
 
 @pytest.fixture
-def trust(cases: UseCases, stores: Stores, admin: User) -> Trust:
-    """Sets up the sign-in of the project through the use case, then changes the project itself."""
+def configure_sso(cases: UseCases, stores: Stores, admin: User) -> ConfigureSso:
+    """Configures SSO of the project with the use case, then sets fields of the stored project."""
 
     async def set_up(config: ProjectSSOConfig | None = None, **fields: Any) -> None:
         if config is not None:
@@ -279,10 +281,10 @@ def trust(cases: UseCases, stores: Stores, admin: User) -> Trust:
 
 
 @pytest.fixture
-def by_oidc(oidc: OidcServer) -> Callable[..., ProjectSSOConfig]:
-    """A sign-in with the provider of these tests."""
+def oidc_config(oidc: OidcServer) -> Callable[..., ProjectSSOConfig]:
+    """Builds the SSO configuration of the OpenID Connect provider."""
 
-    def made(*, hours: int = 0, **fields: Any) -> ProjectSSOConfig:
+    def build(*, hours: int = 0, **fields: Any) -> ProjectSSOConfig:
         return ProjectSSOConfig(
             provider=ProjectSSOConfig.OIDC,
             session_ttl=hours,
@@ -296,110 +298,119 @@ def by_oidc(oidc: OidcServer) -> Callable[..., ProjectSSOConfig]:
             ),
         )
 
-    return made
+    return build
 
 
 @pytest.fixture
-def by_github(github: GitHubServer) -> Callable[..., ProjectSSOConfig]:
-    """A sign-in with the GitHub of these tests."""
+def github_config(github: GitHubServer) -> Callable[..., ProjectSSOConfig]:
+    """Builds the SSO configuration of the GitHub server."""
 
-    def made(**fields: Any) -> ProjectSSOConfig:
-        given = {"client_id": "client", "client_secret": "secret", "base_url": github.url, **fields}
+    def build(**fields: Any) -> ProjectSSOConfig:
+        values = {
+            "client_id": "client",
+            "client_secret": "secret",
+            "base_url": github.url,
+            **fields,
+        }
         return ProjectSSOConfig(
-            provider=ProjectSSOConfig.GITHUB, github=ProjectSSOConfig.GitHub(**given)
+            provider=ProjectSSOConfig.GITHUB, github=ProjectSSOConfig.GitHub(**values)
         )
 
-    return made
+    return build
 
 
-Leave = Callable[..., Any]
+BeginSignIn = Callable[..., Any]
 
 
 @pytest.fixture
-def leave(browser: httpx2.AsyncClient) -> Leave:
-    """Begins a sign-in: the address at the provider, and what it asks there."""
+def begin_sign_in(browser: httpx2.AsyncClient) -> BeginSignIn:
+    """Begins a sign-in; returns the authorization URL and its query parameters."""
 
-    async def left(**form: str) -> tuple[str, dict[str, str]]:
+    async def begin(**form: str) -> tuple[str, dict[str, str]]:
         answer = await browser.post("/auth/login", data={"project": "shop", **form})
         assert answer.status_code == 302, answer.headers
         url = answer.headers["location"]
         return url, {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
-    return left
+    return begin
 
 
 @pytest.fixture
-def come_back(browser: httpx2.AsyncClient) -> Callable[[str], Any]:
-    """Opens an address of the console, whatever host it was told to have."""
+def open_callback(browser: httpx2.AsyncClient) -> Callable[[str], Any]:
+    """Opens a callback URL on the console under test, whatever its host is."""
 
-    async def back(url: str) -> httpx2.Response:
+    async def open_path(url: str) -> httpx2.Response:
         parts = urlsplit(url)
         return await browser.get(f"{parts.path}?{parts.query}")
 
-    return back
+    return open_path
 
 
 @pytest.fixture
-def through_oidc(leave: Leave, come_back: Callable[[str], Any]) -> Callable[..., Any]:
-    """The whole way: to the provider and back; the last answer of the console."""
+def sign_in_with_oidc(
+    begin_sign_in: BeginSignIn, open_callback: Callable[[str], Any]
+) -> Callable[..., Any]:
+    """Signs in with the OpenID Connect provider; returns the response to the callback."""
 
-    async def way(**form: str) -> httpx2.Response:
-        url, _ = await leave(**form)
-        async with httpx2.AsyncClient() as outside:
-            away = await outside.get(url)
-        assert away.status_code == 302, away.text
-        return await come_back(away.headers["location"])
+    async def sign_in(**form: str) -> httpx2.Response:
+        url, _ = await begin_sign_in(**form)
+        async with httpx2.AsyncClient() as client:
+            redirect = await client.get(url)
+        assert redirect.status_code == 302, redirect.text
+        return await open_callback(redirect.headers["location"])
 
-    return way
+    return sign_in
 
 
 @pytest.fixture
-def through_github(leave: Leave, come_back: Callable[[str], Any]) -> Callable[..., Any]:
-    """The whole way through GitHub; the person has agreed there."""
+def sign_in_with_github(
+    begin_sign_in: BeginSignIn, open_callback: Callable[[str], Any]
+) -> Callable[..., Any]:
+    """Signs in with GitHub; returns the response to the callback."""
 
-    async def way(code: str = "good") -> httpx2.Response:
-        _, asked = await leave()
-        back = f"{asked['redirect_uri']}&{urlencode({'code': code, 'state': asked['state']})}"
-        return await come_back(back)
+    async def sign_in(code: str = "good") -> httpx2.Response:
+        _, query = await begin_sign_in()
+        callback = f"{query['redirect_uri']}&{urlencode({'code': code, 'state': query['state']})}"
+        return await open_callback(callback)
 
-    return way
+    return sign_in
 
 
 @pytest.fixture
 def cookie_of() -> Callable[[httpx2.Response, str], str]:
-    """One of the cookies that an answer sets, as it is sent."""
+    """Returns a `Set-Cookie` header of a response by the name of the cookie."""
 
-    def found(answer: httpx2.Response, name: str) -> str:
+    def find(answer: httpx2.Response, name: str) -> str:
         lines = [c for c in answer.headers.get_list("set-cookie") if c.startswith(f"{name}=")]
         assert len(lines) == 1, answer.headers.get_list("set-cookie")
         return lines[0]
 
-    return found
+    return find
 
 
 @pytest.fixture
 def signed_in(
     cases: UseCases, cookie_of: Callable[[httpx2.Response, str], str]
 ) -> Callable[[httpx2.Response], Awaitable[User]]:
-    """The person whom an answer lets in."""
+    """Returns the user of the session cookie of a response."""
 
-    async def person(answer: httpx2.Response) -> User:
+    async def session_user(answer: httpx2.Response) -> User:
         assert answer.status_code == 302, answer.headers
         token = cookie_of(answer, "token").split(";")[0].partition("=")[2]
         return await cases.sessions.user(token)
 
-    return person
+    return session_user
 
 
 @pytest.fixture
-def refusal(
+def error_message(
     cookie_of: Callable[[httpx2.Response, str], str],
 ) -> Callable[[httpx2.Response], str]:
-    """Why an answer lets nobody in."""
+    """Returns the error message of a response that does not sign in."""
 
-    def told(answer: httpx2.Response) -> str:
+    def message_of(answer: httpx2.Response) -> str:
         assert answer.status_code == 303, answer.headers
         assert not [c for c in answer.headers.get_list("set-cookie") if c.startswith("token=")]
         return cookie_of(answer, "error").split(";")[0].partition("=")[2].strip('"')
 
-    return told
+    return message_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in through another site with a real browser, which has its own ideas about cookies."""
+"""Single sign-on in a real browser, with its rules for cookies and redirects."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,33 +12,37 @@ from servers.browser import chromium
 
 pytestmark = pytest.mark.browser
 
-Way = Callable[..., Any]
+Fixture = Callable[..., Any]
 
 
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
-    """A page that tolerates no complaint about policies."""
-    complaints: list[str] = []
+    """A page; the test fails if it violates the Content Security Policy."""
+    violations: list[str] = []
     async with chromium() as browser:
         page = await browser.new_page()
         page.set_default_timeout(10_000)
         page.on(
             "console",
-            lambda said: complaints.append(said.text) if "Content Security" in said.text else None,
+            lambda message: (
+                violations.append(message.text) if "Content Security" in message.text else None
+            ),
         )
         yield page
-    assert complaints == []
+    assert violations == []
 
 
 @pytest.fixture
-async def elsewhere(oidc: Any, site: str, trust: Way, by_oidc: Way) -> None:
-    """The provider is another site for the browser: another name, not only another port."""
+async def provider_on_another_site(
+    oidc: Any, site: str, configure_sso: Fixture, oidc_config: Fixture
+) -> None:
+    """The provider has another host name than the console, so it is another site."""
     oidc.issuer = oidc.issuer.replace("127.0.0.1", "localhost")
-    await trust(by_oidc(redirect_uri=f"{site}/auth/callback"))
+    await configure_sso(oidc_config(redirect_uri=f"{site}/auth/callback"))
 
 
-@pytest.mark.usefixtures("elsewhere")
-async def test_a_deep_link_leads_through_the_provider_and_back(page: Page, site: str) -> None:
+@pytest.mark.usefixtures("provider_on_another_site")
+async def test_a_deep_link_is_opened_after_the_sign_in(page: Page, site: str) -> None:
     await page.goto(f"{site}/deployments?status=2")
     await page.get_by_role("textbox", name="Project").fill("shop")
     await page.get_by_role("button", name="Use single sign-on").click()
@@ -47,15 +51,15 @@ async def test_a_deep_link_leads_through_the_provider_and_back(page: Page, site:
     await expect(page.get_by_text("Editor in shop")).to_be_visible()
 
 
-@pytest.mark.usefixtures("elsewhere")
-async def test_the_button_of_the_provider_is_enough(page: Page, site: str) -> None:
+@pytest.mark.usefixtures("provider_on_another_site")
+async def test_the_button_of_the_provider_signs_in(page: Page, site: str) -> None:
     await page.goto(f"{site}/login?project=shop")
     await page.get_by_role("button", name="Sign in with localhost").click()
     await expect(page.get_by_label("Account of olga")).to_be_visible()
 
 
-@pytest.mark.usefixtures("elsewhere")
-async def test_a_refusal_is_read_on_the_page(page: Page, site: str, oidc: Any) -> None:
+@pytest.mark.usefixtures("provider_on_another_site")
+async def test_the_page_shows_why_a_sign_in_was_rejected(page: Page, site: str, oidc: Any) -> None:
     oidc.claims = {"name": "stray"}
     await page.goto(f"{site}/login?project=shop")
     await page.get_by_role("button", name="Sign in with localhost").click()
@@ -65,8 +69,8 @@ async def test_a_refusal_is_read_on_the_page(page: Page, site: str, oidc: Any) -
     await expect(alert).to_have_count(0)
 
 
-@pytest.mark.usefixtures("elsewhere")
-async def test_somebody_changes_the_project_by_its_name_in_the_header(
+@pytest.mark.usefixtures("provider_on_another_site")
+async def test_a_user_switches_the_project_in_the_header(
     page: Page, site: str, static_admin: StaticAdmin
 ) -> None:
     await page.goto(f"{site}/login?project=declared")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sign-in with GitHub: roles follow the teams of a person."""
+"""Sign-in with GitHub: roles follow from the teams of the user."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,9 +10,9 @@ from pipecd.controlplane.auth.sso.github import base_urls
 from pipecd.controlplane.auth.subject import User
 from pipecd.proto.model import project_pb2 as pb
 
-Way = Callable[..., Any]
+Fixture = Callable[..., Any]
 SignedIn = Callable[[Any], Awaitable[User]]
-Refusal = Callable[[Any], str]
+ErrorMessage = Callable[[Any], str]
 
 GROUPS = [
     pb.ProjectUserGroup(sso_group="org/ops", role="Admin"),
@@ -34,28 +34,28 @@ CHEF = pb.ProjectRBACRole(
     [
         pytest.param(["org/devs", "org/ops"], ("chef", "Admin"), id="several teams, in order"),
         pytest.param(["other/x", "org/ops", "org/ops"], ("Admin",), id="a team among others"),
-        pytest.param(["org/legacy"], ("Editor",), id="a team of the old configuration"),
+        pytest.param(["org/legacy"], ("Editor",), id="a team of the legacy configuration"),
         pytest.param([f"org/t{n}" for n in range(250)] + ["org/ops"], ("Admin",), id="many teams"),
     ],
 )
-async def test_somebody_comes_in_with_the_roles_of(
+async def test_a_user_gets_the_roles_of(
     *,
     github: Any,
-    trust: Way,
-    by_github: Way,
-    through_github: Way,
+    configure_sso: Fixture,
+    github_config: Fixture,
+    sign_in_with_github: Fixture,
     signed_in: SignedIn,
     teams: list[str],
     roles: tuple[str, ...],
 ) -> None:
-    await trust(
-        by_github(),
+    await configure_sso(
+        github_config(),
         user_groups=GROUPS,
         rbac_roles=[CHEF],
         rbac=pb.ProjectRBACConfig(editor="org/legacy"),
     )
     github.teams = teams
-    answer = await through_github()
+    answer = await sign_in_with_github()
     assert answer.headers["location"] == "/"
     assert await signed_in(answer) == User("shop", "octo", roles, "https://avatars.example/octo")
 
@@ -64,37 +64,39 @@ async def test_somebody_comes_in_with_the_roles_of(
     "teams",
     [
         pytest.param([], id="no team"),
-        pytest.param(["org/OPS"], id="a team in other letters"),
+        pytest.param(["org/OPS"], id="a team in another case"),
         pytest.param(["org/gone"], id="a team whose role was deleted"),
     ],
 )
-async def test_without_a_role_somebody_stays_outside_unless_strays_may_look(
+async def test_a_user_without_a_role_is_rejected_unless_strays_are_viewers(
     *,
     github: Any,
-    trust: Way,
-    by_github: Way,
-    through_github: Way,
+    configure_sso: Fixture,
+    github_config: Fixture,
+    sign_in_with_github: Fixture,
     signed_in: SignedIn,
-    refusal: Refusal,
+    error_message: ErrorMessage,
     teams: list[str],
 ) -> None:
-    await trust(by_github(), user_groups=GROUPS)
+    await configure_sso(github_config(), user_groups=GROUPS)
     github.teams = teams
-    told = refusal(await through_github())
-    assert told == (
+    message = error_message(await sign_in_with_github())
+    assert message == (
         "Unable to find user: none of your teams has a role here, "
         "ask an administrator of project shop"
     )
-    await trust(allow_stray_as_viewer=True)
-    assert (await signed_in(await through_github())).roles == ("Viewer",)
+    await configure_sso(allow_stray_as_viewer=True)
+    assert (await signed_in(await sign_in_with_github())).roles == ("Viewer",)
 
 
-async def test_what_github_is_asked(github: Any, trust: Way, by_github: Way, leave: Way) -> None:
-    await trust(by_github(), user_groups=GROUPS)
-    url, asked = await leave()
+async def test_the_authorization_url_of_github(
+    github: Any, configure_sso: Fixture, github_config: Fixture, begin_sign_in: Fixture
+) -> None:
+    await configure_sso(github_config(), user_groups=GROUPS)
+    url, query = await begin_sign_in()
     assert url.startswith(f"{github.url}/login/oauth/authorize?access_type=online&client_id=")
-    assert bytes.fromhex(asked.pop("state"))
-    assert asked == {
+    assert bytes.fromhex(query.pop("state"))
+    assert query == {
         "access_type": "online",
         "client_id": "client",
         "prompt": "consent",
@@ -104,34 +106,47 @@ async def test_what_github_is_asked(github: Any, trust: Way, by_github: Way, lea
     }
 
 
-async def test_a_project_without_groups_lets_nobody_in(
-    trust: Way, by_github: Way, through_github: Way, refusal: Refusal
+async def test_a_project_without_user_groups_rejects_every_user(
+    configure_sso: Fixture,
+    github_config: Fixture,
+    sign_in_with_github: Fixture,
+    error_message: ErrorMessage,
 ) -> None:
-    await trust(by_github())
-    assert refusal(await through_github()) == "Missing User Group configuration"
+    await configure_sso(github_config())
+    assert error_message(await sign_in_with_github()) == "Missing User Group configuration"
 
 
-async def test_a_code_that_github_does_not_know_is_refused(
-    github: Any, trust: Way, by_github: Way, through_github: Way, refusal: Refusal
+async def test_an_unknown_code_is_rejected(
+    github: Any,
+    configure_sso: Fixture,
+    github_config: Fixture,
+    sign_in_with_github: Fixture,
+    error_message: ErrorMessage,
 ) -> None:
-    await trust(by_github(), user_groups=GROUPS)
-    told = refusal(await through_github(code="bad"))
-    assert told.endswith("the provider refused the sign-in: bad_verification_code")
-    assert github.asked == ["https://pipecd.example/auth/callback?project=shop"]
+    await configure_sso(github_config(), user_groups=GROUPS)
+    message = error_message(await sign_in_with_github(code="bad"))
+    assert message.endswith("the provider refused the sign-in: bad_verification_code")
+    assert github.requests == ["https://pipecd.example/auth/callback?project=shop"]
 
 
-async def test_an_answer_without_a_name_is_refused(
-    github: Any, trust: Way, by_github: Way, through_github: Way, refusal: Refusal
+async def test_a_response_without_a_login_is_rejected(
+    github: Any,
+    configure_sso: Fixture,
+    github_config: Fixture,
+    sign_in_with_github: Fixture,
+    error_message: ErrorMessage,
 ) -> None:
-    await trust(by_github(), user_groups=GROUPS)
+    await configure_sso(github_config(), user_groups=GROUPS)
     github.user = {"login": None}
-    assert refusal(await through_github()).endswith("GitHub did not return the user's login")
+    assert error_message(await sign_in_with_github()).endswith(
+        "GitHub did not return the user's login"
+    )
 
 
 @pytest.mark.parametrize(
     ("base_url", "site", "api"),
     [
-        pytest.param("", "https://github.com", "https://api.github.com/", id="nothing"),
+        pytest.param("", "https://github.com", "https://api.github.com/", id="empty"),
         pytest.param(
             "https://ghe.example", "https://ghe.example", "https://ghe.example/api/v3/", id="a host"
         ),
@@ -139,7 +154,7 @@ async def test_an_answer_without_a_name_is_refused(
             "https://ghe.example:8443/api/v3",
             "https://ghe.example:8443",
             "https://ghe.example:8443/api/v3/",
-            id="the address of the API",
+            id="the URL of the API",
         ),
         pytest.param(
             "https://ghe.example/git/",
@@ -151,9 +166,9 @@ async def test_an_answer_without_a_name_is_refused(
             "https://api.ghe.example",
             "https://api.ghe.example",
             "https://api.ghe.example/",
-            id="a host of the API",
+            id="an API host",
         ),
     ],
 )
-def test_where_github_is_found_with(base_url: str, site: str, api: str) -> None:
+def test_the_urls_of_github_with_a_base_url(base_url: str, site: str, api: str) -> None:
     assert base_urls(base_url) == (site, api)
