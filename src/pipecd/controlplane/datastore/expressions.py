@@ -55,44 +55,44 @@ class UpstreamText(String):
     cache_ok = True
 
 
-class Reads(Enum):
-    """What a computed column takes from the document, and what it is when the key is missing."""
+class FieldType(Enum):
+    """The type of a computed column, and its value when the document has no such field."""
 
     TEXT = "text or null"
     TEXT_OR_EMPTY = "text or empty"
     NUMBER = "number or null"
     NUMBER_OR_ZERO = "number or zero"
-    FLAG = "true or false"
+    BOOLEAN = "true or false"
 
 
 class FromDocument(Computed):
     """A column computed from a path of the document."""
 
-    def __init__(self, path: str, reads: Reads, *, stored: bool) -> None:
-        super().__init__(sqlite_expression(path, reads), persisted=stored)
+    def __init__(self, path: str, field_type: FieldType, *, stored: bool) -> None:
+        super().__init__(sqlite_expression(path, field_type), persisted=stored)
         self.path = path
-        self.reads = reads
+        self.field_type = field_type
 
     # SQLAlchemy copies the columns of a table with this method; the inherited one loses the path.
     def _copy(self, **_: Any) -> "FromDocument":
-        return FromDocument(self.path, self.reads, stored=bool(self.persisted))
+        return FromDocument(self.path, self.field_type, stored=bool(self.persisted))
 
 
-def sqlite_expression(path: str, reads: Reads) -> str:
+def sqlite_expression(path: str, field_type: FieldType) -> str:
     value = f"json_extract(Data, '$.{path}')"
-    match reads:
-        case Reads.TEXT | Reads.NUMBER:
+    match field_type:
+        case FieldType.TEXT | FieldType.NUMBER:
             return value
-        case Reads.TEXT_OR_EMPTY:
+        case FieldType.TEXT_OR_EMPTY:
             return f"ifnull({value}, '')"
-        case Reads.NUMBER_OR_ZERO | Reads.FLAG:
+        case FieldType.NUMBER_OR_ZERO | FieldType.BOOLEAN:
             return f"ifnull({value}, 0)"
 
 
 # Virtual columns would be computed again for every index at every write.
 @compiles(FromDocument, "sqlite")
 def _computed_by_sqlite(element: FromDocument, *_: Any, **__: Any) -> str:
-    return f"GENERATED ALWAYS AS ({sqlite_expression(element.path, element.reads)}) STORED"
+    return f"GENERATED ALWAYS AS ({sqlite_expression(element.path, element.field_type)}) STORED"
 
 
 class IsDeleted(FunctionElement[bool]):
@@ -104,7 +104,7 @@ class IsDeleted(FunctionElement[bool]):
 
 @compiles(IsDeleted, "sqlite")
 def _is_deleted_by_sqlite(*_: Any, **__: Any) -> str:
-    return sqlite_expression("deleted", Reads.FLAG)
+    return sqlite_expression("deleted", FieldType.BOOLEAN)
 
 
 class SameText(FunctionElement[Any]):

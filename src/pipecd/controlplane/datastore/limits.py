@@ -17,13 +17,16 @@ from typing import Any
 from google.protobuf.message import Message
 from sqlalchemy import Integer, String, Table
 
-from pipecd.controlplane.datastore.expressions import FromDocument
+from pipecd.controlplane.datastore.expressions import FieldType, FromDocument
 from pipecd.model.errors import UserMistake
 
 # Half of the smallest default of max_allowed_packet among current MySQL and MariaDB servers.
 MAX_BYTES = 8 * 1024 * 1024
 MAX_INTEGER = 2**31 - 1
 MAX_LABEL_LENGTH = 255
+
+# A missing field of these types is null; the others have a default.
+NULLABLE = (FieldType.TEXT, FieldType.NUMBER)
 
 # An escaped backslash does not begin an escape sequence.
 _ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -93,8 +96,7 @@ def _column_limits(table: Table, extra: str) -> tuple[ColumnLimit, ...]:
             ColumnLimit(
                 f"{table.name}.{extra if is_extra else column.name}",
                 attrgetter(extra if is_extra else computed.path),
-                # A missing field is null only in columns without a default value.
-                is_required=not column.nullable and computed.reads.value.endswith("or null"),
+                is_required=not column.nullable and computed.field_type in NULLABLE,
                 max_length=column.type.length or 0 if isinstance(column.type, String) else 0,
                 is_number=isinstance(column.type, Integer),
             )

@@ -28,8 +28,8 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from pipecd.controlplane.datastore.expressions import (
     Document,
     ExactText,
+    FieldType,
     FromDocument,
-    Reads,
     Row,
     UpstreamText,
 )
@@ -48,27 +48,27 @@ ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"
 ROW_ID = LargeBinary(16).with_variant(BINARY(16), "mysql")
 
 
-def _text(name: str, length: int, path: str, reads: Reads = Reads.TEXT) -> Column[str]:
-    computed = FromDocument(path, reads, stored=False)
+def _text(name: str, length: int, path: str, field_type: FieldType = FieldType.TEXT) -> Column[str]:
+    computed = FromDocument(path, field_type, stored=False)
     return Column(name, UpstreamText(length), computed, nullable=False)
 
 
-def _number(name: str, path: str, reads: Reads = Reads.NUMBER_OR_ZERO) -> Column[int]:
-    computed = FromDocument(path, reads, stored=False)
-    return Column(name, Integer, computed, nullable=reads is Reads.NUMBER)
+def _number(name: str, path: str, field_type: FieldType = FieldType.NUMBER_OR_ZERO) -> Column[int]:
+    computed = FromDocument(path, field_type, stored=False)
+    return Column(name, Integer, computed, nullable=field_type is FieldType.NUMBER)
 
 
 def _disabled() -> Column[bool]:
-    computed = FromDocument("disabled", Reads.FLAG, stored=True)
+    computed = FromDocument("disabled", FieldType.BOOLEAN, stored=True)
     return Column("Disabled", Boolean, computed, nullable=False)
 
 
 def _stored_number(name: str, path: str) -> Column[int]:
-    return Column(name, Integer, FromDocument(path, Reads.NUMBER, stored=True), nullable=False)
+    return Column(name, Integer, FromDocument(path, FieldType.NUMBER, stored=True), nullable=False)
 
 
 def _project_id() -> Column[str]:
-    computed = FromDocument("project_id", Reads.TEXT, stored=True)
+    computed = FromDocument("project_id", FieldType.TEXT, stored=True)
     return Column("ProjectId", UpstreamText(50), computed, nullable=False)
 
 
@@ -77,7 +77,7 @@ def _documents(name: str, *columns: Column[Any]) -> Table:
         name,
         METADATA,
         Column("Id", ROW_ID, primary_key=True),
-        Column("Extra", UpstreamText(100), FromDocument("_extra", Reads.TEXT, stored=True)),
+        Column("Extra", UpstreamText(100), FromDocument("_extra", FieldType.TEXT, stored=True)),
         _stored_number("CreatedAt", "created_at"),
         _stored_number("UpdatedAt", "updated_at"),
         *columns,
@@ -108,9 +108,9 @@ DEPLOYMENT = _documents(
     _number("Kind", "kind"),
     _number("Status", "status"),
     _text("PipedId", 36, "piped_id"),
-    _number("CompletedAt", "completed_at", Reads.NUMBER),
-    _text("DeploymentChainId", 36, "deployment_chain_id", Reads.TEXT_OR_EMPTY),
-    _text("DeploymentTraceCommitHash", 40, "deployment_trace_commit_hash", Reads.TEXT_OR_EMPTY),
+    _number("CompletedAt", "completed_at", FieldType.NUMBER),
+    _text("DeploymentChainId", 36, "deployment_chain_id", FieldType.TEXT_OR_EMPTY),
+    _text("DeploymentTraceCommitHash", 40, "deployment_trace_commit_hash", FieldType.TEXT_OR_EMPTY),
 )
 PIPED = _documents("Piped", _project_id(), _disabled())
 API_KEY = _documents("APIKey", _project_id(), _disabled())
@@ -125,7 +125,7 @@ DEPLOYMENT_CHAIN = _documents("DeploymentChain", _project_id(), _number("Status"
 DEPLOYMENT_TRACE = _documents(
     "DeploymentTrace",
     _project_id(),
-    _text("CommitHash", 40, "commit_hash", Reads.TEXT_OR_EMPTY),
+    _text("CommitHash", 40, "commit_hash", FieldType.TEXT_OR_EMPTY),
 )
 
 

@@ -18,9 +18,9 @@ from sqlalchemy.ext.compiler import compiles
 from pipecd.controlplane.datastore.expressions import (
     AnySelect,
     ExactText,
+    FieldType,
     FromDocument,
     IsDeleted,
-    Reads,
     SameDocument,
     SameText,
 )
@@ -43,17 +43,17 @@ def mysql_dialect(*, is_mariadb: bool = False) -> MySQLDialect:
     return MySQLDialect(paramstyle="format", is_mariadb=is_mariadb)
 
 
-def mysql_expression(path: str, reads: Reads, *, is_mariadb: bool = False) -> str:
+def mysql_expression(path: str, field_type: FieldType, *, is_mariadb: bool = False) -> str:
     # MariaDB does not support the operator ->>.
     value = f"json_unquote(json_extract(Data, '$.{path}'))" if is_mariadb else f'data->>"$.{path}"'
-    match reads:
-        case Reads.TEXT | Reads.NUMBER:
+    match field_type:
+        case FieldType.TEXT | FieldType.NUMBER:
             return value
-        case Reads.TEXT_OR_EMPTY:
+        case FieldType.TEXT_OR_EMPTY:
             return f'IFNULL({value}, "")'
-        case Reads.NUMBER_OR_ZERO:
+        case FieldType.NUMBER_OR_ZERO:
             return f"IFNULL({value}, 0)"
-        case Reads.FLAG:
+        case FieldType.BOOLEAN:
             return f"IF({value} = 'true', True, False)"
 
 
@@ -66,13 +66,13 @@ def _exact_text(element: ExactText, compiler: Any, **__: Any) -> str:
 @compiles(FromDocument, "mysql")
 def _computed_column(element: FromDocument, compiler: Any, **__: Any) -> str:
     is_mariadb: bool = compiler.dialect.is_mariadb
-    value = mysql_expression(element.path, element.reads, is_mariadb=is_mariadb)
+    value = mysql_expression(element.path, element.field_type, is_mariadb=is_mariadb)
     return f"GENERATED ALWAYS AS ({value}) {'STORED' if element.persisted else 'VIRTUAL'}"
 
 
 @compiles(IsDeleted, "mysql")
 def _is_deleted(_: IsDeleted, compiler: Any, **__: Any) -> str:
-    return mysql_expression("deleted", Reads.FLAG, is_mariadb=compiler.dialect.is_mariadb)
+    return mysql_expression("deleted", FieldType.BOOLEAN, is_mariadb=compiler.dialect.is_mariadb)
 
 
 # Collations of MySQL ignore case and accents; the first comparison is the one that uses an index.

@@ -36,9 +36,9 @@ from pipecd.controlplane.datastore.expressions import (
     NO_VALUES,
     AnySelect,
     ExactText,
+    FieldType,
     FromDocument,
     IsDeleted,
-    Reads,
     Row,
     SameDocument,
     UpstreamText,
@@ -425,30 +425,30 @@ def _text_column(element: ExactText | UpstreamText, *_: Any, **__: Any) -> str:
     return f'VARCHAR({element.length}) COLLATE "C"'
 
 
-def postgresql_expression(path: str, reads: Reads) -> str:
+def postgresql_expression(path: str, field_type: FieldType) -> str:
     value = f"\"Data\"#>>'{{{path.replace('.', ',')}}}'"
-    match reads:
-        case Reads.TEXT:
+    match field_type:
+        case FieldType.TEXT:
             return value
-        case Reads.TEXT_OR_EMPTY:
+        case FieldType.TEXT_OR_EMPTY:
             return f"coalesce({value}, '')"
-        case Reads.NUMBER:
+        case FieldType.NUMBER:
             return f"({value})::bigint"
-        case Reads.NUMBER_OR_ZERO:
+        case FieldType.NUMBER_OR_ZERO:
             return f"coalesce(({value})::bigint, 0)"
-        case Reads.FLAG:
+        case FieldType.BOOLEAN:
             return f"coalesce(({value})::boolean, false)"
 
 
 # PostgreSQL before 18 has stored computed columns only.
 @compiles(FromDocument, "postgresql")
 def _computed_column(element: FromDocument, *_: Any, **__: Any) -> str:
-    return f"GENERATED ALWAYS AS ({postgresql_expression(element.path, element.reads)}) STORED"
+    return f"GENERATED ALWAYS AS ({postgresql_expression(element.path, element.field_type)}) STORED"
 
 
 @compiles(IsDeleted, "postgresql")
 def _is_deleted(*_: Any, **__: Any) -> str:
-    return postgresql_expression("deleted", Reads.FLAG)
+    return postgresql_expression("deleted", FieldType.BOOLEAN)
 
 
 @compiles(SameDocument, "postgresql")
