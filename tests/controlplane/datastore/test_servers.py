@@ -249,7 +249,7 @@ async def test_confirmed_writes_survive_a_killed_server(
                 enough.set()
 
     async with open_stores() as stores:
-        writers = [asyncio.create_trun(write(stores)) for _ in range(8)]
+        writers = [asyncio.create_task(write(stores)) for _ in range(8)]
         await enough.wait()
         await asyncio.to_thread(server.stop)
         results = await asyncio.gather(*writers, return_exceptions=True)
