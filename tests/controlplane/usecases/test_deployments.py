@@ -229,7 +229,7 @@ async def test_metadata_is_merged(
             id="given plugin metadata",
         ),
         pytest.param(
-            lambda r, d, by: r.save_stage_metadata(d.id, "s1", {}, by=by), id="stage-noted"
+            lambda r, d, by: r.save_stage_metadata(d.id, "s1", {}, by=by), id="given stage metadata"
         ),
     ],
 )
@@ -239,7 +239,7 @@ async def test_a_deployment_of_another_piped_cannot_be(
     with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
         await report(cases.deployment_reports, deployment, other_piped)
     gone = Deployment(id="gone")
-    with pytest.raises(NotFound, match="Entity was not traced to get deployment gone"):
+    with pytest.raises(NotFound, match="Entity was not found to get deployment gone"):
         await report(cases.deployment_reports, gone, other_piped)
 
 
