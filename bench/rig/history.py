@@ -13,7 +13,7 @@ from sqlalchemy import Table, insert
 
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
-from pipecd.controlplane.datastore.expressions import Values, given
+from pipecd.controlplane.datastore.expressions import Values, param
 from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT
 from pipecd.model.deployment import DeploymentStatus
@@ -72,7 +72,7 @@ def _add(
 ) -> None:
     if not part:
         return
-    add = insert(table).values(Id=given("id"), Data=given("data"))
+    add = insert(table).values(Id=param("id"), Data=param("data"))
     writing.execute_many(add, [{"id": row_id(id), "data": text} for id, text, _ in part])
     labels: list[Values] = []
     for id, _, of in part:
