@@ -213,6 +213,13 @@ class TestAsynchronousConnections:
         assert await database.lookup(mode) == [("auto",)]
         assert await database.read(lambda t: t.query(mode)) == [("force_custom_plan",)]
 
+    async def test_every_session_has_timeouts(self, database: Database) -> None:
+        names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        timeouts = select(*(func.current_setting(name) for name in names))
+        expected = [("30s", "5s", "1min")]
+        assert await database.lookup(timeouts) == expected
+        assert await database.read(lambda t: t.query(timeouts)) == expected
+
     async def test_an_invalid_statement_does_not_affect_later_ones(
         self, database: Database
     ) -> None:

@@ -65,7 +65,7 @@ DEFAULTS = {
 }
 SESSION = (
     "SET lock_timeout = '5s'",
-    f"SET server.statement_timeout = '{SILENCE_SECONDS}s'",
+    f"SET statement_timeout = '{SILENCE_SECONDS}s'",
     # A process that hangs in a transaction must not keep its locks.
     "SET idle_in_transaction_session_timeout = '60s'",
     # The best plan of a list depends on how rare the filtered values are.
@@ -386,7 +386,7 @@ def prepare(conninfo: str) -> None:
                 hint="create it with ENCODING 'UTF8' TEMPLATE template0",
             )
         # Another process may hold the lock while it creates large indexes.
-        transaction.run_sql("SET lock_timeout = 0", "SET server.statement_timeout = 0", "BEGIN")
+        transaction.run_sql("SET lock_timeout = 0", "SET statement_timeout = 0", "BEGIN")
         transaction.query_sql("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
         existing = ExistingTables.of(transaction.query_sql(COLUMNS), transaction.query_sql(INDEXES))
         transaction.run_sql(*missing_definitions(existing, DIALECT))
