@@ -222,6 +222,28 @@ def deployment_request() -> pb.GetDeploymentRequest:
         ),
         pytest.param(
             lambda api: api.report_application_deploying_status(state_report()),
+            grpc.StatusCode.INTERNAL,
+            10,
+            id="a deploying flag that the server cannot store blocks no deployment",
+        ),
+        pytest.param(
+            lambda api: api.report_application_most_recent_deployment(
+                pb.ReportApplicationMostRecentDeploymentRequest(application_id="x")
+            ),
+            grpc.StatusCode.INTERNAL,
+            10,
+            id="a reference that the server cannot store blocks no trigger",
+        ),
+        pytest.param(
+            lambda api: api.save_deployment_shared_metadata(
+                pb.SaveDeploymentSharedMetadataRequest(deployment_id="d")
+            ),
+            grpc.StatusCode.INTERNAL,
+            10,
+            id="a reason for waiting that the server cannot store blocks no deployment",
+        ),
+        pytest.param(
+            lambda api: api.report_application_deploying_status(state_report()),
             grpc.StatusCode.PERMISSION_DENIED,
             1,
             id="a refusal is final",
@@ -256,6 +278,13 @@ async def test_a_call_is_given_up_after_so_many_attempts(
         ),
         pytest.param(
             lambda api: api.report_application_deploying_status(state_report()),
+            grpc.StatusCode.UNAVAILABLE,
+            id="a report about an application outlasts an outage",
+        ),
+        pytest.param(
+            lambda api: api.report_deployment_status_changed(
+                pb.ReportDeploymentStatusChangedRequest(deployment_id="d")
+            ),
             grpc.StatusCode.INTERNAL,
             id="a report about a deployment outlasts errors of the server",
         ),

@@ -128,21 +128,21 @@ class ControlPlaneClient:
         self.report_command_handled = rpc(stub.ReportCommandHandled, UNTIL_AVAILABLE)
         self.report_event_statuses = rpc(stub.ReportEventStatuses, UNTIL_AVAILABLE)
         self.create_deployment_chain = rpc(stub.CreateDeploymentChain, UNTIL_AVAILABLE)
-        # Without these, piped and the control plane would disagree about a deployment.
         self.report_application_deploying_status = rpc(
-            stub.ReportApplicationDeployingStatus, UNTIL_IT_WORKS
+            stub.ReportApplicationDeployingStatus, UNTIL_AVAILABLE
         )
         self.report_application_most_recent_deployment = rpc(
-            stub.ReportApplicationMostRecentDeployment, UNTIL_IT_WORKS
+            stub.ReportApplicationMostRecentDeployment, UNTIL_AVAILABLE
         )
+        self.save_deployment_shared_metadata = rpc(
+            stub.SaveDeploymentSharedMetadata, UNTIL_AVAILABLE
+        )
+        # Without these, piped and the control plane would disagree about a deployment.
         self.report_deployment_planned = rpc(stub.ReportDeploymentPlanned, UNTIL_IT_WORKS)
         self.report_deployment_status_changed = rpc(
             stub.ReportDeploymentStatusChanged, UNTIL_IT_WORKS
         )
         self.report_deployment_completed = rpc(stub.ReportDeploymentCompleted, UNTIL_IT_WORKS)
-        self.save_deployment_shared_metadata = rpc(
-            stub.SaveDeploymentSharedMetadata, UNTIL_IT_WORKS
-        )
         # What is left of the log of a stage that has ended.
         self.report_final_stage_logs = rpc(stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS)
         self.report_stage_status_changed = rpc(stub.ReportStageStatusChanged, UNTIL_IT_WORKS)

@@ -10,7 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import utc_now
@@ -54,6 +57,42 @@ async def test_the_reason_names_a_missing_directory(open_stand: OpenStand) -> No
         done = await stand.finished(await stand.trigger(stand.origin.git("rev-parse", "HEAD")))
         assert status(done) == "FAILURE"
         assert "application config file cart/app.pipecd.yaml was not found" in done.status_reason
+
+
+async def test_a_deployment_completes_although_its_application_cannot_be_updated(
+    open_stand: OpenStand,
+) -> None:
+    async with open_stand() as stand:
+        refused = "ReportApplicationMostRecentDeployment"
+        stand.plane.gate.refusals[refused] = grpc.StatusCode.INTERNAL
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            async with stand.piped() as deployer:
+                deployer.context.api._chance = lambda: 0.00001
+                done = await stand.finished(await stand.trigger(stand.push(ACT)))
+        assert status(done) == "SUCCESS"
+        assert stand.plane.gate.count(refused) == 10
+        (failed,) = [entry for entry in logs if "report given up" in entry["event"]]
+        assert failed["report"] == "most recent successful deployment"
+        assert failed["application"] == stand.application.id
+        assert failed["application_name"] == "cart"
+        assert "INTERNAL" in failed["error"]
+
+
+async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(open_stand: OpenStand) -> None:
+    async with open_stand() as stand:
+        await stand.plane.cases.application_reports.report_deploying(
+            stand.application.id, True, by=stand.plane.piped.caller
+        )
+        refused = "ReportApplicationDeployingStatus"
+        stand.plane.gate.refusals[refused] = grpc.StatusCode.NOT_FOUND
+        with capture_logs() as logs:
+            async with stand.piped():
+                await stand.plane.gate.refused.wait_for(refused)
+                stand.plane.gate.open()
+                done = await stand.finished(await stand.trigger(stand.push(ACT)))
+        assert status(done) == "SUCCESS"
+        (failed,) = [entry for entry in logs if "deploying flag" in entry["event"]]
+        assert (failed["application"], failed["application_name"]) == (stand.application.id, "cart")
 
 
 @pytest.mark.parametrize("piped", ["goes on", "is started again"])

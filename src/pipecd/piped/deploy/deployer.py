@@ -136,9 +136,18 @@ class Deployer:
         await deployments.refresh()
         for application in applications:
             if application.deploying and not deployments.not_completed_of(application.id):
-                await self.context.api.report_application_deploying_status(
-                    ReportApplicationDeployingStatusRequest(application_id=application.id)
-                )
+                try:
+                    await self.context.api.report_application_deploying_status(
+                        ReportApplicationDeployingStatusRequest(application_id=application.id)
+                    )
+                except PipecdError as e:
+                    # The next deployment of the application clears it.
+                    log.warning(
+                        "deploying flag not cleared",
+                        application=application.id,
+                        application_name=application.name,
+                        error=str(e),
+                    )
 
 
 @dataclass(kw_only=True)

@@ -2,9 +2,8 @@
 """Reports the progress of a deployment to the control plane, and notifies about it.
 
 Every report changes the local copy of the deployment first, then queues the notification, then
-calls the control plane; the client retries until it accepts the report. A piped that is killed in
-between makes the same report again after its restart; the key of the notification prevents a second
-one.
+calls the control plane; the client retries. A piped that is killed in between makes the same report
+again after its restart; the key of the notification prevents a second one.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +19,7 @@ from pipecd.model.deployment import (
     began_at,
     may_become,
 )
-from pipecd.model.errors import PipecdError
+from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.journal import StageEntry
 from pipecd.piped.notify.deployment_events import deployment_event, stage_events
@@ -98,7 +97,7 @@ class DeploymentReports:
             deployment_id=own.id, metadata=shared
         )
         save = partial(self._api.save_deployment_shared_metadata, request)
-        await self._best_effort(save, what="waiting")
+        await self._best_effort(save, report="reason for waiting")
 
     async def started(self) -> None:
         """Reports that the deployment runs; a restarted piped reports it again."""
@@ -150,7 +149,7 @@ class DeploymentReports:
         """Sends the last lines of a stage log, which closes it."""
         for checkpoint in rest:
             send = partial(self._api.report_final_stage_logs, checkpoint)
-            await self._best_effort(send, what="stage log")
+            await self._best_effort(send, report="end of a stage log")
 
     async def completed(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
         """Reports that the deployment completed; `by` is the user who cancelled it.
@@ -159,8 +158,10 @@ class DeploymentReports:
         its restart, and reports the rest again.
         """
         if status is DeploymentStatus.SUCCESS:
-            await self._best_effort(self._most_recent_success, what="last success")
-        await self._best_effort(lambda: self.deploying(False), what="deploying")
+            await self._best_effort(
+                self._most_recent_success, report="most recent successful deployment"
+            )
+        await self._best_effort(lambda: self.deploying(False), report="deploying flag")
         await self.deployment_completed(status, reason, by=by)
 
     async def deployment_completed(
@@ -222,12 +223,16 @@ class DeploymentReports:
         )
         await self._api.report_application_most_recent_deployment(request)
 
-    async def _best_effort(self, report: Callable[[], Awaitable[object]], *, what: str) -> None:
-        """Makes a report whose rejection does not stop the deployment."""
+    async def _best_effort(self, send: Callable[[], Awaitable[object]], *, report: str) -> None:
+        """Makes a report without which the deployment continues."""
         try:
-            await report()
+            await send()
+        except Unavailable as e:
+            log.warning(
+                "report given up, the control plane cannot handle it", report=report, error=str(e)
+            )
         except PipecdError as e:
-            log.warning("control plane rejected a report", what=what, error=str(e))
+            log.warning("control plane rejected a report", report=report, error=str(e))
 
     def _set_status(self, status: DeploymentStatus, reason: str) -> None:
         own = self._deployment

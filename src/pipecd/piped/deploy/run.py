@@ -56,7 +56,11 @@ async def run_deployment(
     context: DeploymentContext, listed: Deployment, stop: asyncio.Future[Stop]
 ) -> Deferral | None:
     """Runs a deployment until it is completed; returns a deferral if it has to wait."""
-    with bound_contextvars(deployment=listed.id, application=listed.application_id):
+    with bound_contextvars(
+        deployment=listed.id,
+        application=listed.application_id,
+        application_name=listed.application_name,
+    ):
         try:
             deployment = await context.load(listed.id)
             if not DeploymentStatus(deployment.status).is_completed:
