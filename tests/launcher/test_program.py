@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `launcher`: what it tells, and that it takes its piped with it when it ends."""
+"""The program `launcher`: its status page, and that its piped ends with it."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ from servers.server import free_port, is_running
 
 @dataclass
 class Launched:
-    """A launcher that runs, its admin port, and what its piped wrote down."""
+    """A running launcher, its admin port, and the file to which its piped writes its arguments."""
 
     process: asyncio.subprocess.Process
     port: int
@@ -80,13 +80,15 @@ def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
     return launched
 
 
-async def test_it_tells_what_runs_and_hands_on_what_is_not_meant_for_it(launch: Any) -> None:
+async def test_status_names_the_running_version_and_other_flags_are_passed_to_piped(
+    launch: Any,
+) -> None:
     async with launch() as running:
-        told = await running.status()
+        status = await running.status()
         words = running.trace.read_text().split()[1:]
         running.process.terminate()
         assert await running.ends() == 0
-    assert (told["wanted"], told["running"], told["trouble"]) == ("v1", "v1", "")
+    assert (status["desired"], status["running"], status["error"]) == ("v1", "v1", "")
     assert [word.partition("=")[0] for word in words] == [
         "run", "--config-file", "--launcher-version", "--insecure", "--tools-dir", "tools",
     ]  # fmt: skip
@@ -102,11 +104,11 @@ async def test_its_piped_never_outlives_it(launch: Any, how: signal.Signals) -> 
         await until(lambda: not is_running(piped))
 
 
-async def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
+async def test_a_configuration_error_is_printed_on_one_line(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         OUR_LAUNCHER, "launcher", f"--config-file={tmp_path / 'missing.yaml'}", "--piped-release=nowhere",
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, told = await process.communicate()
+    _, stderr = await process.communicate()
     assert process.returncode == 1
-    assert len(told.decode().strip().splitlines()) == 1
+    assert len(stderr.decode().strip().splitlines()) == 1

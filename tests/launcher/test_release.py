@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of piped come from a package index or a registry, each to a place of its own."""
+"""Versions of piped from a package index or a registry, each in a directory of its own."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from servers.registry import OciRegistry
 
 
 def wheel(directory: Path, version: str, main: str) -> None:
-    """A package of one module, as an index would have it."""
+    """Writes a wheel of one module."""
     name = f"pipecd-{version}"
     files = {
         "pipecd/__init__.py": "",
@@ -35,7 +35,7 @@ def wheel(directory: Path, version: str, main: str) -> None:
 # Installs packages into environments of its own, which takes most of a minute.
 @pytest.mark.long
 @pytest.mark.slow
-async def test_versions_of_a_package_are_installed_beside_one_another(
+async def test_each_version_of_a_package_is_installed_into_its_own_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -44,15 +44,15 @@ async def test_versions_of_a_package_are_installed_beside_one_another(
     releases = open_releases("pip:pipecd", tmp_path / "home")
     program = await releases.program("v7.1.0", is_v0=False)
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
-    told, _ = await process.communicate()
-    assert told.decode().split() == ["seven", "piped"]
+    output, _ = await process.communicate()
+    assert output.decode().split() == ["seven", "piped"]
     with pytest.raises(PipecdError, match=r"piped v7\.2\.0 cannot be installed: .*7\.2\.0"):
         await releases.program("v7.2.0", is_v0=False)
     assert [p.name for p in (tmp_path / "home" / "versions").iterdir()] == ["v7.1.0"]
     assert await releases.program(build_version(), is_v0=False) == (
         sys.executable, "-m", "pipecd", "piped",
     )  # fmt: skip
-    await releases.keep({build_version()})
+    await releases.remove_except({build_version()})
     assert list((tmp_path / "home" / "versions").iterdir()) == []
 
 
@@ -63,14 +63,14 @@ async def test_a_version_comes_from_a_registry(registry: OciRegistry, tmp_path: 
         files = [(Platform(*host_platform()), tmp_path / "piped")]
         await opened.push(files, layer_type=LAYER_TYPE, artifact_type="application/x")
     releases = open_releases(f"oci://{registry.host}/team/piped:{{version}}", tmp_path / "home")
-    path, word = await releases.program("v7", is_v0=True)
+    path, command = await releases.program("v7", is_v0=True)
     assert b"# seven" in await asyncio.to_thread(Path(path).read_bytes)
-    assert word == "piped"
+    assert command == "piped"
     with pytest.raises(PipecdError, match="piped v8"):
         await releases.program("v8", is_v0=True)
 
 
-@pytest.mark.parametrize("place", ["", "pip:", "https://example.com/piped", "http://a/{version}"])
-def test_a_place_without_releases_is_refused(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["", "pip:", "https://example.com/piped", "http://a/{version}"])
+def test_an_invalid_release_source_is_rejected(source: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="names no releases"):
-        open_releases(place, tmp_path)
+        open_releases(source, tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher loads the configuration from where its flags say."""
+"""The launcher loads the configuration from the source that its flags name."""
 
 import base64
 from pathlib import Path
@@ -28,7 +28,7 @@ async def loaded(tmp_path: Path, *flags: str) -> bytes:
         return await load()
 
 
-async def test_a_file_counts_before_everything_else(tmp_path: Path) -> None:
+async def test_a_file_takes_precedence(tmp_path: Path) -> None:
     (tmp_path / "piped.yaml").write_bytes(b"from the file")
     file = f"--config-file={tmp_path / 'piped.yaml'}"
     data = f"--config-data={ENCODED}"
@@ -36,7 +36,9 @@ async def test_a_file_counts_before_everything_else(tmp_path: Path) -> None:
     assert await loaded(tmp_path, "--config-from-gcp-secret", data) == CONFIG
 
 
-async def test_the_clouds_are_asked(tmp_path: Path, aws: Any, google: Any) -> None:
+async def test_a_configuration_in_the_secret_stores_of_clouds(
+    tmp_path: Path, aws: Any, google: Any
+) -> None:
     name = f"piped-{uuid4().hex}"
     secrets, parameters = boto3.client("secretsmanager"), boto3.client("ssm")
     secrets.create_secret(Name=name, SecretString=ENCODED)
@@ -51,9 +53,9 @@ async def test_the_clouds_are_asked(tmp_path: Path, aws: Any, google: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "error"),
     [
-        pytest.param([], r"either \[config-file, config-data, config-from-gcp-secret, .*, config-from-git-repo\] must be set", id="nothing"),
+        pytest.param([], r"either \[config-file, config-data, config-from-gcp-secret, .*, config-from-git-repo\] must be set", id="no source"),
         pytest.param(["--config-from-gcp-secret"], "gcp-secret-id must be set", id="no secret of Google"),
         pytest.param(["--config-from-aws-secret"], "aws-secret-id must be set", id="no secret of AWS"),
         pytest.param(["--config-from-aws-ssm-parameter-store"], "aws-ssm-parameter must be set", id="no parameter"),
@@ -62,8 +64,8 @@ async def test_the_clouds_are_asked(tmp_path: Path, aws: Any, google: Any) -> No
         pytest.param(["--config-from-git-repo", "--git-repo-url=u", "--git-branch=b"], "git-piped-config-file must be set", id="no file"),
     ],
 )  # fmt: skip
-async def test_what_is_missing_is_told(tmp_path: Path, flags: list[str], told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+async def test_a_missing_flag_is_named(tmp_path: Path, flags: list[str], error: str) -> None:
+    with pytest.raises(UserMistake, match=error):
         await loaded(tmp_path, *flags)
 
 
@@ -71,7 +73,7 @@ FILE = "pipeds/dev.yaml"
 GIT = ("--config-from-git-repo", "--git-branch=main", f"--git-piped-config-file={FILE}")
 
 
-async def test_a_file_in_git_is_followed(tmp_path: Path) -> None:
+async def test_a_commit_to_the_file_in_git_is_loaded(tmp_path: Path) -> None:
     repository = Origin.begin(tmp_path / "repository")
     repository.commit({FILE: "first"})
     flags = given(*GIT, f"--git-repo-url={repository.remote}")
@@ -81,10 +83,10 @@ async def test_a_file_in_git_is_followed(tmp_path: Path) -> None:
         repository.commit({FILE: "second"})
         assert await load() == b"second"
     async with open_source(flags, home=tmp_path / "home") as load:
-        assert await load() == b"second", "the copy in the home is used again"
+        assert await load() == b"second", "the clone of the earlier start is reused"
 
 
-async def test_git_over_ssh_takes_the_key(tmp_path: Path, git_ssh: Any) -> None:
+async def test_git_over_ssh_uses_the_key(tmp_path: Path, git_ssh: Any) -> None:
     repository = Origin.begin(tmp_path / "repository")
     repository.commit({FILE: "over ssh"})
     (tmp_path / "key").write_text(git_ssh.private_key)
@@ -94,7 +96,7 @@ async def test_git_over_ssh_takes_the_key(tmp_path: Path, git_ssh: Any) -> None:
         assert await loaded(tmp_path, *GIT, url, key) == b"over ssh"
 
 
-async def test_a_file_that_is_not_in_git_is_named(tmp_path: Path) -> None:
+async def test_a_missing_file_in_git_is_named(tmp_path: Path) -> None:
     repository = Origin.begin(tmp_path / "repository")
     repository.commit({FILE: "x"})
     flags = (*GIT, "--git-piped-config-file=none.yaml", f"--git-repo-url={repository.remote}")
@@ -103,15 +105,13 @@ async def test_a_file_that_is_not_in_git_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "error"),
     [
         pytest.param(["--git-ssh-key-file=a", "--git-ssh-key-data=YQ=="], "only one of git-ssh-key-file or", id="two keys"),
         pytest.param(["--git-ssh-key-file=/nowhere"], "cannot read /nowhere: No such file", id="no file"),
         pytest.param(["--git-ssh-key-data=?"], "--git-ssh-key-data is not base64", id="no base64"),
     ],
 )  # fmt: skip
-async def test_trouble_with_the_ssh_key_is_told(
-    tmp_path: Path, flags: list[str], told: str
-) -> None:
-    with pytest.raises(UserMistake, match=told):
+async def test_an_invalid_ssh_key_is_rejected(tmp_path: Path, flags: list[str], error: str) -> None:
+    with pytest.raises(UserMistake, match=error):
         await loaded(tmp_path, *GIT, "--git-repo-url=ssh://h/r", *flags)

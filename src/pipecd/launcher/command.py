@@ -4,7 +4,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,47 +21,38 @@ from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.log import configure
 
 
-def _sources(command: Callable[..., None]) -> Callable[..., None]:
-    """The flags that name another place for the configuration than a file."""
-    for add in reversed(
-        (
-            flags.switch("config-from-gcp-secret", "Load it from Google Cloud Secret Manager."),
-            flags.text("gcp-secret-id", "The secret, projects/P/secrets/S[/versions/V]."),
-            flags.switch("config-from-aws-secret", "Load it from AWS Secrets Manager."),
-            flags.text("aws-secret-id", "The name or ARN of the secret."),
-            flags.switch("config-from-aws-ssm-parameter-store", "Load it from AWS SSM."),
-            flags.text("aws-ssm-parameter", "The name of the parameter."),
-            flags.switch("config-from-git-repo", "Load it from a Git repository."),
-            flags.text("git-repo-url", "The repository."),
-            flags.text("git-branch", "The branch."),
-            flags.text("git-piped-config-file", "The file in the repository."),
-            flags.text("git-ssh-key-file", "The private key for the repository."),
-            flags.text("git-ssh-key-data", "The private key for the repository, in base64."),
-        )
-    ):
-        command = add(command)
-    return command
-
-
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @flags.every_command
 @flags.text("config-file", "The configuration file of the piped.")
 @flags.text("config-data", "The configuration of the piped, in base64.")
-@_sources
-@flags.switch("insecure", "Talk plain text to the control plane.")
-@flags.text("cert-file", "The certificate to trust instead of the system's.")
-@flags.text("home-dir", "Where the launcher keeps its files; a cache directory by default.")
+@flags.switch("config-from-gcp-secret", "Load the configuration from Google Cloud Secret Manager.")
+@flags.text("gcp-secret-id", "The secret, projects/P/secrets/S[/versions/V].")
+@flags.switch("config-from-aws-secret", "Load the configuration from AWS Secrets Manager.")
+@flags.text("aws-secret-id", "The name or ARN of the secret.")
+@flags.switch("config-from-aws-ssm-parameter-store", "Load the configuration from AWS SSM.")
+@flags.text("aws-ssm-parameter", "The name of the parameter.")
+@flags.switch("config-from-git-repo", "Load the configuration from a Git repository.")
+@flags.text("git-repo-url", "The repository.")
+@flags.text("git-branch", "The branch.")
+@flags.text("git-piped-config-file", "The file in the repository.")
+@flags.text("git-ssh-key-file", "The private key for the repository.")
+@flags.text("git-ssh-key-data", "The private key for the repository, in base64.")
+@flags.switch("insecure", "Connect to the control plane without TLS.")
+@flags.text("cert-file", "The CA certificate to trust instead of the system's.")
+@flags.text("home-dir", "The directory of the launcher's files; a cache directory by default.")
 @flags.text("default-version", "The version to run when the control plane names none.")
 @flags.text(
     "piped-release",
-    "Where other versions come from: pip:PACKAGE, or an address with {version}, {os}, {arch}.",
+    "The source of other versions: pip:PACKAGE, or a URL with {version}, {os}, {arch}.",
     default="pip:pipecd",
 )
-@flags.number("launcher-admin-port", "Version, health and status; 0 is none.", default=0)
-@flags.duration("check-interval", "How often to look for a change.", default="1m")
+@flags.number(
+    "launcher-admin-port", "The port of version, health and status; 0 turns it off.", default=0
+)
+@flags.duration("check-interval", "How often to check for changes.", default="1m")
 @flags.duration("grace-period", "How long a piped may take to stop.", default="30s")
 def launcher(**given: Any) -> None:
-    """Run a piped and keep it up to date; other flags are handed to the piped."""
+    """Run a piped and keep it up to date; other flags are passed to the piped."""
     configure(given["log_level"], given["log_encoding"], program="launcher")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = Path(given["home_dir"] or cache / "piped-launcher").absolute()
@@ -77,14 +67,14 @@ def launcher(**given: Any) -> None:
 
 
 async def _run(given: dict[str, Any], desired: DesiredVersion, settings: LaunchSettings) -> None:
-    async with AsyncExitStack() as opened:
-        load = await opened.enter_async_context(open_source(given, home=settings.home))
+    async with AsyncExitStack() as stack:
+        load_config = await stack.enter_async_context(open_source(given, home=settings.home))
         releases = open_releases(given["piped_release"], settings.home)
-        keeper = Launcher(load, desired.version, releases, settings)
+        launcher = Launcher(load_config, desired.version, releases, settings)
         if admin_port := given["launcher_admin_port"]:
-            pages = {**standard_pages(None), "/status": Page(keeper.status, "application/json")}
-            await opened.enter_async_context(admin_server(pages, host="", port=admin_port))
-        listener = DesiredVersionWatcher(keeper.identity, desired.changes, keeper.check_soon)
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(listener.run(), name="changes of what is desired")
-            await keeper.run()
+            pages = {**standard_pages(None), "/status": Page(launcher.status, "application/json")}
+            await stack.enter_async_context(admin_server(pages, host="", port=admin_port))
+        watcher = DesiredVersionWatcher(launcher.identity, desired.changes, launcher.check_soon)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watcher.run(), name="desired version")
+            await launcher.run()

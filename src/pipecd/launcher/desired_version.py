@@ -36,10 +36,10 @@ class DesiredVersion:
         async with self._channel(piped) as channel:
             call = PipedServiceStub(channel).GetDesiredVersion
             try:
-                answer = await call(GetDesiredVersionRequest(), timeout=_TIMEOUT_SECONDS)
+                response = await call(GetDesiredVersionRequest(), timeout=_TIMEOUT_SECONDS)
             except grpc.aio.AioRpcError as e:
                 raise from_rpc_error(e) from e
-        return answer.version or self.default or build_version()
+        return response.version or self.default or build_version()
 
     async def changes(self, piped: Identity) -> AsyncGenerator[None]:
         """Yields whenever another version may be desired, until the stream ends or fails.
@@ -69,7 +69,7 @@ _RETRY_SECONDS = 30.0
 
 
 class DesiredVersionWatcher:
-    """Watches for changes of the desired version, so that nobody waits for the next check."""
+    """Requests a check of the launcher as soon as the desired version may have changed."""
 
     def __init__(
         self,

@@ -17,13 +17,13 @@ import structlog
 from pipecd.launcher.identity import Identity, identity_of
 from pipecd.launcher.plan import (
     MAX_TRIAL_FAILURES,
+    LaunchedPiped,
     LaunchHistory,
     LaunchSpec,
-    Running,
-    relaunch_reason,
+    launch_reason,
 )
 from pipecd.launcher.release import Releases
-from pipecd.launcher.source import Load
+from pipecd.launcher.source import LoadConfig
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
 from pipecd.program import die_with_parent
@@ -31,7 +31,7 @@ from pipecd.program.atomic_write import write_atomic, write_private
 
 log = structlog.get_logger()
 
-VersionOf = Callable[[Identity], Awaitable[str]]
+ReadVersion = Callable[[Identity], Awaitable[str]]
 
 _STANDARD_ERROR = 2
 
@@ -48,43 +48,51 @@ class LaunchSettings:
 
 
 @dataclass
-class _Started:
-    """A running piped and the end of its trial; None once the trial is over."""
+class _PipedProcess:
+    """A piped and the end of its trial; None once the trial is over."""
 
-    wanted: LaunchSpec
-    program: die_with_parent.ChildProcess
-    ending: asyncio.Task[int]
+    spec: LaunchSpec
+    process: die_with_parent.ChildProcess
+    exit: asyncio.Task[int]
     trial_until: float | None
 
     @property
     def exit_code(self) -> int | None:
-        return self.ending.result() if self.ending.done() else None
+        return self.exit.result() if self.exit.done() else None
 
 
 class Launcher:
     """Starts piped, and restarts it when it ends or its version or configuration changes."""
 
     def __init__(
-        self, load: Load, version_of: VersionOf, releases: Releases, settings: LaunchSettings
+        self,
+        load_config: LoadConfig,
+        read_version: ReadVersion,
+        releases: Releases,
+        settings: LaunchSettings,
     ) -> None:
-        self._load, self._version_of, self._releases = load, version_of, releases
-        self._settings = settings
-        self._wanted: LaunchSpec | None = None
-        self._started: _Started | None = None
-        self._record = LaunchHistory()
-        self._trouble = ""
-        self._is_known = asyncio.Event()
-        self._soon = asyncio.Event()
+        self._load_config, self._read_version = load_config, read_version
+        self._releases, self._settings = releases, settings
+        self._desired: LaunchSpec | None = None
+        self._piped: _PipedProcess | None = None
+        self._history = LaunchHistory()
+        self._last_error = ""
+        self._is_loaded = asyncio.Event()
+        self._check_requested = asyncio.Event()
 
     async def run(self) -> None:
         """Checks at once, where a failure ends the launcher, and then at every interval."""
-        self._record = LaunchHistory(await self._last_good())
+        with suppress(OSError, PipecdError):
+            # The version that was good for an earlier launcher, with today's configuration.
+            version = await asyncio.to_thread(self._good_file.read_text)
+            good = LaunchSpec(version.strip(), await self._load_config())
+            self._history = LaunchHistory(good)
         try:
-            self._wanted = await self._ask()
-            self._is_known.set()
-            await self._follow(self._wanted)
+            self._desired = await self._read_desired()
+            self._is_loaded.set()
+            await self._reconcile(self._desired)
             while True:
-                await self._until_due()
+                await self._wait_until_due()
                 await self._check()
         finally:
             await self._stop()
@@ -92,126 +100,132 @@ class Launcher:
 
     async def identity(self) -> Identity:
         """Returns the identity of the piped, once its configuration is loaded."""
-        await self._is_known.wait()
-        if self._wanted is None:
-            raise RuntimeError("the configuration is known and is not there")
-        return identity_of(self._wanted.config)
+        await self._is_loaded.wait()
+        if self._desired is None:
+            raise RuntimeError("the configuration is marked as loaded, but there is none")
+        return identity_of(self._desired.config)
 
     def check_soon(self) -> None:
         """Requests a check without waiting for it."""
-        self._soon.set()
+        self._check_requested.set()
 
     def status(self) -> bytes:
-        """What runs and what should, for the admin port."""
-        started, wanted = self._started, self._wanted
+        """Returns the running and the desired version as JSON, for the admin port."""
+        piped, desired, good = self._piped, self._desired, self._history.good
         return json.dumps(
             {
                 "launcher": build_version(),
-                "wanted": wanted.version if wanted else "",
-                "running": started.wanted.version if started and not started.ending.done() else "",
-                "hasComeUp": started is not None and started.trial_until is None,
-                "lastGood": self._record.good.version if self._record.good else "",
-                "trouble": self._trouble,
+                "desired": desired.version if desired else "",
+                "running": piped.spec.version if piped and piped.exit_code is None else "",
+                "ready": piped is not None and piped.trial_until is None,
+                "lastGood": good.version if good else "",
+                "error": self._last_error,
             }
         ).encode()
 
-    async def _until_due(self) -> None:
-        """Waits for the interval, the end of the trial, that of the piped, or to be told."""
-        started, at_most = self._started, self._settings.check_interval
-        told = asyncio.create_task(self._soon.wait())
+    async def _wait_until_due(self) -> None:
+        """Waits for the interval, a requested check, the end of the trial or that of the piped."""
+        piped, timeout = self._piped, self._settings.check_interval
+        requested = asyncio.create_task(self._check_requested.wait())
         try:
-            if started is None or started.ending.done():
-                await asyncio.wait({told}, timeout=at_most)
+            if piped is None or piped.exit.done():
+                await asyncio.wait({requested}, timeout=timeout)
                 return
-            if started.trial_until is not None:
-                left = started.trial_until - asyncio.get_running_loop().time()
-                at_most = min(at_most, max(left, 0))
-            either = {started.ending, told}
-            await asyncio.wait(either, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            told.cancel()
-            self._soon.clear()
-        await self._judge(started)
-
-    async def _judge(self, started: _Started) -> None:
-        """Takes note of one that ended during its trial, or has passed it."""
-        if started.trial_until is None:
-            return
-        is_over = asyncio.get_running_loop().time() >= started.trial_until
-        if is_over and started.exit_code is None:
-            await asyncio.to_thread(self._remember_good, started.wanted.version)
-            started.trial_until = None
-            self._record = self._record.lived(started.wanted)
-            await self._releases.keep({started.wanted.version, build_version()})
-        elif started.ending.done():
-            self._record = self._record.failed(started.wanted)
-            times, version = self._record.times(started.wanted), started.wanted.version
-            log.warning(
-                "piped ended during its trial", version=version, code=started.exit_code, times=times
+            if piped.trial_until is not None:
+                left = piped.trial_until - asyncio.get_running_loop().time()
+                timeout = min(timeout, max(left, 0))
+            await asyncio.wait(
+                {piped.exit, requested}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
-            if times % MAX_TRIAL_FAILURES:
-                await asyncio.sleep(self._record.pause_before(started.wanted))
+        finally:
+            requested.cancel()
+            self._check_requested.clear()
+        if piped.trial_until is not None:
+            await self._evaluate_trial(piped, piped.trial_until)
+
+    async def _evaluate_trial(self, piped: _PipedProcess, trial_until: float) -> None:
+        """Records a piped that has passed its trial, or has ended during it."""
+        spec = piped.spec
+        if asyncio.get_running_loop().time() >= trial_until and piped.exit_code is None:
+            await asyncio.to_thread(write_atomic, self._good_file, spec.version.encode())
+            piped.trial_until = None
+            self._history = self._history.succeeded(spec)
+            await self._releases.remove_except({spec.version, build_version()})
+        elif piped.exit.done():
+            self._history = self._history.failed(spec)
+            failures = self._history.failures_of(spec)
+            log.warning(
+                "piped ended during its trial",
+                version=spec.version,
+                exit_code=piped.exit_code,
+                failures=failures,
+            )
+            if failures % MAX_TRIAL_FAILURES:
+                await asyncio.sleep(self._history.backoff(spec))
 
     async def _check(self) -> None:
         try:
-            self._wanted = await self._ask()
-            self._trouble = ""
+            self._desired = await self._read_desired()
+            self._last_error = ""
         except PipecdError as e:
             log.warning(
                 "desired version or configuration cannot be read, keeping the last one",
                 error=str(e),
             )
-            self._trouble = str(e)
-        if self._wanted is None:
+            self._last_error = str(e)
+        if self._desired is None:
             return
         try:
-            await self._follow(self._wanted)
+            await self._reconcile(self._desired)
         except PipecdError as e:
             log.warning("piped not restarted", error=str(e))
-            self._trouble = str(e)
+            self._last_error = str(e)
 
-    async def _ask(self) -> LaunchSpec:
-        config = await self._load()
-        return LaunchSpec(await self._version_of(identity_of(config)), config)
+    async def _read_desired(self) -> LaunchSpec:
+        config = await self._load_config()
+        return LaunchSpec(await self._read_version(identity_of(config)), config)
 
-    async def _follow(self, wanted: LaunchSpec) -> None:
-        """Starts what is wanted, or the next best, unless it runs already."""
-        ranked = self._record.ranked(wanted, LaunchSpec(build_version(), wanted.config))
-        running = self._running()
-        if running is not None and running.exit_code is None:
-            # A running piped is not replaced by a fallback.
-            ranked = ranked[:1]
-        for number, choice in enumerate(ranked, start=1):
-            if not (reason := relaunch_reason(running, choice)):
+    async def _reconcile(self, desired: LaunchSpec) -> None:
+        """Starts the desired piped, or else the best fallback, unless it runs already."""
+        candidates = self._history.ranked(desired, LaunchSpec(build_version(), desired.config))
+        launched = None
+        if self._piped is not None:
+            launched = LaunchedPiped(self._piped.spec, self._piped.exit_code)
+            if launched.exit_code is None:
+                # A running piped is not replaced by a fallback.
+                candidates = candidates[:1]
+        for number, candidate in enumerate(candidates, start=1):
+            if not (reason := launch_reason(launched, candidate)):
                 return
-            if self._record.times(wanted) >= MAX_TRIAL_FAILURES and choice != wanted:
+            failures = self._history.failures_of(desired)
+            if failures >= MAX_TRIAL_FAILURES and candidate != desired:
                 log.error(
-                    "version failed repeatedly, rolling back to the last good one",
-                    wanted=wanted.version,
+                    "desired version failed repeatedly, rolling back",
+                    desired=desired.version,
+                    version=candidate.version,
                 )
             try:
-                await self._start(choice, reason)
+                await self._start(candidate, reason)
             except PipecdError as e:
-                if number == len(ranked):
+                if number == len(candidates):
                     raise
                 log.warning(
                     "version cannot be started, trying another one",
-                    version=choice.version,
+                    version=candidate.version,
                     error=str(e),
                 )
-                self._trouble = str(e)
+                self._last_error = str(e)
             else:
                 return
 
-    def _running(self) -> Running | None:
-        return Running(self._started.wanted, self._started.exit_code) if self._started else None
-
-    async def _start(self, wanted: LaunchSpec, reason: str) -> None:
-        is_v0 = identity_of(wanted.config).is_v0
-        program = await self._releases.program(wanted.version, is_v0=is_v0)
-        log.info("starting piped", reason=reason, version=wanted.version)
+    async def _start(self, spec: LaunchSpec, reason: str) -> None:
+        is_v0 = identity_of(spec.config).is_v0
+        program = await self._releases.program(spec.version, is_v0=is_v0)
+        log.info("starting piped", reason=reason, version=spec.version)
         await self._stop()
-        await asyncio.to_thread(self._write_config, wanted.config)
+        await asyncio.to_thread(self._config_file.parent.mkdir, parents=True, exist_ok=True)
+        # It may contain the key of the piped.
+        await asyncio.to_thread(write_private, self._config_file, spec.config)
         argv = (
             *program, f"--config-file={self._config_file}",
             f"--launcher-version={build_version()}", *self._settings.arguments,
@@ -220,15 +234,16 @@ class Launcher:
         process = await die_with_parent.start(
             argv, cwd=Path.cwd(), env=None, output=_STANDARD_ERROR
         )
-        until = asyncio.get_running_loop().time() + self._settings.trial
-        self._started = _Started(wanted, process, asyncio.create_task(process.wait()), until)
+        trial_until = asyncio.get_running_loop().time() + self._settings.trial
+        exit_ = asyncio.create_task(process.wait())
+        self._piped = _PipedProcess(spec, process, exit_, trial_until)
 
     async def _stop(self) -> None:
-        if self._started is None:
+        if self._piped is None:
             return
-        if not self._started.ending.done():
-            await self._started.program.end(grace=self._settings.grace_period)
-        await asyncio.wait({self._started.ending})
+        if not self._piped.exit.done():
+            await self._piped.process.end(grace=self._settings.grace_period)
+        await asyncio.wait({self._piped.exit})
 
     @property
     def _config_file(self) -> Path:
@@ -237,18 +252,3 @@ class Launcher:
     @property
     def _good_file(self) -> Path:
         return self._settings.home / "good-version"
-
-    def _write_config(self, config: bytes) -> None:
-        self._config_file.parent.mkdir(parents=True, exist_ok=True)
-        # It may hold the key of the piped.
-        write_private(self._config_file, config)
-
-    def _remember_good(self, version: str) -> None:
-        write_atomic(self._good_file, version.encode())
-
-    async def _last_good(self) -> LaunchSpec | None:
-        """The version that an earlier launcher saw come up; its configuration is asked for."""
-        with suppress(OSError, PipecdError):
-            version = await asyncio.to_thread(self._good_file.read_text)
-            return LaunchSpec(version.strip(), await self._load())
-        return None

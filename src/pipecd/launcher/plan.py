@@ -23,7 +23,7 @@ _COMMAND = "launcher"
 
 # After this many failures in a row during its trial another version is launched.
 MAX_TRIAL_FAILURES = 3
-_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+_BACKOFF, _MAX_BACKOFF = 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True)
-class Running:
-    """What was launched, and the exit code if it has ended."""
+class LaunchedPiped:
+    """The piped that was launched last, and its exit code if it has ended."""
 
-    wanted: LaunchSpec
+    spec: LaunchSpec
     exit_code: int | None
 
 
@@ -49,48 +49,51 @@ class LaunchHistory:
     good: LaunchSpec | None = None
     failures: Mapping[LaunchSpec, int] = field(default_factory=dict[LaunchSpec, int])
 
-    def lived(self, started: LaunchSpec) -> "LaunchHistory":
-        """Records that a launch survived its trial."""
-        left = {one: count for one, count in self.failures.items() if one != started}
-        return LaunchHistory(started, left)
+    def succeeded(self, spec: LaunchSpec) -> "LaunchHistory":
+        """Records that a launch passed its trial."""
+        others = {each: count for each, count in self.failures.items() if each != spec}
+        return LaunchHistory(spec, others)
 
-    def failed(self, started: LaunchSpec) -> "LaunchHistory":
+    def failed(self, spec: LaunchSpec) -> "LaunchHistory":
         """Records that a launch ended during its trial."""
-        return replace(self, failures={**self.failures, started: self.times(started) + 1})
+        return replace(self, failures={**self.failures, spec: self.failures_of(spec) + 1})
 
-    def times(self, started: LaunchSpec) -> int:
-        return self.failures.get(started, 0)
+    def failures_of(self, spec: LaunchSpec) -> int:
+        """Returns how often a launch has failed in a row."""
+        return self.failures.get(spec, 0)
 
-    def ranked(self, wanted: LaunchSpec, *others: LaunchSpec) -> list[LaunchSpec]:
+    def ranked(self, desired: LaunchSpec, *fallbacks: LaunchSpec) -> list[LaunchSpec]:
         """Returns what to launch by preference: the desired one, unless it failed too often.
 
         When all of them fail, as they do while the control plane is unavailable, each is tried
         again and again.
         """
-        known = [wanted, *([self.good] if self.good else []), *others]
-        return sorted(dict.fromkeys(known), key=lambda one: self.times(one) // MAX_TRIAL_FAILURES)
+        candidates = [desired, *([self.good] if self.good else []), *fallbacks]
+        return sorted(
+            dict.fromkeys(candidates), key=lambda each: self.failures_of(each) // MAX_TRIAL_FAILURES
+        )
 
-    def pause_before(self, wanted: LaunchSpec) -> float:
+    def backoff(self, spec: LaunchSpec) -> float:
         """Returns the seconds to wait before a failed launch is retried."""
-        return min(_LONGEST_PAUSE, _PAUSE * self.times(wanted))
+        return min(_MAX_BACKOFF, _BACKOFF * self.failures_of(spec))
 
 
-def relaunch_reason(running: Running | None, wanted: LaunchSpec) -> str:
+def launch_reason(launched: LaunchedPiped | None, desired: LaunchSpec) -> str:
     """Returns the reason to launch a piped; empty when the running one is up to date."""
-    if running is None:
+    if launched is None:
         return "no piped was started yet"
-    if running.exit_code is not None:
-        return f"piped ended with exit code {running.exit_code}"
-    if running.wanted.version != wanted.version:
-        return f"version {wanted.version} is wanted instead of {running.wanted.version}"
-    if running.wanted.config != wanted.config:
+    if launched.exit_code is not None:
+        return f"piped ended with exit code {launched.exit_code}"
+    if launched.spec.version != desired.version:
+        return f"version {desired.version} is desired instead of {launched.spec.version}"
+    if launched.spec.config != desired.config:
         return "the configuration changed"
     return ""
 
 
 def piped_arguments(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments for piped, without the flags of the launcher."""
-    kept: list[str] = []
+    passed: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -99,8 +102,8 @@ def piped_arguments(arguments: Sequence[str]) -> list[str]:
             if not equals and rest:
                 rest.pop(0)
         elif not (argument.startswith("-") and name in OWN_SWITCHES):
-            kept.append(argument)
-    if _COMMAND in kept:
-        # The word of the command itself; a second one is the value of a flag.
-        kept.remove(_COMMAND)
-    return kept
+            passed.append(argument)
+    if _COMMAND in passed:
+        # The first one is the command itself; a second one is the value of a flag.
+        passed.remove(_COMMAND)
+    return passed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the configuration of the piped comes from; it is loaded anew at every check."""
+"""Loads the configuration of piped from the source that the flags name, at every check."""
 
 import asyncio
 import base64
@@ -14,10 +14,10 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import UserMistake
 
-Load = Callable[[], Awaitable[bytes]]
+LoadConfig = Callable[[], Awaitable[bytes]]
 
 _GIT = "config-from-git-repo"
-# In the order in which they count; the second flag has the name of what is to be read.
+# By precedence; the second flag names the secret or the parameter.
 _CLOUDS: Mapping[str, tuple[str, Callable[[str], Read]]] = {
     "config-from-gcp-secret": ("gcp-secret-id", configsource.from_gcp_secret),
     "config-from-aws-secret": ("aws-secret-id", configsource.from_aws_secret),
@@ -30,23 +30,23 @@ _CLOUDS: Mapping[str, tuple[str, Callable[[str], Read]]] = {
 
 def open_source(
     flags: Mapping[str, str | bool], *, home: Path
-) -> AbstractAsyncContextManager[Load]:
-    """The first source that the flags name, by the order of upstream."""
+) -> AbstractAsyncContextManager[LoadConfig]:
+    """Opens the first source that the flags name, in the order of upstream."""
     if path := _text(flags, "config-file"):
-        return _reading(configsource.from_file(path))
+        return _read_each_time(configsource.from_file(path))
     if data := _text(flags, "config-data"):
-        return _reading(configsource.from_data(data))
+        return _read_each_time(configsource.from_data(data))
     for switch, (name, source) in _CLOUDS.items():
         if flags[_key(switch)]:
-            return _reading(source(_needed(flags, name, switch)))
+            return _read_each_time(source(_required(flags, name, switch)))
     if flags[_key(_GIT)]:
-        return _following(flags, home)
-    known = ", ".join(["config-file", "config-data", *_CLOUDS, _GIT])
-    raise UserMistake(f"either [{known}] must be set")
+        return _open_git(flags, home)
+    names = ", ".join(["config-file", "config-data", *_CLOUDS, _GIT])
+    raise UserMistake(f"either [{names}] must be set")
 
 
 @asynccontextmanager
-async def _reading(read: Read) -> AsyncGenerator[Load]:
+async def _read_each_time(read: Read) -> AsyncGenerator[LoadConfig]:
     async def load() -> bytes:
         return await asyncio.to_thread(read)
 
@@ -54,10 +54,10 @@ async def _reading(read: Read) -> AsyncGenerator[Load]:
 
 
 @asynccontextmanager
-async def _following(flags: Mapping[str, str | bool], home: Path) -> AsyncGenerator[Load]:
-    """A file at the head of a branch."""
-    remote, branch = _needed(flags, "git-repo-url", _GIT), _needed(flags, "git-branch", _GIT)
-    path = _needed(flags, "git-piped-config-file", _GIT)
+async def _open_git(flags: Mapping[str, str | bool], home: Path) -> AsyncGenerator[LoadConfig]:
+    """Loads a file from the head of a branch."""
+    remote, branch = _required(flags, "git-repo-url", _GIT), _required(flags, "git-branch", _GIT)
+    path = _required(flags, "git-piped-config-file", _GIT)
     repository = Repository("configuration", remote, branch)
     credentials = GitCredentials(ssh_key=await asyncio.to_thread(_ssh_key, flags))
     async with open_mirrors(
@@ -83,7 +83,7 @@ def _ssh_key(flags: Mapping[str, str | bool]) -> bytes:
         raise UserMistake("--git-ssh-key-data is not base64") from e
 
 
-def _needed(flags: Mapping[str, str | bool], name: str, switch: str) -> str:
+def _required(flags: Mapping[str, str | bool], name: str, switch: str) -> str:
     if value := _text(flags, name):
         return value
     raise UserMistake(f"{name} must be set to load the configuration with --{switch}")
