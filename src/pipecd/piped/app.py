@@ -155,7 +155,14 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics)
         exposed = CollectorRegistry()
-        exposed.register(ConstantLabels(metrics, _metric_labels(settings)))
+        labels = {
+            "pipecd_component": "piped",
+            "project": spec.project_id,
+            "piped": spec.piped_id,
+            "piped_version": build_version(),
+            "launcher_version": settings.launcher_version,
+        }
+        exposed.register(ConstantLabels(metrics, labels))
     if settings.admin_port is not None:
         pages = standard_pages(exposed)
         admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
@@ -226,17 +233,6 @@ async def _lock_workspace(settings: PipedSettings, stack: AsyncExitStack) -> Non
         await asyncio.sleep(_LOCK_RETRY_INTERVAL)
 
 
-def _metric_labels(settings: PipedSettings) -> dict[str, str]:
-    """Returns the labels of every metric of this piped."""
-    return {
-        "pipecd_component": "piped",
-        "project": settings.config.spec.project_id,
-        "piped": settings.config.spec.piped_id,
-        "piped_version": build_version(),
-        "launcher_version": settings.launcher_version,
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Services:
     """What several components share."""
@@ -288,9 +284,16 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
     stack.enter_context(hiding(callbacks.masks.all.hide))
+    trace_resource = {
+        "service.name": "piped",
+        "service.namespace": spec.project_id,
+        "service.instance.id": spec.piped_id,
+        "project-id": spec.project_id,
+        "piped-id": spec.piped_id,
+    }
     telemetry = DeploymentTelemetry(
         DeploymentStatuses(lambda: deployments.all),
-        DeploymentTraces(_trace_resource(settings), api.export_traces),
+        DeploymentTraces(trace_resource, api.export_traces),
     )
     stack.push_async_callback(telemetry.traces.shutdown)
     connection.heartbeat.on_reported = telemetry.statuses.reported
@@ -322,18 +325,6 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         telemetry=telemetry,
         plugins=plugins,
     )
-
-
-def _trace_resource(settings: PipedSettings) -> dict[str, str]:
-    """Returns the OpenTelemetry resource of this piped."""
-    spec = settings.config.spec
-    return {
-        "service.name": "piped",
-        "service.namespace": spec.project_id,
-        "service.instance.id": spec.piped_id,
-        "project-id": spec.project_id,
-        "piped-id": spec.piped_id,
-    }
 
 
 def _build_components(connection: _Connection, services: _Services) -> Sequence[Component]:

@@ -39,21 +39,20 @@ class RestartHandler:
         self._commands = commands
 
     async def run(self) -> None:
-        """Raises `RestartRequested` as soon as the result of such a command was accepted."""
-        watch = self._commands.changes.watch()
-        while not await self._handle():
-            await watch.wait(_RESYNC)
-        raise RestartRequested
+        """Raises `RestartRequested` as soon as the result of such a command was accepted.
 
-    async def _handle(self) -> bool:
-        """Reports all commands; one whose report is refused would restart piped again and again."""
-        is_accepted = False
-        for command in self._commands.of_kind(CommandKind.RESTART_PIPED):
-            log.info("restart requested", command=command.id, commander=command.commander)
-            output = command.id.encode()
-            if await self._commands.report(command, CommandStatus.SUCCEEDED, output=output):
-                is_accepted = True
-        return is_accepted
+        A command whose result is refused would restart piped again and again.
+        """
+        watch, is_accepted = self._commands.changes.watch(), False
+        while True:
+            for command in self._commands.of_kind(CommandKind.RESTART_PIPED):
+                log.info("restart requested", command=command.id, commander=command.commander)
+                output = command.id.encode()
+                if await self._commands.report(command, CommandStatus.SUCCEEDED, output=output):
+                    is_accepted = True
+            if is_accepted:
+                raise RestartRequested
+            await watch.wait(_RESYNC)
 
 
 @dataclass(frozen=True)

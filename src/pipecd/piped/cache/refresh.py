@@ -132,15 +132,12 @@ class PolledCache(ABC):
             except PipecdError as e:
                 self._outage.failed(e)
             else:
-                await self._polled(is_changed)
+                self._outage.succeeded()
+                self._poll_count += 1
+                if is_changed or not self._loaded.is_set():
+                    self.changes.notify()
+                self._loaded.set()
+                async with self._copied:
+                    self._copied_by = self._polls_started
+                    self._copied.notify_all()
             await self.schedule.wait()
-
-    async def _polled(self, is_changed: bool) -> None:
-        self._outage.succeeded()
-        self._poll_count += 1
-        if is_changed or not self._loaded.is_set():
-            self.changes.notify()
-        self._loaded.set()
-        async with self._copied:
-            self._copied_by = self._polls_started
-            self._copied.notify_all()

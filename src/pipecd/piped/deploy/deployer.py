@@ -58,8 +58,8 @@ class Deployer:
 
     async def run(self) -> None:
         await self.context.remove_sources()
-        for mirror in (self.context.deployments, self.context.commands):
-            mirror.changes.add(self._wakeup)
+        for cache in (self.context.deployments, self.context.commands):
+            cache.changes.add(self._wakeup)
         for watch in (self._chain_changes, self._wakeup):
             self.context.deployments.schedule.wakeups.add(watch)
         async with asyncio.TaskGroup() as tasks:
@@ -74,7 +74,10 @@ class Deployer:
                 await self._wakeup.wait(max(min([_SYNC_INTERVAL, *ends]), 0))
 
     def _sync(self, pending: "PendingDeployments", tasks: asyncio.TaskGroup) -> None:
-        """Compares the caches with what runs; everything that takes time becomes a task."""
+        """Compares the caches with what runs; everything that takes time becomes a task.
+
+        The first command to cancel a running deployment decides how it is stopped.
+        """
         now, listed = asyncio.get_running_loop().time(), self.context.deployments.all
         self._completed &= {deployment.id for deployment in listed}
         chain_changed = self._chain_changes.taken()
@@ -88,29 +91,23 @@ class Deployer:
         completed = self._completed | unavailable
         for deployment in next_deployments(listed, busy=self._busy, completed=completed):
             if deployment.id not in self._deferred:
-                self._start(deployment, tasks)
+                started = _RunningDeployment(
+                    deployment.id, asyncio.get_running_loop().create_future()
+                )
+                self._running[deployment.application_id] = started
+                tasks.create_task(self._run(deployment, started), name=deployment.id)
         pending.report_waiting(listed, self._busy)
+        running = {each.deployment_id: each for each in self._running.values()}
         for command in self.context.commands.of_kind(CommandKind.CANCEL_DEPLOYMENT):
-            self._cancel(command, pending)
+            if command.deployment_id not in running:
+                pending.cancel(command)
+            elif not (stop := running[command.deployment_id].stop).done():
+                stop.set_result(stop_from(command))
 
     @property
     def _busy(self) -> dict[str, str]:
         """The id of the running deployment by application."""
         return {application: each.deployment_id for application, each in self._running.items()}
-
-    def _cancel(self, command: Command, pending: "PendingDeployments") -> None:
-        """Stops a running deployment, or cancels one that is pending; the first command wins."""
-        for running in self._running.values():
-            if running.deployment_id == command.deployment_id:
-                if not running.stop.done():
-                    running.stop.set_result(stop_from(command))
-                return
-        pending.cancel(command)
-
-    def _start(self, deployment: Deployment, tasks: asyncio.TaskGroup) -> None:
-        running = _RunningDeployment(deployment.id, asyncio.get_running_loop().create_future())
-        self._running[deployment.application_id] = running
-        tasks.create_task(self._run(deployment, running), name=deployment.id)
 
     async def _run(self, deployment: Deployment, running: _RunningDeployment) -> None:
         changes_before = self._chain_change_count
@@ -223,32 +220,24 @@ async def cancel_pending(context: DeploymentContext, command: Command) -> bool:
     A deployment that has started is left to the deployer, which starts it in order to stop it.
     """
     try:
-        status = await _cancel_before_start(context, command)
+        deployment = await context.load(command.deployment_id)
+        status = DeploymentStatus(deployment.status)
+        # It may be cancelled by another command, or by this one before piped was killed.
+        is_cancelled = status is DeploymentStatus.CANCELLED
+        if status in (DeploymentStatus.PENDING, DeploymentStatus.PLANNED):
+            reason = f"Deployment was cancelled by {command.commander} before it began"
+            # Another deployment of the application may be running, so its status is not touched.
+            await context.reports(deployment).deployment_completed(
+                DeploymentStatus.CANCELLED, reason, by=command.commander
+            )
+            is_cancelled = True
+        elif not status.is_completed:
+            return False
     except (NotFound, Denied, UserMistake):
-        status = CommandStatus.FAILED
-    if status is not None:
-        await context.commands.report(command, status)
-    return status is not None
-
-
-async def _cancel_before_start(
-    context: DeploymentContext, command: Command
-) -> CommandStatus | None:
-    deployment = await context.load(command.deployment_id)
-    status = DeploymentStatus(deployment.status)
-    if status is DeploymentStatus.CANCELLED:
-        # By another command, or by this one before piped was killed.
-        return CommandStatus.SUCCEEDED
-    if status.is_completed:
-        return CommandStatus.FAILED
-    if status not in (DeploymentStatus.PENDING, DeploymentStatus.PLANNED):
-        return None
-    reason = f"Deployment was cancelled by {command.commander} before it began"
-    # Another deployment of the application may be running, so its status is not touched.
-    await context.reports(deployment).deployment_completed(
-        DeploymentStatus.CANCELLED, reason, by=command.commander
-    )
-    return CommandStatus.SUCCEEDED
+        is_cancelled = False
+    result = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
+    await context.commands.report(command, result)
+    return True
 
 
 async def _cancel_superseded(

@@ -80,7 +80,14 @@ class Journal:
     def _write(self) -> None:
         document = {
             "began": self.started_at,
-            "stages": {id: _encode_entry(entry) for id, entry in self.stages.items()},
+            "stages": {
+                id: {
+                    "status": entry.status.name,
+                    "reason": entry.reason,
+                    "log": [base64.b64encode(c.SerializeToString()).decode() for c in entry.log],
+                }
+                for id, entry in self.stages.items()
+            },
             "outcome": None
             if self.outcome is None
             else {**asdict(self.outcome), "status": self.outcome.status.name},
@@ -98,37 +105,27 @@ class Journal:
 def _read(path: Path) -> Journal:
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-        stages = {id: _decode_entry(entry) for id, entry in document["stages"].items()}
+        stages = {
+            id: StageEntry(
+                StageStatus[entry["status"]],
+                str(entry["reason"]),
+                tuple(Checkpoint.FromString(base64.b64decode(text)) for text in entry["log"]),
+            )
+            for id, entry in document["stages"].items()
+        }
+        outcome = None
+        if (recorded := document["outcome"]) is not None:
+            outcome = DeploymentOutcome(
+                status=DeploymentStatus[recorded["status"]],
+                reason=recorded["reason"],
+                last_stage=recorded["last_stage"],
+                rolls_back=recorded["rolls_back"],
+                by=recorded.get("by", ""),
+            )
         # Earlier versions did not write when the first stage started.
-        started_at = int(document.get("began", 0))
-        return Journal(path, stages, _decode_outcome(document["outcome"]), started_at)
+        return Journal(path, stages, outcome, int(document.get("began", 0)))
     except FileNotFoundError:
         return Journal(path)
     except (OSError, ValueError, KeyError, TypeError, DecodeError) as e:
         log.warning("journal not readable, using the control plane's statuses", error=str(e))
         return Journal(path)
-
-
-def _encode_entry(entry: StageEntry) -> dict[str, Any]:
-    log = [base64.b64encode(checkpoint.SerializeToString()).decode() for checkpoint in entry.log]
-    return {"status": entry.status.name, "reason": entry.reason, "log": log}
-
-
-def _decode_entry(document: dict[str, Any]) -> StageEntry:
-    return StageEntry(
-        StageStatus[document["status"]],
-        str(document["reason"]),
-        tuple(Checkpoint.FromString(base64.b64decode(text)) for text in document["log"]),
-    )
-
-
-def _decode_outcome(document: dict[str, Any] | None) -> DeploymentOutcome | None:
-    if document is None:
-        return None
-    return DeploymentOutcome(
-        status=DeploymentStatus[document["status"]],
-        reason=document["reason"],
-        last_stage=document["last_stage"],
-        rolls_back=document["rolls_back"],
-        by=document.get("by", ""),
-    )

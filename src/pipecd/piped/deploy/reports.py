@@ -154,13 +154,27 @@ class DeploymentReports:
     async def completed(self, status: DeploymentStatus, reason: str, *, by: str = "") -> None:
         """Reports that the deployment completed; `by` is the user who cancelled it.
 
-        The completion comes last: a piped that is killed before it finds the deployment open after
-        its restart, and reports the rest again.
+        The completion comes last: a piped that is killed before that report has the deployment
+        open after its restart, and reports the rest again.
         """
+        own = self._deployment
         if status is DeploymentStatus.SUCCESS:
-            await self._best_effort(
-                self._most_recent_success, report="most recent successful deployment"
+            request = piped_pb2.ReportApplicationMostRecentDeploymentRequest(
+                application_id=own.application_id,
+                status=deployment_pb2.DEPLOYMENT_SUCCESS,
+                deployment=application_pb2.ApplicationDeploymentReference(
+                    deployment_id=own.id,
+                    trigger=own.trigger,
+                    summary=own.summary,
+                    version=", ".join(v.version for v in own.versions),
+                    versions=own.versions,
+                    config_filename=own.git_path.config_filename,
+                    started_at=own.created_at,
+                    completed_at=to_unix(self._now()),
+                ),
             )
+            send = partial(self._api.report_application_most_recent_deployment, request)
+            await self._best_effort(send, report="most recent successful deployment")
         await self._best_effort(lambda: self.deploying(False), report="deploying flag")
         await self.deployment_completed(status, reason, by=by)
 
@@ -204,24 +218,6 @@ class DeploymentReports:
             deployment_chain_block_index=own.deployment_chain_block_index,
         )
         await self._api.report_deployment_status_changed(request)
-
-    async def _most_recent_success(self) -> None:
-        own = self._deployment
-        request = piped_pb2.ReportApplicationMostRecentDeploymentRequest(
-            application_id=own.application_id,
-            status=deployment_pb2.DEPLOYMENT_SUCCESS,
-            deployment=application_pb2.ApplicationDeploymentReference(
-                deployment_id=own.id,
-                trigger=own.trigger,
-                summary=own.summary,
-                version=", ".join(v.version for v in own.versions),
-                versions=own.versions,
-                config_filename=own.git_path.config_filename,
-                started_at=own.created_at,
-                completed_at=to_unix(self._now()),
-            ),
-        )
-        await self._api.report_application_most_recent_deployment(request)
 
     async def _best_effort(self, send: Callable[[], Awaitable[object]], *, report: str) -> None:
         """Makes a report without which the deployment continues."""

@@ -164,20 +164,17 @@ class PlanRun:
             reason = f"Deployment was cancelled by {ended.by} while planning"
             await self._reports.completed(DeploymentStatus.CANCELLED, reason, by=ended.by)
             return False
-        plan = self._masked(ended)
+        # Plugins may have copied secrets from the sources into the plan.
+        hide = self._context.callbacks.masks.of(self._deployment.id).hide
+        for stage in ended.stages:
+            stage.desc = hide(stage.desc)
+        for version in ended.versions:
+            version.version, version.name = hide(version.version), hide(version.name)
+            version.url = hide(version.url)
+        plan = replace(ended, summary=hide(ended.summary))
         await self._reports.planned(plan, running)
         log.info("deployment planned", summary=plan.summary)
         return True
-
-    def _masked(self, plan: Plan) -> Plan:
-        """SecretMasks secrets in the plan; plugins may have copied them from the sources."""
-        hide = self._context.callbacks.masks.of(self._deployment.id).hide
-        for stage in plan.stages:
-            stage.desc = hide(stage.desc)
-        for version in plan.versions:
-            version.version, version.name = hide(version.version), hide(version.name)
-            version.url = hide(version.url)
-        return replace(plan, summary=hide(plan.summary))
 
     async def _failed(self, cause: str) -> bool:
         reason = f"Unable to plan the deployment ({cause})"

@@ -60,24 +60,21 @@ class Scheduler:
     async def run(self) -> None:
         """Returns when the deployment is completed and that is reported."""
         try:
-            await self._run()
+            for stage, entry in self._journal.unreported(self._deployment):
+                await self._reports.stage_completed(stage, entry)
+            for stage in self._deployment.stages:
+                if StageStatus(stage.status) is StageStatus.RUNNING:
+                    await self._context.callbacks.send_spooled(self._deployment.id, stage.id)
+            outcome = self._journal.outcome or await self._decide()
+            if outcome.rolls_back and self._rollback:
+                await self._roll_back(outcome)
+            # The control plane may be unavailable for long, and working copies may hold secrets.
+            await self._sources.discard()
+            await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
             await asyncio.gather(*self._background)
         finally:
             for task in self._background:
                 task.cancel()
-
-    async def _run(self) -> None:
-        for stage, entry in self._journal.unreported(self._deployment):
-            await self._reports.stage_completed(stage, entry)
-        for stage in self._deployment.stages:
-            if StageStatus(stage.status) is StageStatus.RUNNING:
-                await self._context.callbacks.send_spooled(self._deployment.id, stage.id)
-        outcome = self._journal.outcome or await self._decide()
-        if outcome.rolls_back and self._rollback:
-            await self._roll_back(outcome)
-        # The control plane may be unavailable for long, and working copies may contain secrets.
-        await self._sources.discard()
-        await self._reports.completed(outcome.status, outcome.reason, by=outcome.by)
 
     async def _decide(self) -> DeploymentOutcome:
         """Runs the stages, unless a rollback has started, and records the outcome."""
@@ -103,8 +100,14 @@ class Scheduler:
             return await self._end_between_stages(StageOutcome(StageStatus.FAILURE, reason))
         if isinstance(spec, Stop):
             return await self._end_between_stages(stopped_stage(spec))
+        now = to_unix(self._context.now())
+        if not self._journal.started_at:
+            started = [at for stage in self._forward if (at := began_at(stage))]
+            self._journal.started_at = min(started, default=now)
+        # The timeout continues after a restart; a clock that was set back must not extend it.
+        elapsed = max(0, now - self._journal.started_at)
         clock = asyncio.get_running_loop().time
-        deadline = clock() + spec.timeout - self._elapsed()
+        deadline = clock() + spec.timeout - elapsed
         for stage in self._forward:
             if StageStatus(stage.status).is_completed:
                 outcome = outcome_after(stage, recorded_outcome(stage))
@@ -119,15 +122,6 @@ class Scheduler:
             if outcome is not None:
                 return outcome
         return DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED)
-
-    def _elapsed(self) -> int:
-        """Returns for how many seconds the stages have run, also before restarts of piped."""
-        now = to_unix(self._context.now())
-        if not self._journal.started_at:
-            started = [at for stage in self._forward if (at := began_at(stage))]
-            self._journal.started_at = min(started, default=now)
-        # A clock that was set back must not extend the timeout.
-        return max(0, now - self._journal.started_at)
 
     async def _end_between_stages(self, ended: StageOutcome) -> DeploymentOutcome:
         """Ends the deployment while no stage runs; a restart may have interrupted one, though."""

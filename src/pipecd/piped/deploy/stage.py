@@ -128,7 +128,17 @@ class StageExecutor:
     async def _execute(self, requires: Sequence[str]) -> StageOutcome:
         """Does everything that may take time or fail; an error is written to the stage log."""
         try:
-            if (reason := await self._skip_reason()) is not None:
+            config, reason = self.stage_config, None
+            if not self.stage.rollback and config is not None:
+                changed, commit = None, self.deployment.trigger.commit
+                if (before := self.deployment.running_commit_hash) and config.skip_on.paths:
+                    changed = await self.context.sources.changed_files(
+                        self.deployment.git_path, before, commit.hash
+                    )
+                reason = skip_reason(
+                    config.skip_on, commit_message=commit.message, changed_files=changed
+                )
+            if reason is not None:
                 message = f"Skipped because {reason}"
                 await self._close_log(message, failed=False)
                 return StageOutcome(StageStatus.SKIPPED, message)
@@ -141,18 +151,6 @@ class StageExecutor:
             await self.sources.discard()
             await self._close_log(error_text(e))
             return StageOutcome(StageStatus.FAILURE, self._masked(error_text(e)))
-
-    async def _skip_reason(self) -> str | None:
-        config = self.stage_config
-        if self.stage.rollback or config is None:
-            return None
-        changed = None
-        before, commit = self.deployment.running_commit_hash, self.deployment.trigger.commit
-        if before and config.skip_on.paths:
-            changed = await self.context.sources.changed_files(
-                self.deployment.git_path, before, commit.hash
-            )
-        return skip_reason(config.skip_on, commit_message=commit.message, changed_files=changed)
 
     async def _call_plugin(self) -> StageOutcome:
         """Runs the stage, again if its plugin dies: as after a restart, with new sources."""

@@ -26,7 +26,7 @@ class PathPattern:
     excludes: bool
 
     def matches(self, path: str) -> bool:
-        """Tells whether the path, or its parent directory at the depth of the pattern, matches."""
+        """Whether the path, or its parent directory at the depth of the pattern, matches."""
         if self.regex.search(path):
             return True
         parents = path.split("/")[:-1]
@@ -69,9 +69,14 @@ def compile_pattern(pattern: str) -> PathPattern:
             raise UserMistake('illegal exclusion pattern: "!"', hint="write a path behind the !")
     if not _is_well_formed(glob):
         raise _syntax_error(pattern)
+    expression, at = "", 0
+    while at < len(glob):
+        part, used = _translate(glob, at)
+        expression += part
+        at += used
     try:
         # As in upstream, the anchors do not enclose alternatives (`a|b`).
-        regex = re.compile(f"^{_to_regex(glob)}\\Z")
+        regex = re.compile(f"^{expression}\\Z")
     except (re.error, OverflowError) as e:
         raise _syntax_error(pattern) from e
     return PathPattern(regex, len(glob.split("/")), excludes)
@@ -79,16 +84,6 @@ def compile_pattern(pattern: str) -> PathPattern:
 
 def _syntax_error(pattern: str) -> UserMistake:
     return UserMistake(f"syntax error in pattern {pattern!r}", hint="close brackets, escape \\")
-
-
-def _to_regex(glob: str) -> str:
-    parts: list[str] = []
-    at = 0
-    while at < len(glob):
-        part, used = _translate(glob, at)
-        parts.append(part)
-        at += used
-    return "".join(parts)
 
 
 def _translate(glob: str, at: int) -> tuple[str, int]:
@@ -110,7 +105,7 @@ def _translate(glob: str, at: int) -> tuple[str, int]:
 
 
 def _is_well_formed(glob: str) -> bool:
-    """Tells whether brackets and escapes are complete, as a shell-style matcher requires."""
+    """Whether brackets and escapes are complete, as a shell-style matcher requires."""
     at = 0
     while at < len(glob):
         if glob[at] == "\\":

@@ -47,7 +47,7 @@ class LastDeployment:
 
 
 def needs_changed_files(spec: OnCommitSpec, *, last: str, head: str) -> bool:
-    """Tells whether the decision on a commit depends on the changed files."""
+    """Whether the decision on a commit depends on the changed files."""
     return not spec.disabled and last not in ("", head)
 
 

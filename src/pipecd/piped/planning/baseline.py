@@ -9,7 +9,7 @@ import json
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -50,10 +50,11 @@ class IgnoredCommits:
     async def load(self) -> None:
         """Reads the file of an earlier process; a missing or invalid one is not an error."""
         try:
-            loaded = _decode(json.loads(await asyncio.to_thread(self._file.read_bytes)))
+            content: dict[str, Any] = json.loads(await asyncio.to_thread(self._file.read_bytes))
+            loaded = {id: (str(last), str(commit)) for id, (last, commit) in content.items()}
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError) as e:
+        except (OSError, ValueError, TypeError, AttributeError) as e:
             log.warning("ignored commits not loaded", file=str(self._file), error=str(e))
             return
         self._ignored = {**loaded, **self._ignored}
@@ -73,13 +74,6 @@ class IgnoredCommits:
                 log.warning("ignored commits not saved", file=str(self._file), error=str(e))
                 return
             self._saved = content
-
-
-def _decode(content: object) -> dict[str, tuple[str, str]]:
-    if not isinstance(content, dict):
-        raise TypeError("not a JSON object")
-    pairs = cast("dict[str, Any]", content)
-    return {id: (str(deployment_id), str(commit)) for id, (deployment_id, commit) in pairs.items()}
 
 
 @dataclass(frozen=True)

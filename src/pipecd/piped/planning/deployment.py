@@ -88,7 +88,21 @@ def new_deployment(
         platform_provider=application.platform_provider,
         deploy_targets_by_plugin=application.deploy_targets_by_plugin,
         labels=application.labels,
-        trigger=_trigger(cause, commit, repository, now),
+        trigger=DeploymentTrigger(
+            commit=deployment_pb2.Commit(
+                hash=commit.hash,
+                # Validation rejects what Git allows: no message, no author, a date before 1970.
+                message=commit_message(commit),
+                author=commit.author or "(unknown)",
+                branch=repository.branch,
+                url=commit_page(repository.remote, commit.hash),
+                created_at=max(1, to_unix(commit.created_at)),
+            ),
+            commander=cause.commander,
+            timestamp=to_unix(now),
+            sync_strategy=common_pb2.SyncStrategy.ValueType(cause.strategy),
+            strategy_summary=cause.summary,
+        ),
         status=deployment_pb2.DeploymentStatus.ValueType(DeploymentStatus.PENDING),
         status_reason=PENDING,
         # Upstream's server cannot add metadata to a deployment that was created without any.
@@ -104,26 +118,6 @@ def new_deployment(
         deployment.metadata[NOTIFICATION_KEY] = mentions
         deployment.metadata_v2.shared.keyValues[NOTIFICATION_KEY] = mentions
     return deployment
-
-
-def _trigger(
-    cause: Cause, commit: Commit, repository: Repository, now: datetime
-) -> DeploymentTrigger:
-    return DeploymentTrigger(
-        commit=deployment_pb2.Commit(
-            hash=commit.hash,
-            # Validation rejects what Git allows: no message, no author, a date before 1970.
-            message=commit_message(commit),
-            author=commit.author or "(unknown)",
-            branch=repository.branch,
-            url=commit_page(repository.remote, commit.hash),
-            created_at=max(1, to_unix(commit.created_at)),
-        ),
-        commander=cause.commander,
-        timestamp=to_unix(now),
-        sync_strategy=common_pb2.SyncStrategy.ValueType(cause.strategy),
-        strategy_summary=cause.summary,
-    )
 
 
 def commit_message(commit: Commit) -> str:

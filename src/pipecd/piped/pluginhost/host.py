@@ -107,10 +107,16 @@ class PluginHost:
                 if (supervisor := supervisors.get(spec.name)) is not None:
                     await supervisor.wait_until_ready()
                     plugin: Plugin = RemotePlugin(spec.name, supervisor.connect)
-                else:
-                    server = _builtin(spec, installed, callbacks)
+                elif spec.builtin in installed:
+                    server = PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
                     await server.prepare(stack)
                     plugin = LocalPlugin(server)
+                else:
+                    names = ", ".join(sorted(installed))
+                    raise UserMistake(
+                        f"there is no built-in plugin {spec.builtin} yet",
+                        hint=f"use one of {names}, or give plugin {spec.name} a url",
+                    )
                 registered.append(await _register(plugin, is_configured=True))
             for name in sorted(installed.keys() - third_party - {spec.name for spec in plugins}):
                 # Stage plugins need no configuration: like in v0, their stages always exist.
@@ -178,17 +184,6 @@ async def _supervise(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[
                 task.cancel()
     if failure is not None:
         raise failure
-
-
-def _builtin(
-    spec: PluginSpec, installed: Mapping[str, PluginFactory], callbacks: Callbacks
-) -> PluginServer:
-    if spec.builtin not in installed:
-        raise UserMistake(
-            f"there is no built-in plugin {spec.builtin} yet",
-            hint=f"use one of {', '.join(sorted(installed))}, or give plugin {spec.name} a url",
-        )
-    return PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
 
 
 async def _register(plugin: Plugin, *, is_configured: bool) -> RegisteredPlugin:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SecretMasks decrypted secrets in the logs, reasons and metadata of deployments."""
+"""Masks decrypted secrets in the logs, reasons and metadata of deployments."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ class SecretMasks:
         """The secrets of all applications, for the log of piped; decryption adds to it."""
 
     def add(self, deployment_id: str, secrets: Iterable[str]) -> None:
-        """SecretMasks further secrets of a deployment."""
+        """Adds secrets to mask in the output of a deployment."""
         before = self._secrets.get(deployment_id, frozenset())
         secrets = before.union(secrets)
         self.all.add(secrets)
@@ -41,7 +41,7 @@ class SecretMasks:
 
 
 class LogMasker:
-    """SecretMasks the log of one stage, whose requests may cut a secret in two.
+    """Masks the log of one stage, whose requests may cut a secret in two.
 
     No line is delayed. If a request ends with what may be the beginning of a secret, that end is
     masked, and so is the rest of the secret in the next request. What was masked in vain while the

@@ -143,7 +143,16 @@ class PluginInstance:
         self._exited.set()
 
     async def _run(self) -> None:
-        port = await self._port()
+        if port := self._launch.spec.port:
+            try:
+                await check_port_free("localhost", port)
+            except UserMistake as e:
+                raise UserMistake(
+                    f"plugin {self._launch.name} cannot start: {e.message}",
+                    hint="set plugins[].port to another one, or leave it out to get any free port",
+                ) from e
+        else:
+            port = free_port()
         async with output.pipe() as (reader, writing):
             process = await die_with_parent.start(
                 self._launch.argv(port),
@@ -165,20 +174,6 @@ class PluginInstance:
                     await process.end(grace=grace)
                     await asyncio.wait({reading}, timeout=_DRAIN_OUTPUT)
                     reading.cancel()
-
-    async def _port(self) -> int:
-        """Returns the configured port if it is free, or any free port if none is configured."""
-        port = self._launch.spec.port
-        if not port:
-            return free_port()
-        try:
-            await check_port_free("localhost", port)
-        except UserMistake as e:
-            raise UserMistake(
-                f"plugin {self._launch.name} cannot start: {e.message}",
-                hint="set plugins[].port to another one, or leave it out to get any free port",
-            ) from e
-        return port
 
     async def _read_output(self, reader: asyncio.StreamReader) -> None:
         """Reads what the process writes, and slows it down when it writes too much."""

@@ -198,12 +198,10 @@ class LogRelay:
             completed=request.completed,
         )
         _get_or_add(self._unsent, key, list[Checkpoint]).append(checkpoint)
-        if not request.completed:
-            await self._send_unsent(key)
-        return pb.ReportStageLogsFromLastCheckpointResponse()
-
-    async def _send_unsent(self, key: tuple[str, str]) -> None:
-        """Sends the checkpoints in order, as far as the control plane accepts them."""
+        response = pb.ReportStageLogsFromLastCheckpointResponse()
+        if request.completed:
+            return response
+        # In order, as far as the control plane accepts them.
         try:
             while unsent := self._unsent.get(key):
                 await self._api.report_stage_logs_from_last_checkpoint(unsent[0])
@@ -211,7 +209,13 @@ class LogRelay:
                 if (spool := self._spools.get(key)) is not None and sent.blocks:
                     spool.forget_through(sent.blocks[-1].index)
         except Unavailable as e:
-            log.warning("stage log not sent, retrying later", stage=key[1], error=str(e))
+            log.warning(
+                "stage log not sent, retrying later",
+                deployment=request.deployment_id,
+                stage_id=request.stage_id,
+                error=str(e),
+            )
+        return response
 
     def _masker(self, of: dict[tuple[str, str], LogMasker], key: tuple[str, str]) -> LogMasker:
         return _get_or_add(of, key, lambda: LogMasker(self.masks, key[0]))

@@ -2,7 +2,6 @@
 """Installs the tools that plugins need, such as kubectl, once for all plugins."""
 
 import asyncio
-import os
 import re
 import tempfile
 from collections import defaultdict
@@ -72,11 +71,10 @@ class ToolRegistry:
                     f"installing {tool.name} {tool.version} ended with {done.code}: "
                     f"{done.last_line}"
                 )
-            await asyncio.to_thread(_move_into_place, out, path)
-
-
-def _move_into_place(out: Path, path: Path) -> None:
-    if not out.is_file():
-        raise PipecdError(f"the installation script of {path.name} left no program at OutPath")
-    out.chmod(0o755)
-    os.replace(out, path)  # noqa: PTH105 - the same file system, in one step
+            if not await asyncio.to_thread(out.is_file):
+                raise PipecdError(
+                    f"the installation script of {path.name} left no program at OutPath"
+                )
+            await asyncio.to_thread(out.chmod, 0o755)
+            # In one step, since both paths are on the same file system.
+            await asyncio.to_thread(out.replace, path)

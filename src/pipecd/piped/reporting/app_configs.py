@@ -23,7 +23,6 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.source.configs import ApplicationConfigs, config_path
 from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.service.piped_pb2 import (
     ReportUnregisteredApplicationConfigurationsRequest,
@@ -148,24 +147,21 @@ class AppConfigReporter:
         watch = self.commands.changes.watch()
         while True:
             for command in self.commands.of_kind(CommandKind.UPDATE_APPLICATION_CONFIG):
-                await self._handle(command)
+                application = self.applications.get(command.application_id)
+                repository = application.git_path.repo.id if application else ""
+                if command.update_application_config.config:
+                    await self.commands.reject(
+                        command, "piped writes no application files, change them in Git"
+                    )
+                elif repository not in self.mirrors:
+                    await self.commands.reject(
+                        command, "the application or its repository is unknown to this piped"
+                    )
+                else:
+                    await self.heads.poll(repository)
+                    await self._scan(report_again=True)
+                    await self.commands.report(command, CommandStatus.SUCCEEDED)
             await watch.wait(_RESYNC)
-
-    async def _handle(self, command: Command) -> None:
-        application = self.applications.get(command.application_id)
-        repository = application.git_path.repo.id if application else ""
-        if command.update_application_config.config:
-            await self.commands.reject(
-                command, "piped writes no application files, change them in Git"
-            )
-        elif repository not in self.mirrors:
-            await self.commands.reject(
-                command, "the application or its repository is unknown to this piped"
-            )
-        else:
-            await self.heads.poll(repository)
-            await self._scan(report_again=True)
-            await self.commands.report(command, CommandStatus.SUCCEEDED)
 
     async def _scan(self, *, report_again: bool) -> None:
         async with self._scanning:
@@ -183,7 +179,17 @@ class AppConfigReporter:
                         error=str(e),
                     )
             if changed:
-                await self._report_changed(changed)
+                request = UpdateApplicationConfigurationsRequest(applications=changed)
+                names = [info.name for info in changed]
+                try:
+                    await self.api.update_application_configurations(request)
+                except PipecdError as e:
+                    log.warning(
+                        "changed applications not reported", applications=names, error=str(e)
+                    )
+                else:
+                    log.info("changed applications reported", applications=names)
+                    self.applications.refresh_soon()
             if all(
                 self.heads.of(mirror.repository.id) != RepositoryHead() for mirror in self.mirrors
             ):
@@ -195,15 +201,17 @@ class AppConfigReporter:
         registered = {config_path(a.git_path): a for a in self.applications.of_repository(id_)}
         candidates = [p for p in await self._list(mirror, head) if p not in registered]
         configs = await self.configs.at(mirror.objects, head.hash, [*registered, *candidates])
-        self._log_errors(
-            id_,
-            {
-                path: _error_in(config)
-                for path, config in configs.items()
+        errors: dict[str, str] = {}
+        for path, config in configs.items():
+            if isinstance(config, ApplicationConfig):
+                is_named = bool(config.spec.name)
+                errors[path] = (
+                    "" if is_named else "spec.name must be set to register the application"
+                )
+            elif path not in registered:
                 # The trigger reports why the file of a registered application cannot be read.
-                if path not in registered or isinstance(config, ApplicationConfig)
-            },
-        )
+                errors[path] = str(config)
+        self._log_errors(id_, errors)
         self._unregistered[id_] = tuple(
             info
             for path in candidates
@@ -245,16 +253,6 @@ class AppConfigReporter:
             elif not error and path in before:
                 about.info("application file is valid again", path=path)
 
-    async def _report_changed(self, changed: list[ApplicationInfo]) -> None:
-        request = UpdateApplicationConfigurationsRequest(applications=changed)
-        try:
-            await self.api.update_application_configurations(request)
-        except PipecdError as e:
-            log.warning("changed applications not reported", error=str(e))
-            return
-        log.info("changed applications reported", applications=[info.id for info in changed])
-        self.applications.refresh_soon()
-
     async def _report_unregistered(self, *, again: bool) -> None:
         unregistered = tuple(
             info
@@ -270,10 +268,3 @@ class AppConfigReporter:
             log.warning("unregistered applications not reported", error=str(e))
             return
         self._reported = unregistered
-
-
-def _error_in(config: ApplicationConfig | PipecdError) -> str:
-    """Returns every error of an application file, or nothing if it can be reported."""
-    if isinstance(config, PipecdError):
-        return str(config)
-    return "" if config.spec.name else "spec.name must be set to register the application"

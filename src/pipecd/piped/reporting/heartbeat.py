@@ -37,6 +37,15 @@ def piped_meta(
         encryption = Piped.SecretEncryption(type=KEY_PAIR, public_key=public_key.decode())
     else:
         encryption = Piped.SecretEncryption(type="NONE")
+    providers: list[Piped.PlatformProvider] = []
+    if config.generation is Generation.V0:
+        # A v0 configuration calls its deploy targets platform providers.
+        providers = [
+            Piped.PlatformProvider(name=target.name, type=kind.provider_type)
+            for plugin in spec.plugins
+            if (kind := catalog.v0_kind_of_plugin(plugin.name)) is not None
+            for target in plugin.deploy_targets
+        ]
     return ReportPipedMetaRequest(
         version=build_version(),
         config=reported_config(spec),
@@ -44,25 +53,13 @@ def piped_meta(
             ApplicationGitRepository(id=r.repo_id, remote=r.remote, branch=r.branch)
             for r in spec.repositories
         ],
-        platform_providers=_platform_providers(config, catalog),
+        platform_providers=providers,
         plugins=[
             Piped.Plugin(name=p.name, deploy_targets=[t.name for t in p.deploy_targets])
             for p in spec.plugins
         ],
         secret_encryption=encryption,
     )
-
-
-def _platform_providers(config: PipedConfig, catalog: Catalog) -> list[Piped.PlatformProvider]:
-    """Returns the deploy targets of a v0 configuration under the name that they have there."""
-    if config.generation is not Generation.V0:
-        return []
-    return [
-        Piped.PlatformProvider(name=target.name, type=kind.provider_type)
-        for plugin in config.spec.plugins
-        if (kind := catalog.v0_kind_of_plugin(plugin.name)) is not None
-        for target in plugin.deploy_targets
-    ]
 
 
 @dataclass(kw_only=True)
