@@ -51,7 +51,7 @@ class BranchPoller(Protocol):
 def branch_poller(
     remote: str, branch: str, *, repository: str, environment: GitEnvironment
 ) -> BranchPoller:
-    """The cheapest poller for a branch of this remote."""
+    """Returns the cheapest poller for a branch of this remote."""
     ref = validate_branch(branch)
     if (path := local_path(remote)) is not None:
         return LocalPoller(path, ref)
@@ -76,7 +76,15 @@ class LocalPoller:
 
     def _stat_files(self) -> Hashable:
         directory = git_directory(self._path)
-        return tuple(_stat(directory / name) for name in self._files)
+        stats: list[tuple[int, int, int] | None] = []
+        for name in self._files:
+            try:
+                stat = os.stat(directory / name)  # noqa: PTH116  several times a second
+            except OSError:
+                stats.append(None)
+            else:
+                stats.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(stats)
 
 
 class LsRemotePoller:
@@ -165,7 +173,7 @@ class UnexpectedResponse(Exception):
 
 
 class SmartHttpClient:
-    """Asks a server for the hash of one ref, by Git's smart HTTP protocol.
+    """Requests the hash of one ref from a server, by Git's smart HTTP protocol.
 
     `git ls-remote` needs a process and a connection for each poll; a connection that stays open
     makes polling every second cheap. Protocol 2 returns only the ref, protocol 0 all of them.
@@ -180,7 +188,7 @@ class SmartHttpClient:
         self._capabilities: tuple[bytes, ...] = ()
 
     async def ref_hash(self) -> str:
-        """The hash that the ref points to now."""
+        """Returns the hash that the ref points to now."""
         try:
             if not self._capabilities:
                 return await self._discover()
@@ -198,7 +206,7 @@ class SmartHttpClient:
             self._client = None
 
     async def _discover(self) -> str:
-        """The first request: finds out the protocol version and follows redirects."""
+        """Sends the first request, which finds out the protocol version and follows redirects."""
         response = await self._connection().get(
             f"{self._base}/info/refs", params={"service": _SERVICE}, follow_redirects=True
         )
@@ -275,11 +283,3 @@ def _pkt_lines(content: bytes) -> Iterator[bytes]:
 def _jittered(seconds: float) -> float:
     # Many repositories on one server are not polled at the same moment.
     return seconds * random.uniform(0.9, 1.1)  # noqa: S311
-
-
-def _stat(file: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = os.stat(file)  # noqa: PTH116  one system call, several times a second
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

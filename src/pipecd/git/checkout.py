@@ -23,7 +23,7 @@ from pipecd.git.lfs import LfsFiles
 from pipecd.git.submodules import find_submodules
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
-from pipecd.program.capture import Captured, capture
+from pipecd.program.capture import capture
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -109,18 +109,16 @@ class Checkout:
                 variables=variables,
                 timeout_seconds=_WRITE_TIMEOUT,
             )
-        if done.code:
-            raise self._write_error(commit, done)
-
-    def _write_error(self, commit: str, done: Captured) -> PipecdError:
+        if done.code == 0:
+            return
         stderr = done.stderr.decode("utf-8", "replace")
         cause = stderr.strip().partition("\n")[0].removeprefix("fatal: ").removeprefix("error: ")
         if is_missing(stderr):
-            return NotFound(f"commit {commit} or a path in it was not found ({cause})")
+            raise NotFound(f"commit {commit} or a path in it was not found ({cause})")
         if is_corrupt(stderr):
             name = self.clone.command.display_name
-            return CorruptClone(f"the local clone of {name} is corrupt ({cause})")
-        return self.clone.command.error(done)
+            raise CorruptClone(f"the local clone of {name} is corrupt ({cause})")
+        raise self.clone.command.error(done)
 
     async def _add_submodules(self, commit: str, into: Path, *, paths: Sequence[str]) -> None:
         for module in await find_submodules(

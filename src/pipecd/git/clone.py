@@ -52,9 +52,20 @@ class Clone:
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
-        """Holds the only right to fetch; the clone exists and is not known to be corrupt."""
+        """Holds the lock of the clone, which exists then and is not known to be corrupt.
+
+        Creates the clone, reuses the one of an earlier process, or replaces a corrupt one.
+        """
         async with self._lock:
-            await self._prepare()
+            if not self._is_ready or self.objects.is_suspect:
+                await asyncio.to_thread(_remove_leftovers, self.directory)
+                if self.objects.is_suspect:
+                    log.warning("local clone is corrupt, cloning again", **self._log_fields)
+                    await self._create()
+                elif not await self._is_repository():
+                    await self._create()
+                await asyncio.to_thread(self.directory.touch)
+                self._is_ready = True
             yield
 
     async def ensure_commit(self, commit: str) -> None:
@@ -107,8 +118,8 @@ class Clone:
     async def recover(self, generation: int, error: PipecdError) -> bool:
         """Clones again after a corruption; says whether the clone is newer than `generation`.
 
-        Many tasks may meet the corruption at once: one of them clones again, and the errors of
-        the others in the meantime can be anything.
+        Many tasks may run into the corruption at once: one of them clones again, and the others
+        may fail with any error in the meantime.
         """
         async with self._lock:
             if generation == self.generation and isinstance(error, CorruptClone):
@@ -133,19 +144,6 @@ class Clone:
             stderr = done.stderr.decode("utf-8", "replace").strip()
             log.info("local clone was not repacked", error=stderr, **self._log_fields)
 
-    async def _prepare(self) -> None:
-        """Creates the clone, reuses the one of an earlier process, or replaces a corrupt one."""
-        if self._is_ready and not self.objects.is_suspect:
-            return
-        await asyncio.to_thread(_remove_leftovers, self.directory)
-        if self.objects.is_suspect:
-            log.warning("local clone is corrupt, cloning again", **self._log_fields)
-            await self._create()
-        elif not await self._is_repository():
-            await self._create()
-        await asyncio.to_thread(self.directory.touch)
-        self._is_ready = True
-
     async def _is_repository(self) -> bool:
         if not await asyncio.to_thread((self.directory / "HEAD").is_file):
             return False
@@ -165,7 +163,7 @@ class Clone:
 
 
 def unused(paths: Iterable[Path]) -> Iterator[Path]:
-    """The paths that no working copy has needed for a month."""
+    """Returns the paths that no working copy has needed for a month."""
     oldest = time.time() - _UNUSED_SECONDS
     return (path for path in paths if path.stat().st_mtime < oldest)
 

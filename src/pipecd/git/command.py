@@ -30,11 +30,11 @@ class GitCommand:
         return f"repository {self.repository_id!r} ({redact(self.remote)})"
 
     def variables(self) -> dict[str, str]:
-        """The environment of a command that reads and writes only the local clone."""
+        """Returns the environment of a command that reads and writes only the local clone."""
         return self.environment.variables() | {"GIT_DIR": str(self.directory)}
 
     def remote_variables(self) -> dict[str, str]:
-        """The environment of a command that connects to the remote, credentials included."""
+        """Returns the environment of a command that connects to the remote, with credentials."""
         return self.environment.variables(self.remote) | {"GIT_DIR": str(self.directory)}
 
     async def run(
@@ -73,12 +73,12 @@ class GitCommand:
         return done.stdout
 
     def error(self, done: Captured) -> PipecdError:
-        """The error for a command that failed."""
+        """Returns the error for a command that failed."""
         stderr = done.stderr.decode("utf-8", "replace")
         return explain(stderr, repository=self.repository_id, remote=self.remote)
 
     def author_variables(self) -> dict[str, str]:
-        """The environment that makes piped author and committer of a new commit."""
+        """Returns the environment that makes piped author and committer of a new commit."""
         name, email = self.environment.author
         return {
             f"GIT_{role}_{part}": value

@@ -85,7 +85,7 @@ class GitEnvironment:
         return ssl.create_default_context()
 
     def variables(self, remote: str = "") -> dict[str, str]:
-        """The environment of one command; with a remote, also its URL and its credentials."""
+        """Returns the environment of a command; with a remote, also its URL and its credentials."""
         config = [*_GIT_CONFIG]
         if remote:
             config.append(("remote.origin.url", parse_remote(remote).url))
@@ -100,7 +100,7 @@ class GitEnvironment:
         return variables
 
     def authorization(self, remote: str) -> str:
-        """The Authorization header for an HTTP remote, or an empty string."""
+        """Returns the Authorization header for an HTTP remote, or an empty string."""
         url, origin = parse_remote(remote), http_origin(remote)
         if origin and url.password:
             return _basic(url.username, url.password)
@@ -134,7 +134,19 @@ def git_environment(
     known_hosts = directory / "known_hosts"
     try:
         with ssh_command(credentials.ssh, private=private, known_hosts=known_hosts) as ssh:
-            base = _base_variables(_write_global_config(private, safe_directories))
+            # Variables of a surrounding git command, such as GIT_DIR, must not reach ours.
+            base = {
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith("GIT_") or key in _PRESERVED_VARIABLES
+            } | {
+                "GIT_TERMINAL_PROMPT": "0",
+                # Nobody can answer a prompt, and git would repeat it after an empty answer.
+                "GIT_ASKPASS": "false",
+                "SSH_ASKPASS": "false",
+                "LC_ALL": "C",
+                "GIT_CONFIG_GLOBAL": str(_write_global_config(private, safe_directories)),
+            }
             if credentials.ssh.key or not base.keys() & {"GIT_SSH", "GIT_SSH_COMMAND"}:
                 base.pop("GIT_SSH", None)
                 base["GIT_SSH_COMMAND"] = ssh
@@ -143,43 +155,22 @@ def git_environment(
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _base_variables(global_config: Path) -> dict[str, str]:
-    # Variables of a surrounding git command, such as GIT_DIR, must not reach ours.
-    variables = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith("GIT_") or key in _PRESERVED_VARIABLES
-    }
-    return variables | {
-        "GIT_TERMINAL_PROMPT": "0",
-        # Nobody can answer a prompt, and git would repeat it after an empty answer.
-        "GIT_ASKPASS": "false",
-        "SSH_ASKPASS": "false",
-        "LC_ALL": "C",
-        "GIT_CONFIG_GLOBAL": str(global_config),
-    }
-
-
 def _write_global_config(directory: Path, safe_directories: Sequence[Path]) -> Path:
     """Includes the settings of the user and trusts the configured local repositories.
 
     For a local remote git starts a second process, which reads `safe.directory` only from files.
     """
+    home, user_configs = os.environ.get("HOME"), list[Path]()
+    if configured := os.environ.get("GIT_CONFIG_GLOBAL"):
+        user_configs = [Path(configured)]
+    elif home:
+        xdg = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+        user_configs = [Path(xdg, "git", "config"), Path(home, ".gitconfig")]
     lines: list[str] = []
-    for included in _user_configs():
+    for included in user_configs:
         lines += ["[include]", f"\tpath = {quote(str(included))}"]
     for path in safe_directories:
         lines += ["[safe]", f"\tdirectory = {quote(str(path))}"]
     file = directory / "gitconfig"
     file.write_text("\n".join(lines) + "\n")
     return file
-
-
-def _user_configs() -> list[Path]:
-    if configured := os.environ.get("GIT_CONFIG_GLOBAL"):
-        return [Path(configured)]
-    home = os.environ.get("HOME")
-    if not home:
-        return []
-    xdg = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    return [Path(xdg, "git", "config"), Path(home, ".gitconfig")]

@@ -88,7 +88,7 @@ _MISSING = ("did not match any file", "reference is not a tree", "failed to unpa
 
 
 def explain(stderr: str, *, repository: str, remote: str) -> PipecdError:
-    """The error for a git command that failed on a repository."""
+    """Returns the error for a git command that failed on a repository."""
     name = f"repository {repository!r} ({redact(remote)})"
     output = redact(stderr)
     for rule in _RULES:

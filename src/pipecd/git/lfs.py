@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipecd.git.command import REMOTE_TIMEOUT
-from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import Denied, Unavailable, UserMistake
 from pipecd.program.capture import capture
 
 _POINTER = re.compile(
@@ -66,8 +66,16 @@ class LfsFiles:
             env=self.env,
             at_most=REMOTE_TIMEOUT,
         )
-        if done.code:
-            raise _fetch_error(self.name, (done.stdout + done.stderr).decode("utf-8", "replace"))
+        if done.code == 0:
+            return
+        output = (done.stdout + done.stderr).decode("utf-8", "replace")
+        lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
+        message = f"{self.name}: files of Git LFS could not be fetched ({lines[-1]})"
+        if re.search(r"authentication|authorization|credentials|\b40[13]\b", output, re.IGNORECASE):
+            raise Denied(
+                message, hint="check git.username and git.password in the piped configuration"
+            )
+        raise Unavailable(message)
 
     def _object(self, oid: str) -> Path:
         return self.repository / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
@@ -88,19 +96,14 @@ class LfsFiles:
                 raise Unavailable(f"{pointer.file.name} of Git LFS is missing: {e.strerror}") from e
 
 
-def _fetch_error(name: str, output: str) -> PipecdError:
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
-    message = f"{name}: files of Git LFS could not be fetched ({lines[-1]})"
-    if re.search(r"authentication|authorization|credentials|\b40[13]\b", output, re.IGNORECASE):
-        return Denied(
-            message, hint="check git.username and git.password in the piped configuration"
-        )
-    return Unavailable(message)
-
-
 def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
     """Reads files only if a .gitattributes file configures the LFS filter."""
-    files = [file for path in searched for file in _files_below(path)]
+    files: list[Path] = []
+    for path in searched:
+        if path.is_dir() and not path.is_symlink():
+            files += [Path(parent, name) for parent, _, names in os.walk(path) for name in names]
+        else:
+            files.append(path)
     above = {parent for path in searched for parent in path.parents if parent.is_relative_to(root)}
     attributes = {parent / ".gitattributes" for parent in above}
     attributes.update(file for file in files if file.name == ".gitattributes")
@@ -108,12 +111,6 @@ def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
         return []
     matches = ((file, _POINTER.fullmatch(_read_start(file))) for file in files)
     return [Pointer(file, match[1].decode()) for file, match in matches if match]
-
-
-def _files_below(path: Path) -> list[Path]:
-    if not path.is_dir() or path.is_symlink():
-        return [path]
-    return [Path(parent, name) for parent, _, names in os.walk(path) for name in names]
 
 
 def _read_start(file: Path) -> bytes:

@@ -28,7 +28,17 @@ async def resolve_commit(clone: Clone, commit: str, branch: str) -> str:
     """Returns the full hash of a commit; fetches its branch if the commit is not cloned yet."""
     validate_hash(commit)
     if not await clone.is_available(commit):
-        await _fetch_branch(clone, branch)
+        ref = validate_branch(branch)
+        async with clone.locked():
+            try:
+                await clone.fetch(ref)
+            except UserMistake as e:
+                if "remote ref" not in e.message:
+                    raise
+                raise NotFound(
+                    f"{clone.command.display_name} has no branch {branch}",
+                    hint="push it to the repository that piped watches",
+                ) from e
     if not await clone.objects.has_commit(commit):
         raise NotFound(
             f"commit {commit} is not in branch {branch} of {clone.command.display_name}",
@@ -55,20 +65,6 @@ async def merge_commits(clone: Clone, base: str, head: str, message: str) -> str
     return merged.decode().strip()
 
 
-async def _fetch_branch(clone: Clone, branch: str) -> None:
-    ref = validate_branch(branch)
-    async with clone.locked():
-        try:
-            await clone.fetch(ref)
-        except UserMistake as e:
-            if "remote ref" not in e.message:
-                raise
-            raise NotFound(
-                f"{clone.command.display_name} has no branch {branch}",
-                hint="push it to the repository that piped watches",
-            ) from e
-
-
 async def _merged_tree(git: GitCommand, base: str, head: str) -> str:
     done = await git.run(
         *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
@@ -85,7 +81,7 @@ async def _merged_tree(git: GitCommand, base: str, head: str) -> str:
 
 
 async def _merged_tree_by_worktree(git: GitCommand, base: str, head: str) -> str:
-    """The same for git before 2.38, which needs a working tree to merge."""
+    """Returns the merged tree with git before 2.38, which needs a working tree to merge."""
     with tempfile.TemporaryDirectory(prefix="merge-", dir=git.directory) as directory:
         # A repository that borrows the objects of the clone has branches of its own.
         variables = {

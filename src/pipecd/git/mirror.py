@@ -127,7 +127,7 @@ class Mirrors:
         return repository_id in self._mirrors
 
     def of(self, repository_id: str) -> Mirror:
-        """The mirror of a repository; raises if the piped configuration does not have it."""
+        """Returns the mirror of a repository; raises if the piped configuration lacks it."""
         mirror = self._mirrors.get(repository_id)
         if mirror is None:
             configured = ", ".join(sorted(self._mirrors)) or "none"
@@ -146,7 +146,7 @@ class SubmoduleClones:
         self._checkouts: dict[str, Checkout] = {}
 
     def checkout(self, remote: str) -> Checkout:
-        """The checkout of a submodule, whose clone is created when it is first used."""
+        """Returns the checkout of a submodule, whose clone is created when it is first used."""
         checkout = self._checkouts.get(remote)
         if checkout is None:
             command = GitCommand(

@@ -20,7 +20,7 @@ from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.program import group
 from pipecd.program.capture import Captured
 
-# Nobody writes an application configuration of this size on purpose.
+# No application configuration is this large on purpose.
 FILE_LIMIT = 4 * 1024 * 1024
 
 _ABSENT = "was not found"
@@ -107,7 +107,7 @@ class Objects:
         await self._contents.close()
 
     async def commit(self, revision: str) -> Commit:
-        """The commit that a hash or a full ref names."""
+        """Returns the commit that a hash or a full ref names."""
         if not revision.startswith("refs/"):
             validate_hash(revision)
         done = await self._git.run(
@@ -125,7 +125,7 @@ class Objects:
         return response.kind == b"commit"
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
-        """The entries of a directory, by the id of its tree; `commit:` names the root."""
+        """Returns the entries of a directory, by the id of its tree; `commit:` names the root."""
         cached = self._trees.get(tree)
         if cached is not None:
             return cached
@@ -140,7 +140,7 @@ class Objects:
         return entries
 
     async def entry(self, commit: str, path: str) -> TreeEntry | None:
-        """The entry of a commit at a path, links not followed; the root is a directory too."""
+        """Returns the entry at a path, without following links; the root is a directory too."""
         entry = TreeEntry("", _DIRECTORY, f"{validate_hash(commit)}:")
         clean = validate_path(path)
         for name in () if clean == "." else clean.split("/"):
@@ -152,7 +152,7 @@ class Objects:
         return entry
 
     async def changed_files(self, old: str, new: str) -> tuple[str, ...]:
-        """The paths that differ between two commits, old names of moved files included."""
+        """Returns the paths that differ between two commits, old names of moved files included."""
         validate_hash(old)
         validate_hash(new)
         done = await self._git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
@@ -161,14 +161,20 @@ class Objects:
         return tuple(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
 
     async def files(self, commit: str, under: str = "") -> tuple[TreeFile, ...]:
-        """Every file of a commit, or those below a directory; submodules are left out."""
+        """Returns every file of a commit, or those below a directory; submodules are left out."""
         pathspec = ["--", f":(literal){validate_path(under)}"] if under else []
         done = await self._git.run(
             "ls-tree", "-r", "-z", "--full-tree", validate_hash(commit), *pathspec
         )
         if done.code:
             raise NotFound(f"the files of commit {commit} cannot be listed: {_cause(done)}")
-        return tuple(_parse_ls_tree(done.stdout))
+        files: list[TreeFile] = []
+        for entry in done.stdout.split(b"\0"):
+            mode_type_id, _, name = entry.partition(b"\t")
+            words = mode_type_id.split(b" ")
+            if len(words) == 3 and words[1] == b"blob":
+                files.append(TreeFile(os.fsdecode(name), words[0] == b"120000"))
+        return tuple(files)
 
     async def locate(self, commit: str, paths: Iterable[str]) -> dict[str, Blob | Missing]:
         """Finds files at a commit, following links that stay inside of the repository."""
@@ -182,7 +188,7 @@ class Objects:
         }
 
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
-        """The contents of located files, by the id of the blob."""
+        """Returns the contents of located files, by the id of the blob."""
         ids = list({blob.id: None for blob in blobs})
         responses = await self._request(self._contents, [id_.encode() for id_ in ids])
         for response in responses:
@@ -193,19 +199,19 @@ class Objects:
         return {id_: each.content for id_, each in zip(ids, responses, strict=True)}
 
     async def read_file(self, commit: str, path: str) -> bytes:
-        """The content of one file at a commit."""
+        """Returns the content of one file at a commit."""
         blob = (await self.locate(commit, [path]))[path]
         if isinstance(blob, Missing):
             raise NotFound(f"{path} {blob.reason} at commit {commit[:7]}")
         return (await self.read([blob]))[blob.id]
 
     async def sizes(self, ids: Sequence[str]) -> dict[str, Blob | Missing]:
-        """The sizes of files, by the id of the blob."""
+        """Returns the sizes of files, by the id of the blob."""
         responses = await self._request(self._lookup, [id_.encode() for id_ in ids])
         return {id_: _parse_blob(each) for id_, each in zip(ids, responses, strict=True)}
 
     async def git_config(self, commit: str, path: str) -> list[tuple[str, str]]:
-        """The keys and values of a file in the format of git's own configuration."""
+        """Returns the keys and values of a file in the format of git's own configuration."""
         done = await self._git.run(
             "config", "--blob", f"{validate_hash(commit)}:{path}", "--null", "--list"
         )
@@ -245,7 +251,7 @@ class CatFile:
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def request(self, names: Iterable[bytes]) -> list[CatFileResponse]:
-        """The response to each name, in their order; no name may contain a line break."""
+        """Returns the response to each name, in their order; no name may contain a line break."""
         requested = list(names)
         if not requested:
             return []
@@ -363,14 +369,6 @@ def _parse_tree(content: bytes, hash_size: int) -> Iterator[TreeEntry]:
         name, id_ = content[space + 1 : end], content[end + 1 : end + 1 + hash_size]
         yield TreeEntry(os.fsdecode(name), int(content[at:space], 8), id_.hex())
         at = end + 1 + hash_size
-
-
-def _parse_ls_tree(output: bytes) -> Iterator[TreeFile]:
-    for entry in output.split(b"\0"):
-        mode_type_id, _, name = entry.partition(b"\t")
-        words = mode_type_id.split(b" ")
-        if len(words) == 3 and words[1] == b"blob":
-            yield TreeFile(os.fsdecode(name), words[0] == b"120000")
 
 
 def _cause(done: Captured) -> str:

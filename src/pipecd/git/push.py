@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.git.checkout import temporary_index
@@ -66,7 +66,7 @@ async def push(clone: Clone, request: PushRequest) -> str | None:
 
 
 async def _fetch_base(clone: Clone, request: PushRequest) -> str:
-    """The commit to build on, as the remote has it now."""
+    """Returns the commit to build on, as the remote has it now."""
     git = clone.command
     async with clone.locked():
         for branch in dict.fromkeys((request.branch, request.base)):
@@ -86,8 +86,14 @@ async def _fetch_base(clone: Clone, request: PushRequest) -> str:
 async def _create_commit(clone: Clone, base: str, draft: CommitDraft) -> str:
     """Creates the commit of a draft; returns the base when no file differs."""
     git = clone.command
+    # One process writes all files to the object database and prints their ids.
+    commands = [
+        b"blob\nmark :%d\ndata %d\n%b\nget-mark :%d\n" % (mark, len(content), content, mark)
+        for mark, content in enumerate(draft.files.values(), 1)
+    ]
+    arguments = ("fast-import", "--quiet", "--cat-blob-fd=1")
+    blobs = (await git.output(*arguments, stdin=b"".join(commands))).decode().split()
     lines: list[bytes] = []
-    blobs = await _store_blobs(git, draft.files.values())
     for path, blob in zip(draft.files, blobs, strict=True):
         entry = await clone.objects.entry(base, path)
         mode = entry.mode if entry is not None else _REGULAR_FILE
@@ -110,16 +116,6 @@ async def _create_commit(clone: Clone, base: str, draft: CommitDraft) -> str:
     return created.decode().strip()
 
 
-async def _store_blobs(git: GitCommand, contents: Iterable[bytes]) -> list[str]:
-    """Writes contents to the object database with one process; returns their ids."""
-    commands = [
-        b"blob\nmark :%d\ndata %d\n%b\nget-mark :%d\n" % (mark, len(content), content, mark)
-        for mark, content in enumerate(contents, 1)
-    ]
-    arguments = ("fast-import", "--quiet", "--cat-blob-fd=1")
-    return (await git.output(*arguments, stdin=b"".join(commands))).decode().split()
-
-
 def _push_error(git: GitCommand, done: Captured, branch: str) -> PipecdError:
     output = (done.stdout + done.stderr).decode("utf-8", "replace")
     if match := _REJECTED_BY_REMOTE.search(output):
@@ -137,7 +133,7 @@ def _push_error(git: GitCommand, done: Captured, branch: str) -> PipecdError:
 
 
 def message_with_trailers(draft: CommitDraft) -> str:
-    """The message of a commit with its trailers, which are the last paragraph."""
+    """Returns the message of a commit with its trailers, which are the last paragraph."""
     trailers = "\n".join(
         # A value of several lines would end the trailers.
         f"{key}: {' '.join(value.split())}"

@@ -29,7 +29,7 @@ def redact(text: str) -> str:
 
 
 def local_path(remote: str) -> Path | None:
-    """The directory that a remote names, or None when it is on another machine."""
+    """Returns the directory that a remote names, or None when it is on another machine."""
     if remote.startswith("file://"):
         return Path(unquote(urlsplit(remote).path))
     if remote.startswith(("/", "./", "../", "~/")):
@@ -50,7 +50,7 @@ def http_origin(remote: str) -> str:
 
 
 def parse_remote(remote: str) -> RemoteUrl:
-    """A remote as git understands it from any working directory.
+    """Returns a remote as git understands it from any working directory.
 
     Git shows the URL of an HTTP remote in arguments of its helpers, so it must not contain the
     password.
@@ -67,7 +67,7 @@ def parse_remote(remote: str) -> RemoteUrl:
 
 
 def submodule_remote(parent: str, url: str) -> str:
-    """The remote of a submodule, whose URL may be relative to the remote of its parent.
+    """Returns the remote of a submodule, whose URL may be relative to the remote of its parent.
 
     The content of a repository is not trusted: it must not make piped read local directories or
     run programs that the piped configuration does not name.
@@ -87,7 +87,13 @@ def submodule_remote(parent: str, url: str) -> str:
 
 
 def _resolve_relative(parent: str, url: str) -> str:
-    origin, path = _split_path(parent.rstrip("/"))
+    parent = parent.rstrip("/")
+    origin, path = "", parent
+    if "://" in parent:
+        split = urlsplit(parent)
+        origin, path = f"{split.scheme}://{split.netloc}", split.path
+    elif match := _SCP_LIKE.match(parent):
+        origin, path = match[0], parent[match.end() :]
     joined = posixpath.normpath(posixpath.join(path, url))
     if joined.startswith("..") or (path.startswith("/") and joined == "/"):
         raise UserMistake(
@@ -97,22 +103,13 @@ def _resolve_relative(parent: str, url: str) -> str:
     return origin + joined
 
 
-def _split_path(remote: str) -> tuple[str, str]:
-    if "://" in remote:
-        url = urlsplit(remote)
-        return f"{url.scheme}://{url.netloc}", url.path
-    if match := _SCP_LIKE.match(remote):
-        return match[0], remote[match.end() :]
-    return "", remote
-
-
 def git_directories(path: Path) -> tuple[Path, ...]:
-    """The directories that git may name as the repository at a local path."""
+    """Returns the directories that git may name as the repository at a local path."""
     return tuple(dict.fromkeys((path, path / ".git", git_directory(path))))
 
 
 def git_directory(path: Path) -> Path:
-    """The Git directory of a local repository: of a bare one, a work tree or a linked one."""
+    """Returns the Git directory of a local repository: a bare one, a work tree, a linked one."""
     dot_git = path / ".git"
     if dot_git.is_file():
         # A linked work tree names its Git directory in a file, which names the shared one.

@@ -60,7 +60,10 @@ def _control_sockets(private: Path) -> Generator[Path]:
 def _write_config(
     credentials: SshCredentials, private: Path, *, known_hosts: Path, sockets: Path
 ) -> Path:
-    """The first value that ssh reads counts, so the user's settings come before our defaults."""
+    """Writes the configuration of ssh and returns its path.
+
+    The first value that ssh reads counts, so the user's settings come before our defaults.
+    """
     home = Path(os.environ.get("HOME") or str(private))
     user_config = credentials.config_file or home / ".ssh" / "config"
     lines: list[str] = []
