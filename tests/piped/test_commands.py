@@ -3,8 +3,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -35,103 +33,90 @@ LONG = "      - {name: WAIT, with: {duration: 1h}}\n"
 APPROVAL = "      - {name: WAIT_APPROVAL, with: {anyone: true}}\n"
 
 
-@dataclass
-class Scene:
-    """A control plane behind a gate, and a piped that can be killed and started again."""
-
-    plane: GatedControlPlane
-    origin: Origin
-    application: str = ""
-
-    def piped(self) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
-        return self.plane.piped.run(self.origin.remote)
-
-    async def begin(self, stages: str) -> None:
-        """Adds an application with these stages."""
-        self.origin.commit({"cart/app.pipecd.yaml": APP.format(name="cart", stages=stages)})
-        await self.plane.piped.add_repository("site", self.origin.remote)
-        self.application = await self.plane.piped.add_application("cart")
-
-    async def give(self, **command: Any) -> str:
-        """Gives a command as the control plane stores it."""
-        made = Command(piped_id=self.plane.piped.id, project_id="shop", commander="ann", **command)
-        return await self.plane.cases.commands.add(made)
-
-    async def answered(self, id: str) -> Command:
-        return await self.plane.wait_for_command(id)
-
-    async def one(self, status: DeploymentStatus) -> Deployment:
-        """The newest deployment, once it has the status."""
-        return await self.plane.wait_for_newest_deployment(lambda d: d.status == status)
-
-    async def at_stage(self, name: str) -> tuple[Deployment, PipelineStage]:
-        """The newest deployment and its stage of that name, once it runs."""
-        found = await self.plane.wait_for_newest_deployment(lambda d: has_running(d, name))
-        return found, next(s for s in found.stages if s.name == name)
-
-
 @pytest.fixture
-async def scene(
-    open_plane: OpenControlPlane, origin: Origin, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Scene]:
+async def plane(
+    open_plane: OpenControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[GatedControlPlane]:
     monkeypatch.setattr(command_handlers, "STAGE_CHECK_INTERVAL", 0.05)
     async with open_plane() as plane:
-        yield Scene(plane, origin)
+        yield plane
 
 
-async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(scene: Scene) -> None:
-    await scene.begin(WAIT)
-    async with scene.piped():
-        await scene.one(DeploymentStatus.SUCCESS)
-        scene.plane.gate.held_answers.add("CreateDeployment")
-        command = await scene.plane.cases.applications.sync(
-            scene.application, SyncStrategy.AUTO, by=scene.plane.admin
+async def add_application(plane: GatedControlPlane, origin: Origin, stages: str) -> str:
+    """Adds the application `cart` with these stages and returns its id."""
+    origin.commit({"cart/app.pipecd.yaml": APP.format(name="cart", stages=stages)})
+    await plane.piped.add_repository("site", origin.remote)
+    return await plane.piped.add_application("cart")
+
+
+async def store_command(plane: GatedControlPlane, **fields: Any) -> str:
+    """Stores a command for the piped and returns its id."""
+    command = Command(piped_id=plane.piped.id, project_id="shop", commander="ann", **fields)
+    return await plane.cases.commands.add(command)
+
+
+async def wait_for_status(plane: GatedControlPlane, status: DeploymentStatus) -> Deployment:
+    """Returns the newest deployment once it has the status."""
+    return await plane.wait_for_newest_deployment(lambda d: d.status == status)
+
+
+async def wait_for_stage(plane: GatedControlPlane, name: str) -> tuple[Deployment, PipelineStage]:
+    """Returns the newest deployment and its stage of that name, once the stage runs."""
+    deployment = await plane.wait_for_newest_deployment(lambda d: has_running(d, name))
+    return deployment, next(s for s in deployment.stages if s.name == name)
+
+
+async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(
+    plane: GatedControlPlane, origin: Origin
+) -> None:
+    application = await add_application(plane, origin, WAIT)
+    async with plane.piped.run(origin.remote):
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
+        plane.gate.held_answers.add("CreateDeployment")
+        command = await plane.cases.applications.sync(
+            application, SyncStrategy.AUTO, by=plane.admin
         )
-        await eventually(lambda: "CreateDeployment done" in scene.plane.gate.calls, 20)
-    scene.plane.gate.held_answers.clear()
-    async with scene.piped():
-        handled = await scene.answered(command)
-        await scene.one(DeploymentStatus.SUCCESS)
-    made = await scene.plane.deployments()
+        await eventually(lambda: "CreateDeployment done" in plane.gate.calls, 20)
+    plane.gate.held_answers.clear()
+    async with plane.piped.run(origin.remote):
+        handled = await plane.wait_for_command(command)
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
+    deployments = await plane.deployments()
     assert handled.status == CommandStatus.SUCCEEDED
-    assert handled.metadata["TriggeredDeploymentID"] in {d.id for d in made}
-    assert len(made) == 2
+    assert handled.metadata["TriggeredDeploymentID"] in {d.id for d in deployments}
+    assert len(deployments) == 2
 
 
 async def test_two_syncs_of_one_application_are_two_deployments_with_a_report_each(
-    scene: Scene,
+    plane: GatedControlPlane, origin: Origin
 ) -> None:
-    await scene.begin(WAIT)
-    async with scene.piped():
-        await scene.one(DeploymentStatus.SUCCESS)
+    application = await add_application(plane, origin, WAIT)
+    async with plane.piped.run(origin.remote):
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
         commands = [
-            await scene.plane.cases.applications.sync(
-                scene.application, SyncStrategy.AUTO, by=scene.plane.admin
-            )
+            await plane.cases.applications.sync(application, SyncStrategy.AUTO, by=plane.admin)
             for _ in range(2)
         ]
-        answers = [await scene.answered(command) for command in commands]
-    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
-    assert len({answer.metadata["TriggeredDeploymentID"] for answer in answers}) == 2
+        handled = [await plane.wait_for_command(command) for command in commands]
+    assert {command.status for command in handled} == {CommandStatus.SUCCEEDED}
+    assert len({command.metadata["TriggeredDeploymentID"] for command in handled}) == 2
 
 
 async def test_a_cancel_whose_report_was_lost_is_reported_after_a_restart(
-    scene: Scene,
+    plane: GatedControlPlane, origin: Origin
 ) -> None:
-    await scene.begin(LONG)
-    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
-    async with scene.piped():
-        deployment, _ = await scene.at_stage("WAIT")
-        cancel = scene.plane.cases.deployments.cancel
-        commands = [
-            await cancel(deployment.id, False, False, by=scene.plane.admin) for _ in range(2)
-        ]
-        await scene.one(DeploymentStatus.CANCELLED)
-        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
-    scene.plane.gate.refusals.clear()
-    async with scene.piped():
-        answers = [await scene.answered(command) for command in commands]
-    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
+    await add_application(plane, origin, LONG)
+    plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
+    async with plane.piped.run(origin.remote):
+        deployment, _ = await wait_for_stage(plane, "WAIT")
+        cancel = plane.cases.deployments.cancel
+        commands = [await cancel(deployment.id, False, False, by=plane.admin) for _ in range(2)]
+        await wait_for_status(plane, DeploymentStatus.CANCELLED)
+        await eventually(lambda: plane.gate.count("ReportCommandHandled"), 20)
+    plane.gate.refusals.clear()
+    async with plane.piped.run(origin.remote):
+        handled = [await plane.wait_for_command(command) for command in commands]
+    assert {command.status for command in handled} == {CommandStatus.SUCCEEDED}
 
 
 @pytest.mark.parametrize(
@@ -139,91 +124,97 @@ async def test_a_cancel_whose_report_was_lost_is_reported_after_a_restart(
     [
         pytest.param({"type": Command.SYNC_APPLICATION, "application_id": "gone", "sync_application": Command.SyncApplication(application_id="gone")}, id="a sync"),
         pytest.param({"type": Command.CHAIN_SYNC_APPLICATION, "application_id": "gone", "chain_sync_application": Command.ChainSyncApplication(deployment_chain_id="x", application_id="gone", block_index=1)}, id="a step of a chain"),
-        pytest.param({"type": Command.UPDATE_APPLICATION_CONFIG, "application_id": "gone"}, id="another look at a file"),
+        pytest.param({"type": Command.UPDATE_APPLICATION_CONFIG, "application_id": "gone"}, id="an update of the application file"),
         pytest.param({"type": Command.CANCEL_DEPLOYMENT, "deployment_id": "gone", "cancel_deployment": Command.CancelDeployment(deployment_id="gone")}, id="a cancel"),
         pytest.param({"type": Command.APPROVE_STAGE, "deployment_id": "gone", "stage_id": "gone", "approve_stage": Command.ApproveStage(deployment_id="gone", stage_id="gone")}, id="an approval"),
         pytest.param({"type": Command.SKIP_STAGE, "deployment_id": "gone", "stage_id": "gone", "skip_stage": Command.SkipStage(deployment_id="gone", stage_id="gone")}, id="a skip"),
     ],
 )  # fmt: skip
 async def test_a_command_for_something_that_no_longer_exists_fails(
-    scene: Scene, command: dict[str, Any]
+    plane: GatedControlPlane, origin: Origin, command: dict[str, Any]
 ) -> None:
-    await scene.begin(WAIT)
-    async with scene.piped():
-        handled = await scene.answered(await scene.give(**command))
+    await add_application(plane, origin, WAIT)
+    async with plane.piped.run(origin.remote):
+        handled = await plane.wait_for_command(await store_command(plane, **command))
     assert handled.status == CommandStatus.FAILED
 
 
-async def test_an_approval_and_a_second_one_are_both_reported(scene: Scene) -> None:
-    await scene.begin(APPROVAL)
-    async with scene.piped():
-        deployment, stage = await scene.at_stage("WAIT_APPROVAL")
-        approve = scene.plane.cases.deployments.approve
-        commands = [await approve(deployment.id, stage.id, by=scene.plane.admin) for _ in range(2)]
-        answers = [await scene.answered(command) for command in commands]
-        await scene.one(DeploymentStatus.SUCCESS)
-    assert {answer.status for answer in answers} == {CommandStatus.SUCCEEDED}
+async def test_an_approval_and_a_second_one_are_both_reported(
+    plane: GatedControlPlane, origin: Origin
+) -> None:
+    await add_application(plane, origin, APPROVAL)
+    async with plane.piped.run(origin.remote):
+        deployment, stage = await wait_for_stage(plane, "WAIT_APPROVAL")
+        approve = plane.cases.deployments.approve
+        commands = [await approve(deployment.id, stage.id, by=plane.admin) for _ in range(2)]
+        handled = [await plane.wait_for_command(command) for command in commands]
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
+    assert {command.status for command in handled} == {CommandStatus.SUCCEEDED}
 
 
 async def test_an_approval_whose_report_was_lost_is_reported_after_a_restart(
-    scene: Scene,
+    plane: GatedControlPlane, origin: Origin
 ) -> None:
-    await scene.begin(APPROVAL)
-    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
-    async with scene.piped():
-        deployment, stage = await scene.at_stage("WAIT_APPROVAL")
-        command = await scene.plane.cases.deployments.approve(
-            deployment.id, stage.id, by=scene.plane.admin
+    await add_application(plane, origin, APPROVAL)
+    plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
+    async with plane.piped.run(origin.remote):
+        deployment, stage = await wait_for_stage(plane, "WAIT_APPROVAL")
+        command = await plane.cases.deployments.approve(deployment.id, stage.id, by=plane.admin)
+        await eventually(lambda: plane.gate.count("ReportCommandHandled"), 20)
+    plane.gate.refusals.clear()
+    async with plane.piped.run(origin.remote):
+        assert (await plane.wait_for_command(command)).status == CommandStatus.SUCCEEDED
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
+
+
+async def test_a_command_rereads_the_application_file_at_once(
+    plane: GatedControlPlane, origin: Origin
+) -> None:
+    application = await add_application(plane, origin, WAIT)
+    async with plane.piped.run(origin.remote):
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
+        origin.commit({"cart/app.pipecd.yaml": APP.format(name="trolley", stages=WAIT)})
+        command = await store_command(
+            plane, type=Command.UPDATE_APPLICATION_CONFIG, application_id=application
         )
-        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
-    scene.plane.gate.refusals.clear()
-    async with scene.piped():
-        assert (await scene.answered(command)).status == CommandStatus.SUCCEEDED
-        await scene.one(DeploymentStatus.SUCCESS)
+        assert (await plane.wait_for_command(command)).status == CommandStatus.SUCCEEDED
+        assert (await plane.application(application)).name == "trolley"
 
 
-async def test_a_command_rereads_the_application_file_at_once(scene: Scene) -> None:
-    await scene.begin(WAIT)
-    async with scene.piped():
-        await scene.one(DeploymentStatus.SUCCESS)
-        scene.origin.commit({"cart/app.pipecd.yaml": APP.format(name="trolley", stages=WAIT)})
-        command = await scene.give(
-            type=Command.UPDATE_APPLICATION_CONFIG, application_id=scene.application
-        )
-        assert (await scene.answered(command)).status == CommandStatus.SUCCEEDED
-        assert (await scene.plane.application(scene.application)).name == "trolley"
-
-
-async def test_a_restart_whose_report_is_refused_does_not_restart_forever(scene: Scene) -> None:
-    await scene.begin(WAIT)
-    scene.plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
-    async with scene.piped() as piped:
-        await scene.plane.cases.pipeds.restart(scene.plane.piped.id, by=scene.plane.admin)
-        await eventually(lambda: scene.plane.gate.count("ReportCommandHandled"), 20)
-        await scene.one(DeploymentStatus.SUCCESS)
+async def test_a_restart_whose_report_is_refused_does_not_restart_forever(
+    plane: GatedControlPlane, origin: Origin
+) -> None:
+    await add_application(plane, origin, WAIT)
+    plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.PERMISSION_DENIED
+    async with plane.piped.run(origin.remote) as piped:
+        await plane.cases.pipeds.restart(plane.piped.id, by=plane.admin)
+        await eventually(lambda: plane.gate.count("ReportCommandHandled"), 20)
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
         assert not piped.done()
-        scene.plane.gate.refusals.clear()
-        again = await scene.plane.cases.pipeds.restart(scene.plane.piped.id, by=scene.plane.admin)
+        plane.gate.refusals.clear()
+        again = await plane.cases.pipeds.restart(plane.piped.id, by=plane.admin)
         async with asyncio.timeout(20):
             await piped
-    handled = await scene.plane.command(again)
+    handled = await plane.command(again)
     assert handled.status == CommandStatus.SUCCEEDED
 
 
-async def test_two_restart_commands_cause_one_restart(scene: Scene) -> None:
-    await scene.begin(WAIT)
-    restart = scene.plane.cases.pipeds.restart
-    commands = [await restart(scene.plane.piped.id, by=scene.plane.admin) for _ in range(2)]
-    async with scene.piped() as piped, asyncio.timeout(20):
+async def test_two_restart_commands_cause_one_restart(
+    plane: GatedControlPlane, origin: Origin
+) -> None:
+    await add_application(plane, origin, WAIT)
+    restart = plane.cases.pipeds.restart
+    commands = [await restart(plane.piped.id, by=plane.admin) for _ in range(2)]
+    async with plane.piped.run(origin.remote) as piped, asyncio.timeout(20):
         await piped
     for command in commands:
-        assert (await scene.plane.command(command)).status == CommandStatus.SUCCEEDED
-    async with scene.piped() as piped:
-        await scene.one(DeploymentStatus.SUCCESS)
+        assert (await plane.command(command)).status == CommandStatus.SUCCEEDED
+    async with plane.piped.run(origin.remote) as piped:
+        await wait_for_status(plane, DeploymentStatus.SUCCESS)
         assert not piped.done()
 
 
-def deployment(
+def deployment_with(
     status: "deployment_pb2.DeploymentStatus.ValueType",
     stage: "deployment_pb2.StageStatus.ValueType | None" = None,
 ) -> Deployment:
@@ -235,20 +226,20 @@ FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("deployment", "expected"),
     [
-        pytest.param(None, CommandResult(FAILED, "the deployment does not exist"), id="nothing"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_PENDING), None, id="one that is not planned yet"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING), CommandResult(FAILED, "the deployment has no such stage"), id="one without the stage"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_NOT_STARTED_YET), None, id="a stage that comes later"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_RUNNING), None, id="a stage that runs"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), CommandResult(SUCCEEDED), id="a stage that was approved"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), CommandResult(SUCCEEDED), id="a stage that was skipped"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: FAILURE"), id="a stage that failed"),
-        pytest.param(deployment(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: NOT_STARTED_YET"), id="a stage that never comes"),
+        pytest.param(None, CommandResult(FAILED, "the deployment does not exist"), id="no deployment"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_PENDING), None, id="a deployment that is not planned yet"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING), CommandResult(FAILED, "the deployment has no such stage"), id="a deployment without the stage"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_NOT_STARTED_YET), None, id="a stage that has not started"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_RUNNING), None, id="a stage that runs"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), CommandResult(SUCCEEDED), id="a stage that was approved"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), CommandResult(SUCCEEDED), id="a stage that was skipped"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: FAILURE"), id="a stage that failed"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: NOT_STARTED_YET"), id="a stage of a cancelled deployment"),
     ],
 )  # fmt: skip
 def test_the_result_of_a_command_for_a_stage(
-    found: Deployment | None, expected: CommandResult | None
+    deployment: Deployment | None, expected: CommandResult | None
 ) -> None:
-    assert stage_command_result(Command(stage_id="s"), found) == expected
+    assert stage_command_result(Command(stage_id="s"), deployment) == expected
