@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller follows the bus, leads chains to their end and wakes who waits."""
+"""The controller watches the bus, updates chains and wakes the pipeds that wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -57,9 +57,9 @@ def controller(stores: Stores, bus: MemoryBus, now: Now) -> ChainController:
 def follow(
     cases: UseCases, first: Deployment, follower: str, piped: PipedCaller
 ) -> Callable[[], asyncio.Future[str]]:
-    """Makes the deployment of the follower, as its piped does when it is told to."""
+    """Creates the deployment of the follower, as its piped does for the sync command."""
 
-    async def made() -> str:
+    async def create() -> str:
         second = Deployment()
         second.CopyFrom(first)
         second.id, second.application_id, second.application_name = new_id(), follower, FOLLOWER
@@ -67,7 +67,7 @@ def follow(
         await cases.deployment_reports.create(second, by=piped)
         return second.id
 
-    return lambda: asyncio.ensure_future(made())
+    return lambda: asyncio.ensure_future(create())
 
 
 async def report(cases: UseCases, id: str, status: Status, piped: PipedCaller) -> None:
@@ -84,8 +84,10 @@ async def stored(stores: Stores, first: Deployment) -> DeploymentChain:
     return await stores.chains.get(first.deployment_chain_id)
 
 
-async def until(stores: Stores, bus: MemoryBus, first: Deployment, status: int) -> DeploymentChain:
-    """The chain once it has that status, which its signals announce."""
+async def wait_for_status(
+    stores: Stores, bus: MemoryBus, first: Deployment, status: int
+) -> DeploymentChain:
+    """Returns the chain once it has the status; its signals announce changes."""
     async with asyncio.timeout(10), bus.subscribe() as signals:
         while (chain := await stored(stores, first)).status != status:
             while (await anext(signals)).topic is not Topic.CHAIN:
@@ -104,7 +106,7 @@ async def running(controller: ChainController) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def test_a_chain_is_led_to_its_end_by_signals_alone(
+async def test_signals_alone_move_a_chain_to_its_end(
     *,
     cases: UseCases,
     stores: Stores,
@@ -113,25 +115,25 @@ async def test_a_chain_is_led_to_its_end_by_signals_alone(
     follow: Callable[[], asyncio.Future[str]],
     piped: PipedCaller,
 ) -> None:
-    # So rare a look at everything cannot be what moves the chain.
-    async with running(ChainController(stores, bus, sweep_seconds=3600)):
+    # A resync this rare cannot be what moves the chain.
+    async with running(ChainController(stores, bus, resync_seconds=3600)):
         second = await follow()
         chain = first.deployment_chain_id
         assert await cases.chains.plannable(second, chain, 1, by=piped) == Plannability()
         await report(cases, first.id, Status.RUNNING, piped)
-        await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
+        await wait_for_status(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
         await report(cases, first.id, Status.SUCCESS, piped)
         async with asyncio.timeout(10), bus.subscribe() as signals:
             while not (await cases.chains.plannable(second, chain, 1, by=piped)).plannable:
                 await anext(signals)
         await report(cases, second, Status.SUCCESS, piped)
-        ended = await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_SUCCESS)
-    assert ended.completed_at > 0
-    refs = [block.nodes[0].deployment_ref.deployment_id for block in ended.blocks]
+        completed = await wait_for_status(stores, bus, first, pb.DEPLOYMENT_CHAIN_SUCCESS)
+    assert completed.completed_at > 0
+    refs = [block.nodes[0].deployment_ref.deployment_id for block in completed.blocks]
     assert refs == [first.id, second]
 
 
-async def test_a_follower_that_begins_a_chain_of_its_own_is_followed_in_both(
+async def test_a_follower_that_starts_a_chain_is_updated_in_both_chains(
     *,
     cases: UseCases,
     stores: Stores,
@@ -145,16 +147,16 @@ async def test_a_follower_that_begins_a_chain_of_its_own_is_followed_in_both(
     second.id, second.application_id, second.application_name = new_id(), follower, FOLLOWER
     second.trigger.commander = first.deployment_chain_id
     second.trigger.strategy_summary = IN_CHAIN
-    async with running(ChainController(stores, bus, sweep_seconds=3600)):
+    async with running(ChainController(stores, bus, resync_seconds=3600)):
         await cases.chains.create(second, [Matcher(name="nobody")], by=piped)
         await report(cases, first.id, Status.SUCCESS, piped)
-        await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
+        await wait_for_status(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
         await report(cases, second.id, Status.SUCCESS, piped)
-        for begun in (first, second):
-            await until(stores, bus, begun, pb.DEPLOYMENT_CHAIN_SUCCESS)
+        for deployment in (first, second):
+            await wait_for_status(stores, bus, deployment, pb.DEPLOYMENT_CHAIN_SUCCESS)
 
 
-async def test_a_failure_cancels_the_rest_and_takes_back_what_was_asked(
+async def test_a_failure_cancels_the_later_blocks_and_their_commands(
     *,
     cases: UseCases,
     stores: Stores,
@@ -163,13 +165,13 @@ async def test_a_failure_cancels_the_rest_and_takes_back_what_was_asked(
     first: Deployment,
     piped: PipedCaller,
 ) -> None:
-    (asked,) = await stores.commands.list_unhandled(piped.piped)
+    (command,) = await stores.commands.list_unhandled(piped.piped)
     await report(cases, first.id, Status.FAILURE, piped)
     async with bus.subscribe() as signals:
         assert await controller.update(first.deployment_chain_id)
-        heard = [await anext(signals), await anext(signals)]
-    assert heard == [
-        Signal(Topic.COMMAND, asked.id, "shop", piped.piped),
+        received = [await anext(signals), await anext(signals)]
+    assert received == [
+        Signal(Topic.COMMAND, command.id, "shop", piped.piped),
         Signal(Topic.CHAIN, first.deployment_chain_id, "shop"),
     ]
     chain = await stored(stores, first)
@@ -177,10 +179,10 @@ async def test_a_failure_cancels_the_rest_and_takes_back_what_was_asked(
         pb.DEPLOYMENT_BLOCK_FAILURE,
         pb.DEPLOYMENT_BLOCK_CANCELLED,
     ]
-    assert (await stores.commands.get(asked.id)).status == CommandStatus.FAILED
+    assert (await stores.commands.get(command.id)).status == CommandStatus.FAILED
 
 
-async def test_a_deployment_that_waits_is_told_why_it_is_cancelled(
+async def test_a_waiting_deployment_gets_the_reason_of_its_cancellation(
     *,
     cases: UseCases,
     controller: ChainController,
@@ -190,37 +192,37 @@ async def test_a_deployment_that_waits_is_told_why_it_is_cancelled(
 ) -> None:
     second = await follow()
     await report(cases, first.id, Status.FAILURE, piped)
-    await controller.deployments_changed([first.id])
+    await controller.update_chains_of([first.id])
     decision = await cases.chains.plannable(second, first.deployment_chain_id, 1, by=piped)
     assert decision.cancel_reason == "The previous block of the deployment chain ended with FAILURE"
 
 
-@pytest.mark.parametrize("answer", [CommandStatus.FAILED, CommandStatus.TIMEOUT])
-async def test_a_follower_that_its_piped_does_not_deploy_ends_the_chain_in_its_turn(
+@pytest.mark.parametrize("result", [CommandStatus.FAILED, CommandStatus.TIMEOUT])
+async def test_a_failed_command_cancels_the_block_in_its_turn(
     *,
     cases: UseCases,
     stores: Stores,
     bus: MemoryBus,
     first: Deployment,
     piped: PipedCaller,
-    answer: CommandStatus,
+    result: CommandStatus,
 ) -> None:
-    (asked,) = await stores.commands.list_unhandled(piped.piped)
-    async with running(ChainController(stores, bus, sweep_seconds=3600)):
+    (command,) = await stores.commands.list_unhandled(piped.piped)
+    async with running(ChainController(stores, bus, resync_seconds=3600)):
         await report(cases, first.id, Status.RUNNING, piped)
-        await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
-        await cases.commands.report_handled(CommandResult(asked.id, answer, 1), by=piped)
+        await wait_for_status(stores, bus, first, pb.DEPLOYMENT_CHAIN_RUNNING)
+        await cases.commands.report_handled(CommandResult(command.id, result, 1), by=piped)
         await report(cases, first.id, Status.SUCCESS, piped)
-        chain = await until(stores, bus, first, pb.DEPLOYMENT_CHAIN_CANCELLED)
-    # What had begun was not cut short.
+        chain = await wait_for_status(stores, bus, first, pb.DEPLOYMENT_CHAIN_CANCELLED)
+    # The first block was not cancelled.
     assert [b.status for b in chain.blocks] == [
         pb.DEPLOYMENT_BLOCK_SUCCESS,
         pb.DEPLOYMENT_BLOCK_CANCELLED,
     ]
 
 
-@pytest.mark.parametrize("end", ["delete", "disable"])
-async def test_a_follower_that_is_taken_away_ends_the_chain(
+@pytest.mark.parametrize("action", ["delete", "disable"])
+async def test_a_deleted_or_disabled_follower_cancels_the_chain(
     *,
     cases: UseCases,
     stores: Stores,
@@ -229,17 +231,17 @@ async def test_a_follower_that_is_taken_away_ends_the_chain(
     follower: str,
     piped: PipedCaller,
     admin: User,
-    end: str,
+    action: str,
 ) -> None:
     await report(cases, first.id, Status.SUCCESS, piped)
-    await controller.sweep()
+    await controller.resync()
     assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_RUNNING
-    await getattr(cases.applications, end)(follower, by=admin)
-    await controller.sweep()
+    await getattr(cases.applications, action)(follower, by=admin)
+    await controller.resync()
     assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_CANCELLED
 
 
-async def test_a_chain_of_upstream_is_given_up_after_a_day(
+async def test_a_chain_of_upstream_is_cancelled_after_a_day(
     *,
     cases: UseCases,
     stores: Stores,
@@ -248,19 +250,19 @@ async def test_a_chain_of_upstream_is_given_up_after_a_day(
     piped: PipedCaller,
     advance: Callable[[float], None],
 ) -> None:
-    (asked,) = await stores.commands.list_unhandled(piped.piped)
+    (command,) = await stores.commands.list_unhandled(piped.piped)
     await report(cases, first.id, Status.SUCCESS, piped)
-    # Upstream names its commands by chance, so that nobody can tell which one is meant.
-    await stores.commands.update(asked.id, lambda c: c.ClearField("chain_sync_application"))
+    # The ids of upstream's commands are random, so the command of the node is unknown.
+    await stores.commands.update(command.id, lambda c: c.ClearField("chain_sync_application"))
     advance(24 * 3600)
-    await controller.sweep()
+    await controller.resync()
     assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_RUNNING
     advance(2 * 3600)
-    await controller.sweep()
+    await controller.resync()
     assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_CANCELLED
 
 
-async def test_nothing_is_written_or_told_when_nothing_changed(
+async def test_an_unchanged_chain_is_not_written_and_not_signalled(
     stores: Stores, bus: MemoryBus, controller: ChainController, first: Deployment
 ) -> None:
     before = await stored(stores, first)
@@ -271,7 +273,7 @@ async def test_nothing_is_written_or_told_when_nothing_changed(
     assert await stored(stores, first) == before
 
 
-async def test_a_look_at_everything_makes_good_for_lost_signals(
+async def test_a_resync_makes_up_for_lost_signals(
     cases: UseCases,
     stores: Stores,
     controller: ChainController,
@@ -281,23 +283,23 @@ async def test_a_look_at_everything_makes_good_for_lost_signals(
 ) -> None:
     second = await follow()
     await report(cases, first.id, Status.FAILURE, piped)
-    await controller.sweep()
+    await controller.resync()
     assert (await stored(stores, first)).status == pb.DEPLOYMENT_CHAIN_FAILURE
-    # The chain has ended, but one of its deployments has not.
+    # The chain is completed, but one of its deployments is not.
     await report(cases, second, Status.CANCELLED, piped)
-    await controller.sweep()
+    await controller.resync()
     node = (await stored(stores, first)).blocks[1].nodes[0]
     assert node.deployment_ref.status == Status.CANCELLED
 
 
-async def test_deployments_without_a_chain_and_unknown_chains_are_left_alone(
+async def test_deployments_without_a_chain_and_unknown_chains_are_ignored(
     controller: ChainController, deployment: Deployment
 ) -> None:
-    await controller.deployments_changed([deployment.id, "unknown"])
+    await controller.update_chains_of([deployment.id, "unknown"])
     assert not await controller.update("unknown")
 
 
-async def test_a_store_that_was_away_is_asked_again(
+async def test_an_update_is_retried_after_an_outage_of_the_datastore(
     cases: UseCases,
     stores: Stores,
     bus: MemoryBus,
@@ -306,19 +308,20 @@ async def test_a_store_that_was_away_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Flaky:
-        """Chains that cannot be read at first."""
+        """A table of chains that cannot be listed at first."""
 
         failures = 1
 
         def __getattr__(self, name: str) -> object:
-            if name == "unfinished" and self.failures:
+            if name == "list_unfinished" and self.failures:
                 self.failures -= 1
-                raise Unavailable("the store is away")
+                raise Unavailable("the datastore is unavailable")
             return getattr(stores.chains, name)
 
     monkeypatch.setattr("pipecd.controlplane.jobs.chains.RETRY_SECONDS", 0.01)
     await report(cases, first.id, Status.SUCCESS, piped)
-    flaky = replace(stores, chains=Flaky())  # pyright: ignore[reportArgumentType]
+    chains = Flaky()
+    flaky = replace(stores, chains=chains)  # pyright: ignore[reportArgumentType]
     async with (
         running(ChainController(flaky, bus)),
         asyncio.timeout(10),
@@ -326,4 +329,5 @@ async def test_a_store_that_was_away_is_asked_again(
     ):
         while (await anext(signals)).topic is not Topic.CHAIN:
             pass
+    assert chains.failures == 0
     assert (await stored(stores, first)).blocks[0].status == pb.DEPLOYMENT_BLOCK_SUCCESS

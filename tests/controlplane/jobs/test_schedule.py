@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When jobs are due: lines of cron in UTC, and intervals."""
+"""When jobs are due: cron expressions in UTC, and intervals."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -41,19 +41,19 @@ def at(text: str) -> datetime:
         pytest.param("@every 1h30m", "2026-01-02 03:04", "2026-01-02 04:34", id="@every"),
     ],
 )
-def test_a_line_says_when(line: str, moment: str, due: str) -> None:
+def test_the_next_time_of_an_expression(line: str, moment: str, due: str) -> None:
     assert parse_schedule(check_schedule(line)).after(at(moment)) == at(due)
 
 
-def test_a_day_that_never_comes_is_never_due() -> None:
+def test_a_day_that_does_not_exist_is_never_due() -> None:
     assert parse_schedule("0 0 30 2 *").after(at("2026-01-01 00:00")).year == 9999
 
 
-def test_the_rarest_day_is_found() -> None:
+def test_a_leap_day_after_eight_years_is_found() -> None:
     assert parse_schedule("0 0 29 2 *").after(at("2096-03-01 00:00")) == at("2104-02-29 00:00")
 
 
-def test_lines_are_read_in_utc_wherever_the_clock_is() -> None:
+def test_expressions_are_in_utc_for_any_time_zone() -> None:
     east = datetime(2026, 1, 2, 1, 30, tzinfo=timezone(timedelta(hours=5, minutes=45)))
     assert parse_schedule("0 20 * * *").after(east) == at("2026-01-01 20:00")
 
@@ -63,7 +63,7 @@ LINES = st.tuples(NUMBERS, NUMBERS, st.sampled_from(["*", "1", "10-20", "?"])).m
 
 
 @given(LINES, st.integers(1_700_000_000, 2_000_000_000).map(from_unix))
-def test_the_next_time_is_the_first_that_fits(line: str, moment: datetime) -> None:
+def test_the_next_time_is_the_first_match(line: str, moment: datetime) -> None:
     schedule = parse_schedule(f"{line} * *")
     assert isinstance(schedule, Cron)
     due = schedule.after(moment)
@@ -72,6 +72,6 @@ def test_the_next_time_is_the_first_that_fits(line: str, moment: datetime) -> No
     assert due.minute in schedule.minute
     assert due.hour in schedule.hour
     assert due.day in schedule.day
-    # Nothing that fits lies between the two.
+    # No earlier time matches.
     assert schedule.after(due - timedelta(minutes=1)) == due
     assert schedule.after(max(moment, due - timedelta(days=1))) == due

@@ -1,35 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a chain follows from its deployments: pure rules over its message.
+"""How the status of a deployment chain follows from its deployments: pure rules over its message.
 
-A node shows its deployment. A block follows from its nodes, and the chain from its blocks. What has
-ended stays as it is. Once a block did not succeed, the blocks after it are cancelled. A block is
-cancelled as well when it would begin and one of its applications will never be deployed.
+A node shows the status of its deployment. The status of a block follows from its nodes, and that of
+the chain from its blocks. A completed status does not change. Once a block did not succeed, the
+blocks after it are cancelled. A block is also cancelled when its turn comes and one of its
+applications will never be deployed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
-from pipecd.proto.model.chain_pb2 import ChainBlock, ChainNode, DeploymentChain
+from pipecd.proto.model.chain_pb2 import ChainBlock, DeploymentChain
 from pipecd.proto.model.deployment_pb2 import Deployment
 
-ENDED = frozenset(
+COMPLETED_BLOCKS = frozenset(
     {
         pb.DEPLOYMENT_BLOCK_SUCCESS,
         pb.DEPLOYMENT_BLOCK_FAILURE,
         pb.DEPLOYMENT_BLOCK_CANCELLED,
     }
 )
-_CHAIN_ENDED = frozenset(
+_UNSUCCESSFUL_BLOCKS = (pb.DEPLOYMENT_BLOCK_FAILURE, pb.DEPLOYMENT_BLOCK_CANCELLED)
+_COMPLETED_CHAINS = frozenset(
     {
         pb.DEPLOYMENT_CHAIN_SUCCESS,
         pb.DEPLOYMENT_CHAIN_FAILURE,
         pb.DEPLOYMENT_CHAIN_CANCELLED,
     }
 )
-# Which of the nodes or blocks decides, the first first. Something that has begun stays begun, also
-# when a change was so quick that nobody saw it run.
-_BLOCK_WHEN = {
+# The first status of which any node or block has one of the statuses. A success means RUNNING here:
+# a deployment may start and succeed between two updates of its chain.
+_BLOCK_STATUS = {
     pb.DEPLOYMENT_BLOCK_FAILURE: {DeploymentStatus.FAILURE},
     pb.DEPLOYMENT_BLOCK_CANCELLED: {DeploymentStatus.CANCELLED},
     pb.DEPLOYMENT_BLOCK_RUNNING: {
@@ -38,46 +40,46 @@ _BLOCK_WHEN = {
         DeploymentStatus.SUCCESS,
     },
 }
-_CHAIN_WHEN = {
+_CHAIN_STATUS = {
     pb.DEPLOYMENT_CHAIN_FAILURE: {pb.DEPLOYMENT_BLOCK_FAILURE},
     pb.DEPLOYMENT_CHAIN_CANCELLED: {pb.DEPLOYMENT_BLOCK_CANCELLED},
     pb.DEPLOYMENT_CHAIN_RUNNING: {pb.DEPLOYMENT_BLOCK_RUNNING, pb.DEPLOYMENT_BLOCK_SUCCESS},
 }
 
 
-# An application in a block, by the position of the block and the id of the application.
-Place = tuple[int, str]
+# A node of a chain: the index of its block and the id of its application.
+NodeKey = tuple[int, str]
 
 
-def advance(
+def update_chain(
     chain: DeploymentChain,
     deployments: Sequence[Deployment],
     now: int,
-    hopeless: Collection[Place] = (),
+    abandoned: Collection[NodeKey] = (),
 ) -> None:
-    """Brings the chain up to date with its deployments, which come oldest first.
+    """Updates the chain from its deployments, which are sorted by creation.
 
-    Some may belong to a chain that they began themselves and only be shown in this one.
-    Nobody will ever deploy what is `hopeless`.
+    Some deployments may belong to a chain of their own and only be shown in this one.
+    No piped will ever deploy the `abandoned` nodes.
     """
-    is_open, known = True, {deployment.id: deployment for deployment in deployments}
+    by_id = {deployment.id: deployment for deployment in deployments}
+    previous_succeeded = True
     for index, block in enumerate(chain.blocks):
-        here = chain.id, index
-        own = [d for d in known.values() if _place(d) == here]
-        _show(block, known, own)
-        if block.status not in ENDED:
-            waits_in_vain = is_open and any(place in hopeless for place in unmet(index, block))
-            is_lost = waits_in_vain or _is_lost(chain, index)
-            _settle(block, may_begin=is_open, is_lost=is_lost, now=now)
-        is_open = is_open and block.status == pb.DEPLOYMENT_BLOCK_SUCCESS
-    if chain.status not in _CHAIN_ENDED:
+        _update_nodes(block, index, chain.id, by_id)
+        if block.status not in COMPLETED_BLOCKS:
+            has_failed = any(b.status in _UNSUCCESSFUL_BLOCKS for b in chain.blocks[:index])
+            undeployed = undeployed_nodes(index, block) if previous_succeeded else ()
+            is_cancelled = has_failed or any(node in abandoned for node in undeployed)
+            _update_block(block, is_next=previous_succeeded, is_cancelled=is_cancelled, now=now)
+        previous_succeeded = previous_succeeded and block.status == pb.DEPLOYMENT_BLOCK_SUCCESS
+    if chain.status not in _COMPLETED_CHAINS:
         chain.status = chain_status(chain)
-        if chain.status in _CHAIN_ENDED:
+        if chain.status in _COMPLETED_CHAINS:
             chain.completed_at = now
 
 
-def unmet(index: int, block: ChainBlock) -> tuple[Place, ...]:
-    """The applications of a block that nobody has begun to deploy."""
+def undeployed_nodes(index: int, block: ChainBlock) -> tuple[NodeKey, ...]:
+    """The nodes of a block that have no deployment yet."""
     return tuple(
         (index, node.application_ref.application_id)
         for node in block.nodes
@@ -85,9 +87,9 @@ def unmet(index: int, block: ChainBlock) -> tuple[Place, ...]:
     )
 
 
-def is_settled(chain: DeploymentChain) -> bool:
-    """Whether nothing can change any more: the chain has ended and so have its deployments."""
-    return chain.status in _CHAIN_ENDED and all(
+def is_final(chain: DeploymentChain) -> bool:
+    """Whether the chain and all its deployments are completed, so that nothing changes any more."""
+    return chain.status in _COMPLETED_CHAINS and all(
         DeploymentStatus(node.deployment_ref.status).is_completed
         for block in chain.blocks
         for node in block.nodes
@@ -96,61 +98,60 @@ def is_settled(chain: DeploymentChain) -> bool:
 
 
 def block_status(block: ChainBlock) -> pb.ChainBlockStatus.ValueType:
-    """What the nodes of a block make of it."""
-    statuses = {_status(node) for node in block.nodes}
+    """The status of a block, from its nodes."""
+    statuses = {
+        DeploymentStatus(node.deployment_ref.status) if node.HasField("deployment_ref") else None
+        for node in block.nodes
+    }
     if statuses <= {DeploymentStatus.SUCCESS}:
         return pb.DEPLOYMENT_BLOCK_SUCCESS
-    return next((mine for mine, its in _BLOCK_WHEN.items() if its & statuses), block.status)
+    return next(
+        (status for status, any_of in _BLOCK_STATUS.items() if any_of & statuses), block.status
+    )
 
 
 def chain_status(chain: DeploymentChain) -> pb.ChainStatus.ValueType:
-    """What the blocks of a chain make of it."""
+    """The status of a chain, from its blocks."""
     statuses = {block.status for block in chain.blocks}
     if statuses <= {pb.DEPLOYMENT_BLOCK_SUCCESS}:
         return pb.DEPLOYMENT_CHAIN_SUCCESS
-    return next((mine for mine, its in _CHAIN_WHEN.items() if its & statuses), chain.status)
+    return next(
+        (status for status, any_of in _CHAIN_STATUS.items() if any_of & statuses), chain.status
+    )
 
 
-def _place(deployment: Deployment) -> tuple[str, int]:
-    return deployment.deployment_chain_id, deployment.deployment_chain_block_index
-
-
-def _show(block: ChainBlock, known: Mapping[str, Deployment], own: Sequence[Deployment]) -> None:
-    """Attaches its own deployments to the nodes and copies how those stand that nodes have."""
-    taken = {node.deployment_ref.deployment_id for node in block.nodes}
+def _update_nodes(
+    block: ChainBlock, index: int, chain_id: str, deployments: Mapping[str, Deployment]
+) -> None:
+    """Assigns the deployments of the block to its nodes, and copies their statuses."""
+    of_block = [
+        deployment
+        for deployment in deployments.values()
+        if deployment.deployment_chain_id == chain_id
+        and deployment.deployment_chain_block_index == index
+    ]
+    assigned = {node.deployment_ref.deployment_id for node in block.nodes}
     for node in block.nodes:
-        found = known.get(node.deployment_ref.deployment_id)
-        if not node.HasField("deployment_ref"):
+        if node.HasField("deployment_ref"):
+            deployment = deployments.get(node.deployment_ref.deployment_id)
+        else:
             application = node.application_ref.application_id
-            free = (d for d in own if d.application_id == application)
-            found = next((d for d in free if d.id not in taken), None)
-        if found is None:
-            continue
-        taken.add(found.id)
-        node.deployment_ref.deployment_id = found.id
-        node.deployment_ref.status = found.status
-        node.deployment_ref.status_reason = found.status_reason
+            matching = (d for d in of_block if d.application_id == application)
+            deployment = next((d for d in matching if d.id not in assigned), None)
+        if deployment is not None:
+            assigned.add(deployment.id)
+            node.deployment_ref.deployment_id = deployment.id
+            node.deployment_ref.status = deployment.status
+            node.deployment_ref.status_reason = deployment.status_reason
 
 
-def _settle(block: ChainBlock, *, may_begin: bool, is_lost: bool, now: int) -> None:
-    if is_lost:
+def _update_block(block: ChainBlock, *, is_next: bool, is_cancelled: bool, now: int) -> None:
+    if is_cancelled:
         block.status = pb.DEPLOYMENT_BLOCK_CANCELLED
-    # A block without applications succeeds as soon as it is its turn.
-    elif block.nodes or may_begin:
+    # A block without applications succeeds as soon as it is next.
+    elif block.nodes or is_next:
         block.status = block_status(block)
-    if block.status != pb.DEPLOYMENT_BLOCK_PENDING and not is_lost:
+    if block.status != pb.DEPLOYMENT_BLOCK_PENDING and not is_cancelled:
         block.started_at = block.started_at or now
-    if block.status in ENDED:
+    if block.status in COMPLETED_BLOCKS:
         block.completed_at = now
-
-
-def _is_lost(chain: DeploymentChain, index: int) -> bool:
-    """Whether the block can never begin, because one before it did not succeed."""
-    lost = (pb.DEPLOYMENT_BLOCK_FAILURE, pb.DEPLOYMENT_BLOCK_CANCELLED)
-    return any(block.status in lost for block in chain.blocks[:index])
-
-
-def _status(node: ChainNode) -> DeploymentStatus | None:
-    if not node.HasField("deployment_ref"):
-        return None
-    return DeploymentStatus(node.deployment_ref.status)

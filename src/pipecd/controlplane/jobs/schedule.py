@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job is due: at an interval, or by a line of cron in UTC."""
+"""When a periodic job is due: at an interval, or by a cron expression in UTC."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -19,22 +18,22 @@ _DESCRIPTORS = {
     "@hourly": "0 * * * *",
 }
 _EVERY = "@every "
-# Eight years lie between two leap days around a century; nothing is rarer.
-_LONGEST_SEARCH = timedelta(days=9 * 366)
+# The rarest day is a leap day: around a turn of a century the next one is eight years later.
+_SEARCH_DAYS = 9 * 366
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Schedule(Protocol):
-    """Says when something is due."""
+    """The times at which a job is due."""
 
     def after(self, moment: datetime) -> datetime:
-        """The next time, later than the given one."""
+        """The next time after the given one."""
         ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """Again after so much time."""
+    """A fixed interval after the last run."""
 
     interval: timedelta
 
@@ -44,10 +43,10 @@ class Every:
 
 @dataclass(frozen=True)
 class Field:
-    """The numbers that one field of a line allows; `is_free` when it says nothing."""
+    """The numbers that a field of a cron expression allows; `is_any` if it is `*` or `?`."""
 
     numbers: frozenset[int]
-    is_free: bool
+    is_any: bool
 
     def __contains__(self, number: int) -> bool:
         return number in self.numbers
@@ -55,7 +54,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Cron:
-    """Minutes, hours, days, months and days of the week that are allowed."""
+    """A cron expression: minutes, hours, days, months and days of the week."""
 
     minute: Field
     hour: Field
@@ -66,7 +65,9 @@ class Cron:
     def after(self, moment: datetime) -> datetime:
         moment = moment.astimezone(UTC)
         start = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
-        for day in _days(start.date().toordinal()):
+        first_day = start.date().toordinal()
+        for ordinal in range(first_day, first_day + _SEARCH_DAYS):
+            day = datetime.fromordinal(ordinal).replace(tzinfo=UTC)
             if self._allows_day(day):
                 for hour in sorted(self.hour.numbers):
                     for minute in sorted(self.minute.numbers):
@@ -80,51 +81,46 @@ class Cron:
             return False
         by_date = day.day in self.day
         by_week = day.isoweekday() % 7 in self.weekday
-        # As in every cron: two restrictions are alternatives.
-        if self.day.is_free or self.weekday.is_free:
+        # As in every cron, a day matches if either of two restricted fields does.
+        if self.day.is_any or self.weekday.is_any:
             return by_date and by_week
         return by_date or by_week
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The schedule of a line that the configuration has checked already."""
+    """Parses a schedule that the configuration has validated."""
     if text.startswith(_EVERY):
         return Every(timedelta(seconds=float(Duration.parse(text.removeprefix(_EVERY).strip()))))
     minute, hour, day, month, weekday = _DESCRIPTORS.get(text, text).split()
     return Cron(
-        _field(minute, 0, 59),
-        _field(hour, 0, 23),
-        _field(day, 1, 31),
-        _field(month, 1, 12, MONTHS),
-        _field(weekday, 0, 6, DAYS),
+        _parse_field(minute, 0, 59),
+        _parse_field(hour, 0, 23),
+        _parse_field(day, 1, 31),
+        _parse_field(month, 1, 12, MONTHS),
+        _parse_field(weekday, 0, 6, DAYS),
     )
 
 
-def _field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> Field:
+def _parse_field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> Field:
     numbers: set[int] = set()
-    is_free = False
+    is_any = False
     for part in text.split(","):
         ends, slash, step = part.partition("/")
         if ends in ("*", "?"):
             first, last = low, high
-            is_free = is_free or int(step or 1) == 1
+            is_any = is_any or int(step or 1) == 1
         else:
-            first, last = _ends(ends, low, names)
-            # A step from a single number goes on to the end.
+            first, last = _parse_range(ends, low, names)
+            # A step from a single number continues to the end.
             last = high if slash and "-" not in ends else last
         numbers.update(range(first, last + 1, int(step or 1)))
-    return Field(frozenset(numbers), is_free)
+    return Field(frozenset(numbers), is_any)
 
 
-def _ends(text: str, low: int, names: tuple[str, ...]) -> tuple[int, int]:
+def _parse_range(text: str, low: int, names: tuple[str, ...]) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     numbers = [
         names.index(word.lower()) + low if word.lower() in names else int(word)
         for word in (first, last if dash else first)
     ]
     return numbers[0], numbers[1]
-
-
-def _days(first: int) -> Iterator[datetime]:
-    for ordinal in range(first, first + _LONGEST_SEARCH.days):
-        yield datetime.fromordinal(ordinal).replace(tzinfo=UTC)
