@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample of the guide is sent as it stands there."""
+"""The example of the guide works as written."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ from servers.control_plane import StartControlPlane
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "webhooks.md"
 
 
-async def sent(address: str, secret: str) -> tuple[int | None, str]:
-    found = re.search(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None
+async def run_example(address: str, secret: str) -> tuple[int | None, str]:
+    example = re.search(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert example is not None
     process = await asyncio.create_subprocess_exec(
         "sh",
         "-euc",
-        found[1],
+        example[1],
         env={**os.environ, "ADDRESS": address, "SECRET": secret},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -33,7 +33,7 @@ async def sent(address: str, secret: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="no curl")
-async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: StartControlPlane) -> None:
+async def test_the_example_of_the_guide_wakes_a_piped(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         cases = plane.running.cases
         made = await cases.pipeds.register("dev", "", by=plane.admin)
@@ -45,10 +45,10 @@ async def test_the_sample_of_the_guide_wakes_a_piped(start_plane: StartControlPl
         await cases.webhooks.rotate(by=plane.admin)
         (secret,) = await cases.webhooks.secrets_of("demo")
         address = f"http://{plane.address}/webhooks/demo"
-        assert await sent(address, secret) == (0, '{"message":"taken"}')
+        assert await run_example(address, secret) == (0, '{"message":"accepted"}')
         settings = await cases.webhooks.settings(by=plane.admin)
         assert settings is not None
         assert settings.last is not None
         assert settings.last.woken == 1
-        code, output = await sent(address, "wrong")
-        assert (code != 0, output) == (True, '{"message":"the signature does not fit"}')
+        code, output = await run_example(address, "wrong")
+        assert (code != 0, output) == (True, '{"message":"invalid signature"}')

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each Git host says about a push is understood; anything else is not mistaken for one."""
+"""The pushes of each Git host are parsed; other events are not taken for pushes."""
 
 import json
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.usecases.webhooks import Push
-from pipecd.controlplane.webhooks.payload import read_message
+from pipecd.controlplane.webhooks.payload import Delivery, parse_delivery
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 
@@ -68,11 +67,19 @@ SERVER = {
 OLD_SERVER = {**SERVER, "repository": {"slug": "site", "project": {"key": "SHOP"}}}
 
 
-def read(headers: dict[str, str], content: object) -> Any:
-    return read_message(headers, json.dumps(content).encode())
+def parse(headers: dict[str, str], content: object) -> Delivery:
+    return parse_delivery(headers, json.dumps(content).encode())
 
 
-def watched(branch: str = "main", remote: str = "ssh://git@git.example.com/shop/site.git") -> Any:
+def parse_push(headers: dict[str, str], content: object) -> Push:
+    push = parse(headers, content).push
+    assert push is not None
+    return push
+
+
+def watched(
+    branch: str = "main", remote: str = "ssh://git@git.example.com/shop/site.git"
+) -> ApplicationGitRepository:
     return ApplicationGitRepository(id="site", remote=remote, branch=branch)
 
 
@@ -87,22 +94,28 @@ def watched(branch: str = "main", remote: str = "ssh://git@git.example.com/shop/
             {"x-gitea-event": "push", "x-forgejo-event": "push"}, GITHUB, "Forgejo", id="Forgejo"
         ),
         pytest.param({"x-gitlab-event": "Push Hook"}, GITLAB, "GitLab", id="GitLab"),
-        pytest.param({"x-gitlab-event": "System Hook"}, SYSTEM, "GitLab", id="a whole GitLab"),
+        pytest.param({"x-gitlab-event": "System Hook"}, SYSTEM, "GitLab", id="GitLab system hook"),
         pytest.param({"x-event-key": "repo:push"}, CLOUD, "Bitbucket", id="Bitbucket Cloud"),
         pytest.param({"x-event-key": "repo:refs_changed"}, SERVER, "Bitbucket", id="Data Center"),
-        pytest.param({"x-event-key": "repo:refs_changed"}, OLD_SERVER, "Bitbucket", id="old one"),
         pytest.param(
-            {}, {"repository": "git.example.com:shop/site", "branch": "main"}, "generic", id="any"
+            {"x-event-key": "repo:refs_changed"}, OLD_SERVER, "Bitbucket", id="older Data Center"
+        ),
+        pytest.param(
+            {},
+            {"repository": "git.example.com:shop/site", "branch": "main"},
+            "generic",
+            id="generic",
         ),
     ],
 )
 def test_a_push(headers: dict[str, str], content: object, host: str) -> None:
-    message = read(headers, content)
-    assert message.host == host
-    assert message.push.matches(watched())
-    assert message.push.matches(watched(branch=""))
-    assert not message.push.matches(watched(branch="production"))
-    assert not message.push.matches(watched(remote="git@git.example.com:shop/other.git"))
+    delivery = parse(headers, content)
+    assert delivery.host == host
+    assert delivery.push is not None
+    assert delivery.push.matches(watched())
+    assert delivery.push.matches(watched(branch=""))
+    assert not delivery.push.matches(watched(branch="production"))
+    assert not delivery.push.matches(watched(remote="git@git.example.com:shop/other.git"))
 
 
 @pytest.mark.parametrize(
@@ -115,26 +128,26 @@ def test_a_push(headers: dict[str, str], content: object, host: str) -> None:
         pytest.param({"x-event-key": "diagnostics:ping"}, {"test": True}, id="a test of Bitbucket"),
     ],
 )
-def test_what_is_no_push(headers: dict[str, str], content: object) -> None:
-    assert read(headers, content).push is None
+def test_other_events(headers: dict[str, str], content: object) -> None:
+    assert parse(headers, content).push is None
 
 
-def test_a_tag_moves_no_branch() -> None:
-    push = read({"x-github-event": "push"}, {**GITHUB, "ref": "refs/tags/v1"}).push
+def test_a_pushed_tag_updates_no_branch() -> None:
+    push = parse({"x-github-event": "push"}, {**GITHUB, "ref": "refs/tags/v1"}).push
     assert push.branches == frozenset()
 
 
-def test_a_push_that_names_no_ref_may_have_moved_any_branch() -> None:
-    assert read({"x-github-event": "push"}, {"repository": GITHUB["repository"]}).push.matches(
+def test_a_push_without_a_ref_matches_any_branch() -> None:
+    assert parse({"x-github-event": "push"}, {"repository": GITHUB["repository"]}).push.matches(
         watched(branch="production")
     )
-    assert read({"x-event-key": "mirror:repo_synchronized"}, {}).push.branches is None
+    assert parse({"x-event-key": "mirror:repo_synchronized"}, {}).push.branches is None
 
 
 def test_a_form_is_read_as_its_payload() -> None:
     body = urlencode({"payload": json.dumps(GITHUB)}).encode()
     headers = {"x-github-event": "push", "content-type": "application/x-www-form-urlencoded"}
-    assert read_message(headers, body).push == read({"x-github-event": "push"}, GITHUB).push
+    assert parse_delivery(headers, body).push == parse({"x-github-event": "push"}, GITHUB).push
 
 
 @pytest.mark.parametrize(
@@ -150,7 +163,7 @@ def test_a_form_is_read_as_its_payload() -> None:
 )
 def test_a_delivery_that_cannot_be_understood_says_what_to_send(body: bytes) -> None:
     with pytest.raises(UserMistake) as told:
-        read_message({}, body)
+        parse_delivery({}, body)
     assert told.value.hint
 
 
@@ -198,7 +211,7 @@ _EVENTS = st.sampled_from(
 
 @given(headers=_EVENTS, content=_JSON)
 def test_any_content_is_a_push_or_nothing(headers: dict[str, str], content: object) -> None:
-    push = read(headers, content).push
+    push = parse(headers, content).push
     assert push is None or isinstance(push, Push)
     if push is not None:
         push.matches(watched())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A signed push at the address of a control plane wakes the pipeds that watch the repository."""
+"""A signed push wakes the pipeds that watch the repository."""
 
 import asyncio
 import base64
@@ -17,10 +17,10 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.usecases.webhooks import Webhooks
 from pipecd.controlplane.web import WebServer, http_server
-from pipecd.controlplane.webhooks import routes as door
-from pipecd.controlplane.webhooks.allowance import Allowance
-from pipecd.controlplane.webhooks.routes import create_webhooks
+from pipecd.controlplane.webhooks import routes
+from pipecd.controlplane.webhooks.routes import RateLimiter, create_webhooks
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Denied, Unavailable
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
@@ -41,7 +41,7 @@ def signed(secret: str, body: bytes = PUSH, event: str = "push") -> dict[str, st
 
 
 @asynccontextmanager
-async def served(webhooks: Any, **settings: Any) -> AsyncGenerator[httpx2.AsyncClient]:
+async def served(webhooks: Webhooks, **settings: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     web = WebServer(create_webhooks(webhooks, **settings))
     async with (
         http_server(web, host="127.0.0.1", port=0) as port,
@@ -53,7 +53,7 @@ async def served(webhooks: Any, **settings: Any) -> AsyncGenerator[httpx2.AsyncC
 
 @pytest.fixture
 async def client(cases: UseCases, now: Now) -> AsyncIterator[httpx2.AsyncClient]:
-    """Someone who can reach the door."""
+    """A client of the webhook endpoint."""
     async with served(cases.webhooks, now=now) as client:
         yield client
 
@@ -73,8 +73,8 @@ async def secret(cases: UseCases, admin: User, piped: PipedCaller) -> str:
 
 
 @asynccontextmanager
-async def heard(bus: MemoryBus) -> AsyncGenerator[list[Signal]]:
-    """The signals that were published meanwhile."""
+async def published(bus: MemoryBus) -> AsyncGenerator[list[Signal]]:
+    """The signals that are published within the context."""
     signals: list[Signal] = []
     async with bus.subscribe() as stream:
         yield signals
@@ -98,9 +98,9 @@ async def test_a_push_wakes_the_piped_that_watches_the_repository_and_no_other(
     )
     meta = ReportPipedMetaRequest(repositories=[elsewhere], config="{}")
     await cases.pipeds.report_meta(meta, by=other_piped)
-    async with heard(bus) as signals:
-        answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
-    assert (answer.status_code, answer.json()) == (202, {"message": "taken"})
+    async with published(bus) as signals:
+        response = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
+    assert (response.status_code, response.json()) == (202, {"message": "accepted"})
     assert signals == [Signal(Topic.REPOSITORY, "site", "shop", piped.piped)]
     settings = await cases.webhooks.settings(by=User("shop", "ann", ("Admin",)))
     assert settings is not None
@@ -108,13 +108,13 @@ async def test_a_push_wakes_the_piped_that_watches_the_repository_and_no_other(
     assert (settings.last.host, settings.last.woken) == ("GitHub", 1)
 
 
-async def test_a_push_to_a_repository_nobody_watches_is_answered_like_any_other(
+async def test_a_push_to_an_unwatched_repository_gets_the_same_response(
     client: httpx2.AsyncClient, bus: MemoryBus, secret: str
 ) -> None:
     body = PUSH.replace(b"shop/site", b"shop/unknown")
-    async with heard(bus) as signals:
-        answer = await client.post("/webhooks/shop", content=body, headers=signed(secret, body))
-    assert (answer.status_code, answer.json()) == (202, {"message": "taken"})
+    async with published(bus) as signals:
+        response = await client.post("/webhooks/shop", content=body, headers=signed(secret, body))
+    assert (response.status_code, response.json()) == (202, {"message": "accepted"})
     assert signals == []
 
 
@@ -127,7 +127,7 @@ async def test_a_disabled_piped_is_not_woken(
     secret: str,
 ) -> None:
     await cases.pipeds.disable(piped.piped, by=admin)
-    async with heard(bus) as signals:
+    async with published(bus) as signals:
         await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
     assert signals == []
 
@@ -142,25 +142,25 @@ async def test_a_disabled_piped_is_not_woken(
         pytest.param(f"/webhooks/{'x' * 5000}", "wrong", id="a project of a very long name"),
     ],
 )
-async def test_whoever_cannot_sign_learns_nothing(
+async def test_an_invalid_signature_gets_the_same_response_for_any_project(
     client: httpx2.AsyncClient, bus: MemoryBus, secret: str, path: str, key: str
 ) -> None:
     del secret
-    async with heard(bus) as signals:
-        answer = await client.post(path, content=PUSH, headers=signed(key))
+    async with published(bus) as signals:
+        response = await client.post(path, content=PUSH, headers=signed(key))
         unsigned = await client.post(path, content=PUSH)
-    for each in (answer, unsigned):
-        assert (each.status_code, each.json()) == (401, {"message": "the signature does not fit"})
+    for each in (response, unsigned):
+        assert (each.status_code, each.json()) == (401, {"message": "invalid signature"})
     assert signals == []
 
 
-async def test_a_secret_that_cannot_be_read_is_told_to_nobody_outside(
+async def test_an_unreadable_secret_is_not_revealed_to_senders(
     stores: Stores, bus: MemoryBus, secret: str, now: Now
 ) -> None:
     others = build_use_cases(stores, bus, address="", encryption_key=b"another key" * 3, now=now)
     async with served(others.webhooks, now=now) as client:
-        answer = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
-    assert (answer.status_code, answer.json()) == (401, {"message": "the signature does not fit"})
+        response = await client.post("/webhooks/shop", content=PUSH, headers=signed(secret))
+    assert (response.status_code, response.json()) == (401, {"message": "invalid signature"})
 
 
 async def test_the_secret_is_stored_encrypted_and_shown_to_administrators_only(
@@ -170,9 +170,9 @@ async def test_the_secret_is_stored_encrypted_and_shown_to_administrators_only(
     assert sealed is not None
     assert secret not in sealed.current
     assert secret.startswith("whsec_")
-    for deed in (cases.webhooks.settings, cases.webhooks.rotate, cases.webhooks.remove):
+    for action in (cases.webhooks.settings, cases.webhooks.rotate, cases.webhooks.remove):
         with pytest.raises(Denied):
-            await deed(by=viewer)
+            await action(by=viewer)
 
 
 async def test_an_earlier_secret_is_valid_for_a_day(
@@ -200,25 +200,25 @@ async def test_an_earlier_secret_is_valid_for_a_day(
 
 
 @pytest.mark.parametrize(
-    ("body", "event", "said"),
+    ("body", "event", "expected"),
     [
         pytest.param(b'{"zen": "."}', "ping", "200 pong", id="a ping"),
-        pytest.param(b"{}", "star", "200 nothing to do for this event", id="another event"),
+        pytest.param(b"{}", "star", "200 event ignored", id="another event"),
         pytest.param(b"no", "push", "422 the delivery is not JSON", id="a broken delivery"),
     ],
 )
-async def test_what_is_no_push_is_answered_and_wakes_nobody(
+async def test_other_deliveries_wake_no_piped(
     client: httpx2.AsyncClient,
     bus: MemoryBus,
     secret: str,
     body: bytes,
     event: str,
-    said: str,
+    expected: str,
 ) -> None:
-    async with heard(bus) as signals:
+    async with published(bus) as signals:
         headers = signed(secret, body, event)
-        answer = await client.post("/webhooks/shop", content=body, headers=headers)
-    assert f"{answer.status_code} {answer.json()['message']}".startswith(said)
+        response = await client.post("/webhooks/shop", content=body, headers=headers)
+    assert f"{response.status_code} {response.json()['message']}".startswith(expected)
     assert signals == []
 
 
@@ -237,7 +237,7 @@ async def test_bitbucket_may_test_the_connection_without_a_signature(
     assert forged.status_code == 401
 
 
-async def test_a_delivery_with_a_name_wakes_once_however_often_it_is_sent(
+async def test_a_repeated_delivery_id_is_ignored(
     client: httpx2.AsyncClient, bus: MemoryBus, secret: str, now: Now
 ) -> None:
     body = b'{"repository": "git@github.com:shop/site.git"}'
@@ -251,39 +251,39 @@ async def test_a_delivery_with_a_name_wakes_once_however_often_it_is_sent(
             "webhook-signature": f"v1,{base64.b64encode(made).decode()}",
         }
 
-    said: list[str] = []
+    messages: list[str] = []
     for id in ("a", "a", "b", "a"):
-        async with heard(bus) as signals:
-            answer = await client.post("/webhooks/shop", content=body, headers=headers(id))
-        said.append(answer.json()["message"])
-        assert bool(signals) is (said[-1] == "taken")
-    assert said == ["taken", "taken before", "taken", "taken before"]
+        async with published(bus) as signals:
+            response = await client.post("/webhooks/shop", content=body, headers=headers(id))
+        messages.append(response.json()["message"])
+        assert bool(signals) is (messages[-1] == "accepted")
+    assert messages == ["accepted", "already delivered", "accepted", "already delivered"]
 
 
-async def test_a_flood_is_held_back_for_its_project_only(
+async def test_the_rate_limit_applies_to_each_project(
     cases: UseCases, bus: MemoryBus, secret: str, now: Now
 ) -> None:
     seconds = [0.0]
-    allowance = Allowance(at_once=3, per_second=0.5, clock=lambda: seconds[0])
-    async with served(cases.webhooks, allowance=allowance, now=now) as client:
+    rate_limiter = RateLimiter(burst=3, per_second=0.5, clock=lambda: seconds[0])
+    async with served(cases.webhooks, rate_limiter=rate_limiter, now=now) as client:
 
         async def post() -> int:
             headers = signed(secret)
             return (await client.post("/webhooks/shop", content=PUSH, headers=headers)).status_code
 
-        # Whoever cannot sign uses nothing up.
+        # Unsigned deliveries do not count.
         for _ in range(5):
             await client.post("/webhooks/shop", content=PUSH, headers=signed("wrong"))
         assert [await post() for _ in range(5)] == [202, 202, 202, 429, 429]
         seconds[0] += 2
         assert [await post() for _ in range(2)] == [202, 429]
-    assert allowance.takes("another project")
+    assert rate_limiter.allow("another project")
 
 
-async def test_a_delivery_that_is_too_large_is_refused(
+async def test_a_delivery_that_is_too_large_is_rejected(
     client: httpx2.AsyncClient, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "MOST_BYTES", 1000)
+    monkeypatch.setattr(routes, "MAX_BODY_BYTES", 1000)
     body = b" " * 1001
 
     async def parts() -> AsyncIterator[bytes]:
@@ -295,10 +295,10 @@ async def test_a_delivery_that_is_too_large_is_refused(
     assert (announced.status_code, streamed.status_code) == (413, 413)
 
 
-async def test_a_sender_that_dawdles_is_let_go(
+async def test_a_slow_sender_times_out(
     client: httpx2.AsyncClient, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "_READ_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "_READ_TIMEOUT_SECONDS", 0.05)
     never = asyncio.Event()
 
     async def parts() -> AsyncIterator[bytes]:
@@ -315,18 +315,18 @@ async def test_a_sender_that_dawdles_is_let_go(
     assert posting.result().status_code == 408
 
 
-async def test_other_ways_to_come_are_told_so(client: httpx2.AsyncClient) -> None:
+async def test_other_methods_and_paths_are_rejected(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/webhooks/shop")).status_code == 405
     assert (await client.post("/webhooks/shop/more")).status_code == 404
 
 
-async def test_a_store_that_is_away_is_not_the_fault_of_the_sender(
+async def test_an_outage_of_the_datastore_is_a_503(
     cases: UseCases, now: Now, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(_project: str) -> tuple[str, ...]:
-        raise Unavailable("the database is away")
+    async def fail(_project: str) -> tuple[str, ...]:
+        raise Unavailable("the database is unavailable")
 
-    monkeypatch.setattr(cases.webhooks, "secrets_of", away)
+    monkeypatch.setattr(cases.webhooks, "secrets_of", fail)
     async with served(cases.webhooks, now=now) as client:
-        answer = await client.post("/webhooks/shop", content=PUSH)
-    assert (answer.status_code, answer.json()) == (503, {"message": "not available right now"})
+        response = await client.post("/webhooks/shop", content=PUSH)
+    assert (response.status_code, response.json()) == (503, {"message": "temporarily unavailable"})

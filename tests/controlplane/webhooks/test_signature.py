@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only who knows the secret can sign, in the way of each Git host."""
+"""Signatures of each Git host are valid only with the secret of the project."""
 
 import base64
 import hmac
@@ -38,23 +38,23 @@ def standard(
         pytest.param({"x-hub-signature-256": f"sha256={digest()}"}, id="GitHub"),
         pytest.param(
             {"x-hub-signature": "sha1=0", "x-hub-signature-256": f"sha256={digest()}"},
-            id="GitHub, which also sends a signature nobody should trust",
+            id="GitHub with an additional SHA-1 signature",
         ),
         pytest.param({"x-hub-signature": f"sha256={digest()}"}, id="Bitbucket"),
         pytest.param({"x-gitea-signature": digest()}, id="Gitea"),
         pytest.param({"x-forgejo-signature": digest().upper()}, id="Forgejo"),
         pytest.param({"x-gitlab-token": SECRET}, id="GitLab with a secret token"),
         pytest.param(standard(), id="GitLab with a signing token, and other standard webhooks"),
-        pytest.param(standard(SECRET.encode()), id="a shell that takes the secret as a text"),
+        pytest.param(standard(SECRET.encode()), id="a shell that uses the text of the secret"),
         pytest.param(standard(sent=-299), id="a clock that is five minutes behind"),
         pytest.param(standard(sent=299), id="a clock that is five minutes ahead"),
         pytest.param(
             {**standard(), "webhook-signature": f"v2,x v1,y {standard()['webhook-signature']}"},
-            id="several signatures, as a sender that rotates its secret gives them",
+            id="several signatures of a sender that rotates its secret",
         ),
     ],
 )
-def test_a_delivery_that_is_signed(headers: dict[str, str]) -> None:
+def test_a_valid_signature(headers: dict[str, str]) -> None:
     assert is_signed(headers, BODY, [SECRET], NOW)
     assert is_signed(headers, BODY, ["another", SECRET], NOW)
     assert not is_signed(headers, BODY, ["another"], NOW)
@@ -66,14 +66,14 @@ def test_a_delivery_that_is_signed(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({}, id="nothing"),
+        pytest.param({}, id="no header"),
         pytest.param({"x-hub-signature-256": digest()}, id="no algorithm"),
         pytest.param({"x-hub-signature-256": "sha256="}, id="no signature"),
         pytest.param({"x-hub-signature": f"sha1={digest(algorithm='sha1')}"}, id="a weak digest"),
         pytest.param({"x-gitea-signature": ""}, id="an empty signature"),
         pytest.param({"x-gitlab-token": ""}, id="an empty token"),
         pytest.param({"x-gitlab-token": SECRET[:-1]}, id="a part of the token"),
-        pytest.param({"x-gitlab-token": "gé" + SECRET}, id="a token with letters of the world"),
+        pytest.param({"x-gitlab-token": "gé" + SECRET}, id="a token with non-ASCII letters"),
         pytest.param(
             {"x-gitea-signature": "0" * 64, "x-hub-signature-256": f"sha256={digest()}"},
             id="a wrong signature beside a right one",
@@ -84,28 +84,30 @@ def test_a_delivery_that_is_signed(headers: dict[str, str]) -> None:
         pytest.param(standard(sent=-301), id="a replay"),
         pytest.param(standard(sent=301), id="a delivery from the future"),
         pytest.param({**standard(), "webhook-id": "d2"}, id="another delivery's signature"),
-        pytest.param({**standard(), "webhook-timestamp": "soon"}, id="a moment that is no number"),
-        pytest.param({**standard(), "webhook-timestamp": "9" * 400}, id="a moment out of bounds"),
-        pytest.param({**standard(), "webhook-signature": "v1"}, id="a version and nothing else"),
+        pytest.param(
+            {**standard(), "webhook-timestamp": "soon"}, id="a timestamp that is not a number"
+        ),
+        pytest.param({**standard(), "webhook-timestamp": "9" * 400}, id="a timestamp out of range"),
+        pytest.param({**standard(), "webhook-signature": "v1"}, id="a version without a signature"),
     ],
 )
-def test_a_delivery_that_is_not(headers: dict[str, str]) -> None:
+def test_an_invalid_signature(headers: dict[str, str]) -> None:
     assert not is_signed(headers, BODY, [SECRET], NOW)
 
 
-def test_a_secret_that_is_no_base64_signs_as_the_text_it_is() -> None:
+def test_a_secret_that_is_not_base64_is_used_as_text() -> None:
     assert is_signed(standard(b"not base64!"), BODY, ["not base64!"], NOW)
 
 
 @pytest.mark.parametrize(
-    ("headers", "claims"),
+    ("headers", "expected"),
     [
         pytest.param({"x-event-key": "diagnostics:ping"}, False, id="no"),
         pytest.param({"x-hub-signature": "sha256=00"}, True, id="yes"),
     ],
 )
-def test_whether_a_delivery_claims_to_be_signed(headers: dict[str, str], claims: bool) -> None:
-    assert has_signature(headers) is claims
+def test_whether_a_delivery_has_a_signature(headers: dict[str, str], expected: bool) -> None:
+    assert has_signature(headers) is expected
 
 
 _NAMES = st.sampled_from(
@@ -124,5 +126,5 @@ _NAMES = st.sampled_from(
 
 
 @given(headers=st.dictionaries(_NAMES, st.text(max_size=80)), body=st.binary(max_size=50))
-def test_without_the_secret_nothing_is_signed(headers: dict[str, str], body: bytes) -> None:
+def test_random_headers_are_never_valid(headers: dict[str, str], body: bytes) -> None:
     assert not is_signed(headers, body, [SECRET], NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A push that is told to a control plane arrives on the stream of the piped that watches it."""
+"""A webhook reaches the wake-up stream of the piped that watches the repository."""
 
 import asyncio
 import hmac
@@ -26,7 +26,7 @@ WATCH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 
 @dataclass(frozen=True)
 class Listener:
-    """The wake-ups of one piped, as it hears them over the wire."""
+    """The wake-ups that one piped receives."""
 
     wakeups: "asyncio.Queue[Wakeup]"
 
@@ -64,7 +64,7 @@ async def listening(address: str, token: str) -> AsyncGenerator[Listener]:
             await asyncio.wait({task})
 
 
-async def test_a_push_at_the_one_port_reaches_the_stream_of_a_piped(
+async def test_a_push_to_the_shared_port_reaches_the_stream_of_a_piped(
     start_plane: StartControlPlane,
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -88,6 +88,6 @@ async def test_a_push_at_the_one_port_reaches_the_stream_of_a_piped(
         listener = await stack.enter_async_context(listening(plane.address, token))
         async with httpx2.AsyncClient() as client:
             url = f"http://{plane.address}/webhooks/demo"
-            answer = await client.post(url, content=PUSH, headers=headers)
-        assert answer.status_code == 202
+            response = await client.post(url, content=PUSH, headers=headers)
+        assert response.status_code == 202
         assert await listener.repository() == "site"

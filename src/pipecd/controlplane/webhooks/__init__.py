@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for Git hosts: a signed push becomes a wake-up."""
+"""Webhooks of Git hosts: a signed push wakes the pipeds that watch the repository."""

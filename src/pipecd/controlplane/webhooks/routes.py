@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address where Git hosts tell of pushes.
+"""The endpoint for webhooks of Git hosts, one path per project.
 
-Whoever cannot sign gets one and the same answer, whether the project exists or not. Whoever can
-learns that the delivery was taken; what it led to is shown to administrators, not to senders.
+A delivery without a valid signature gets the same response whether the project exists or not. A
+signed one is accepted; only administrators see which pipeds it woke.
 """
 
 import asyncio
 import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from starlette.applications import Starlette
@@ -17,12 +20,11 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.usecases.webhooks import Webhooks
-from pipecd.controlplane.webhooks.allowance import Allowance
-from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, Message, read_message
+from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, parse_delivery
 from pipecd.controlplane.webhooks.signature import (
-    DELIVERY,
-    STANDARD,
-    WINDOW,
+    DELIVERY_ID,
+    MAX_CLOCK_SKEW,
+    STANDARD_SIGNATURE,
     has_signature,
     is_signed,
 )
@@ -32,99 +34,126 @@ from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 log = structlog.get_logger()
 
 PREFIX = "/webhooks/"
-MOST_BYTES = 8 * 1024 * 1024
-_READ_SECONDS = 30.0
+MAX_BODY_BYTES = 8 * 1024 * 1024
+BURST = 60
+DELIVERIES_PER_SECOND = 10.0
+_READ_TIMEOUT_SECONDS = 30.0
 _RETRY_AFTER = {"Retry-After": "10"}
 
 
+@dataclass
+class _TokenBucket:
+    """The tokens of a project at a time; each delivery takes one."""
+
+    tokens: float
+    updated_at: float
+
+
+class RateLimiter:
+    """Limits the deliveries of each project to a burst and a rate, with a token bucket."""
+
+    def __init__(
+        self,
+        burst: int = BURST,
+        per_second: float = DELIVERIES_PER_SECOND,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._buckets: dict[str, _TokenBucket] = {}
+
+    def allow(self, project: str) -> bool:
+        """Whether a delivery is within the limit; call it only after the signature was verified."""
+        now = self._clock()
+        bucket = self._buckets.setdefault(project, _TokenBucket(self._burst, now))
+        refill = (now - bucket.updated_at) * self._per_second
+        bucket.tokens = min(self._burst, bucket.tokens + refill)
+        bucket.updated_at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+
 def create_webhooks(
-    webhooks: Webhooks, *, allowance: Allowance | None = None, now: Now = utc_now
+    webhooks: Webhooks, *, rate_limiter: RateLimiter | None = None, now: Now = utc_now
 ) -> Starlette:
-    """The door for Git hosts, one address for each project."""
-    door = WebhookDoor(webhooks, allowance or Allowance(), now)
+    """The HTTP application for webhooks."""
+    handler = WebhookHandler(webhooks, rate_limiter or RateLimiter(), now)
     return Starlette(
-        routes=[Route(f"{PREFIX}{{project}}", door.receive, methods=["POST"])],
-        exception_handlers={HTTPException: _refuse, PipecdError: _fail},
+        routes=[Route(f"{PREFIX}{{project}}", handler.receive, methods=["POST"])],
+        exception_handlers={HTTPException: _error_response, PipecdError: _error_response},
     )
 
 
-class WebhookDoor:
-    """Takes deliveries of every kind of host."""
+class WebhookHandler:
+    """Verifies deliveries of all Git hosts and reports their pushes."""
 
-    def __init__(self, webhooks: Webhooks, allowance: Allowance, now: Now) -> None:
-        self._webhooks, self._allowance, self._now = webhooks, allowance, now
-        # Checked in place of a secret where there is none, so that both take the same time.
-        self._nobody = secrets.token_hex()
+    def __init__(self, webhooks: Webhooks, rate_limiter: RateLimiter, now: Now) -> None:
+        self._webhooks, self._rate_limiter, self._now = webhooks, rate_limiter, now
+        # Verified for projects without a secret, so that the response takes as long.
+        self._dummy_secret = secrets.token_hex()
 
     async def receive(self, request: Request) -> Response:
         project: str = request.path_params["project"]
         headers = dict(request.headers)
-        body = await _body(request)
+        body = await _read_body(request)
         if headers.get("x-event-key") == UNSIGNED_PING and not has_signature(headers):
             # Bitbucket Data Center tests connections without a signature.
-            return _answer("the address is right; the secret was not tested")
-        known = await self._webhooks.secrets_of(project) or (self._nobody,)
-        if not is_signed(headers, body, known, self._now()):
-            raise HTTPException(401, "the signature does not fit")
-        if not self._allowance.takes(project):
-            log.warning("webhooks held back, there are too many", project=project)
-            raise HTTPException(429, "too many deliveries; pushes are found without them")
-        return await self._take(project, headers, read_message(headers, body))
+            return _response("the URL is correct; the secret was not tested")
+        project_secrets = await self._webhooks.secrets_of(project) or (self._dummy_secret,)
+        if not is_signed(headers, body, project_secrets, self._now()):
+            raise HTTPException(401, "invalid signature")
+        if not self._rate_limiter.allow(project):
+            log.warning("webhook rate limit exceeded", project=project)
+            raise HTTPException(429, "rate limit exceeded; pipeds poll for pushes anyway")
+        delivery = parse_delivery(headers, body)
+        if delivery.push is None:
+            return _response("pong" if "ping" in delivery.event else "event ignored")
+        if STANDARD_SIGNATURE in headers:
+            # The timestamp rejects a replay after this time, so its id need not be stored longer.
+            is_new = await self._webhooks.is_new(
+                project, headers.get(DELIVERY_ID, ""), within=2 * MAX_CLOCK_SKEW
+            )
+            if not is_new:
+                return _response("already delivered")
+        await self._webhooks.pushed(project, delivery.push, host=delivery.host)
+        return _response("accepted", 202)
 
-    async def _take(self, project: str, headers: dict[str, str], message: Message) -> Response:
-        if message.push is None:
-            return _answer("pong" if "ping" in message.event else "nothing to do for this event")
-        if STANDARD in headers:
-            delivery = headers.get(DELIVERY, "")
-            # A delivery is refused by its age after the window, so it is remembered as long.
-            if not await self._webhooks.is_new(project, delivery, within=2 * WINDOW):
-                return _answer("taken before")
-        await self._webhooks.pushed(project, message.push, host=message.host)
-        return _answer("taken", 202)
 
-
-async def _body(request: Request) -> bytes:
-    announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced) > MOST_BYTES:
-        raise _too_large()
-    parts: list[bytes] = []
-    size = 0
+async def _read_body(request: Request) -> bytes:
+    too_large = HTTPException(413, f"the body exceeds {MAX_BODY_BYTES // 1024 // 1024} MiB")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
     try:
-        async with asyncio.timeout(_READ_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise _too_large()
-                parts.append(part)
+        async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise too_large
     except TimeoutError as e:
-        raise HTTPException(408, "the delivery took too long") from e
+        raise HTTPException(408, "the body did not arrive in time") from e
     except ClientDisconnect as e:
-        raise HTTPException(400, "the delivery ended early") from e
-    return b"".join(parts)
+        raise HTTPException(400, "the body is incomplete") from e
+    return bytes(body)
 
 
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"a delivery may have {MOST_BYTES // 1024 // 1024} MiB")
-
-
-def _answer(message: str, status: int = 200) -> Response:
+def _response(message: str, status: int = 200) -> Response:
     return JSONResponse({"message": message}, status, headers=NO_STORE_HEADERS)
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    answer = _answer(error.detail, error.status_code)
-    if error.status_code == 429:
-        answer.headers.update(_RETRY_AFTER)
-    return answer
-
-
-async def _fail(_request: Request, error: Exception) -> Response:
+async def _error_response(_request: Request, error: Exception) -> Response:
     match error:
+        case HTTPException():
+            response = _response(error.detail, error.status_code)
+            if error.status_code == 429:
+                response.headers.update(_RETRY_AFTER)
+            return response
         case UserMistake():
-            return _answer(str(error), 422)
+            return _response(str(error), 422)
         case Unavailable():
-            return _answer("not available right now", 503)
+            return _response("temporarily unavailable", 503)
         case _:
             raise error
