@@ -133,15 +133,14 @@ def test_other_events(headers: dict[str, str], content: object) -> None:
 
 
 def test_a_pushed_tag_updates_no_branch() -> None:
-    push = parse({"x-github-event": "push"}, {**GITHUB, "ref": "refs/tags/v1"}).push
+    push = parse_push({"x-github-event": "push"}, {**GITHUB, "ref": "refs/tags/v1"})
     assert push.branches == frozenset()
 
 
 def test_a_push_without_a_ref_matches_any_branch() -> None:
-    assert parse({"x-github-event": "push"}, {"repository": GITHUB["repository"]}).push.matches(
-        watched(branch="production")
-    )
-    assert parse({"x-event-key": "mirror:repo_synchronized"}, {}).push.branches is None
+    push = parse_push({"x-github-event": "push"}, {"repository": GITHUB["repository"]})
+    assert push.matches(watched(branch="production"))
+    assert parse_push({"x-event-key": "mirror:repo_synchronized"}, {}).branches is None
 
 
 def test_a_form_is_read_as_its_payload() -> None:
