@@ -184,4 +184,4 @@ def _check_time_range(time_range: TimeRange) -> None:
     if time_range.end > MAX_TIMESTAMP:
         raise UserMistake("the range ends too far in the future")
     if time_range.end - time_range.start > MAX_SPAN_SECONDS:
-        raise UserMistake("too large duration: a range may time_range two years at most")
+        raise UserMistake("too large duration: a range may span two years at most")
