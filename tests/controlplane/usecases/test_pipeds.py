@@ -217,8 +217,8 @@ async def test_a_secret_is_encrypted_for_the_piped(
         secret_encryption=Piped.SecretEncryption(type="KEY_PAIR", public_key=public)
     )
     await cases.pipeds.report_meta(meta, by=piped)
-    sealed = await cases.encryption.encrypt(piped.piped, "höchst geheim", by=program)
-    assert hybrid.decrypt(private, sealed) == "höchst geheim"
+    encrypted = await cases.encryption.encrypt(piped.piped, "höchst geheim", by=program)
+    assert hybrid.decrypt(private, encrypted) == "höchst geheim"
     encoded = await cases.encryption.encrypt(
         piped.piped, "höchst geheim", base64_encoding=True, by=program
     )

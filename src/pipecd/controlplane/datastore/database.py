@@ -249,9 +249,11 @@ class Database:
     ) -> T:
         self._check_open()
         with ObservedOperation(self._observers, "datastore", operation):
-            return await self._in_time(self._loop.run_in_executor(pool, copy_context().run, work))
+            return await self._with_timeout(
+                self._loop.run_in_executor(pool, copy_context().run, work)
+            )
 
-    async def _in_time(self, answer: "asyncio.Future[T]") -> T:
+    async def _with_timeout(self, answer: "asyncio.Future[T]") -> T:
         """Returns the answer; after the timeout, aborts the connections that are stuck."""
         try:
             async with asyncio.timeout(self._timeout):

@@ -232,7 +232,9 @@ class Documents(Generic[M]):
         update = _Update(id, change, to_unix(self._now()) if touch else 0)
         if (swapped := await self._compare_and_swap(update)) is not None:
             return swapped
-        return await self._database.write(lambda transaction: self._change(transaction, update))
+        return await self._database.write(
+            lambda transaction: self._update_locked(transaction, update)
+        )
 
     async def all_of(self, conditions: Iterable[Condition], order: Order) -> tuple[M, ...]:
         """Returns every document that meets the conditions."""
@@ -320,7 +322,7 @@ class Documents(Generic[M]):
             raise NotFound(f"{self._kind.table.name} is not found")
         return rows[0][0]
 
-    def _change(self, transaction: Transaction, update: "_Update[M]") -> M:
+    def _update_locked(self, transaction: Transaction, update: "_Update[M]") -> M:
         row = row_id(update.id)
         before = self._cache.parsed(
             self._only_text(transaction.query(self._get_locked, {"id": row}))

@@ -71,7 +71,7 @@ class Pipeds(Documents[Piped]):
 
 
 @dataclass(frozen=True)
-class SealedSecret:
+class EncryptedSecret:
     """The encrypted webhook secret of a project, and the previous one while it is valid.
 
     Times are unix seconds. Without a previous secret, `previous` is empty.
@@ -89,12 +89,12 @@ class WebhookSecrets:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def get(self, project: str) -> SealedSecret | None:
+    async def get(self, project: str) -> EncryptedSecret | None:
         values: Values = {"project": project}
         return _one(await self._database.query(FIND, values))
 
     async def update(
-        self, project: str, change: Callable[[SealedSecret | None], SealedSecret]
+        self, project: str, change: Callable[[EncryptedSecret | None], EncryptedSecret]
     ) -> None:
         """Replaces the secret under a lock; `change` may run more than once."""
 
@@ -111,5 +111,5 @@ class WebhookSecrets:
         await self._database.write(lambda transaction: transaction.execute(REMOVE, values))
 
 
-def _one(rows: Sequence[Row]) -> SealedSecret | None:
-    return SealedSecret(*rows[0]) if rows else None
+def _one(rows: Sequence[Row]) -> EncryptedSecret | None:
+    return EncryptedSecret(*rows[0]) if rows else None

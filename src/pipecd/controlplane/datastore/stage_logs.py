@@ -156,7 +156,7 @@ class StageLogs:
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
     ) -> None:
         """Adds the blocks whose index is new and moves all blocks to the filestore."""
-        async with self._exclusive(run):
+        async with self._lock_log(run):
             file = await self._file(run)
             before = file or LogFile()
             # A piped that got no answer repeats its last checkpoint, which is no error.
@@ -205,7 +205,7 @@ class StageLogs:
         return await asyncio.to_thread(parse_log, content, path)
 
     @asynccontextmanager
-    async def _exclusive(self, run: StageRun) -> AsyncIterator[None]:
+    async def _lock_log(self, run: StageRun) -> AsyncIterator[None]:
         """Holds the lock of a log in this process and its lease among the replicas."""
         lock = self._locks.setdefault(run, asyncio.Lock())
         self._lock_users[run] += 1

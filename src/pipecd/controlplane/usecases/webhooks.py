@@ -12,7 +12,7 @@ import structlog
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.datastore.projects import SealedSecret
+from pipecd.controlplane.datastore.projects import EncryptedSecret
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import check_id
@@ -86,8 +86,8 @@ class Webhooks:
     async def settings(self, *, by: UserOrApiKey) -> WebhookSettings | None:
         """The settings of the caller's project, if webhooks are enabled; needs project:update."""
         await self._access.require(by, _UPDATE)
-        sealed = await self._stores.webhook_secrets.get(by.project)
-        if sealed is None:
+        encrypted = await self._stores.webhook_secrets.get(by.project)
+        if encrypted is None:
             return None
         content = None
         try:
@@ -95,9 +95,9 @@ class Webhooks:
         except PipecdError as e:
             log.warning("last webhook delivery not readable", project=by.project, error=str(e))
         return WebhookSettings(
-            secret=self._key_file().decrypt(sealed.current),
-            created_at=sealed.created_at,
-            previous_until=sealed.previous_until if self._is_in_grace(sealed) else 0,
+            secret=self._key_file().decrypt(encrypted.current),
+            created_at=encrypted.created_at,
+            previous_until=encrypted.previous_until if self._is_in_grace(encrypted) else 0,
             last=WebhookDelivery(*json.loads(content)) if content else None,
         )
 
@@ -108,11 +108,11 @@ class Webhooks:
         current = self._key_file().encrypt(fresh)
         now = self._now()
 
-        def change(sealed: SealedSecret | None) -> SealedSecret:
-            if sealed is None:
-                return SealedSecret(current, to_unix(now))
-            return SealedSecret(
-                current, to_unix(now), sealed.current, to_unix(now + ROTATION_GRACE)
+        def change(encrypted: EncryptedSecret | None) -> EncryptedSecret:
+            if encrypted is None:
+                return EncryptedSecret(current, to_unix(now))
+            return EncryptedSecret(
+                current, to_unix(now), encrypted.current, to_unix(now + ROTATION_GRACE)
             )
 
         await self._stores.webhook_secrets.update(by.project, change)
@@ -126,10 +126,13 @@ class Webhooks:
         """The currently valid secrets; empty if the project has none."""
         try:
             check_id(project)
-            sealed = await self._stores.webhook_secrets.get(project)
-            if sealed is None:
+            encrypted = await self._stores.webhook_secrets.get(project)
+            if encrypted is None:
                 return ()
-            valid = [sealed.current, *([sealed.previous] if self._is_in_grace(sealed) else [])]
+            valid = [
+                encrypted.current,
+                *([encrypted.previous] if self._is_in_grace(encrypted) else []),
+            ]
             return tuple(self._key_file().decrypt(secret) for secret in valid)
         except UserMistake as e:
             # The sender cannot fix this, and an error would reveal that the project exists.
@@ -173,8 +176,8 @@ class Webhooks:
     def _key_file(self) -> KeyFile:
         return KeyFile(self._encryption_key)
 
-    def _is_in_grace(self, sealed: SealedSecret) -> bool:
-        return bool(sealed.previous) and sealed.previous_until > to_unix(self._now())
+    def _is_in_grace(self, encrypted: EncryptedSecret) -> bool:
+        return bool(encrypted.previous) and encrypted.previous_until > to_unix(self._now())
 
 
 def _last_key(project: str) -> str:

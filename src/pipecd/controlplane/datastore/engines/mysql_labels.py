@@ -189,7 +189,9 @@ class LabelIndex:
         latest, at, after = 0, MAX_TIME, b""
         while True:
             values: Values = {"project": project, "since": since, "at": at, "after": after}
-            batch, stale = await self._database.read(lambda t, v=values: _compare(t, table, v))
+            batch, stale = await self._database.read(
+                lambda t, v=values: _stale_documents(t, table, v)
+            )
             if stale:
                 await self._database.write(lambda t, ids=stale: index_documents(t, table, ids))
             if not batch:
@@ -210,7 +212,7 @@ class Refresh:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-def _compare(
+def _stale_documents(
     transaction: Transaction, table: str, values: Values
 ) -> tuple[Sequence[Row], Sequence[bytes]]:
     """Returns the documents that changed, and those of them whose index entries are stale."""

@@ -183,7 +183,7 @@ class StatementQueue:
         self._generation = 0
         # The connections that run a statement, with the time when it started.
         self._busy: dict[psycopg.AsyncConnection[Any], float] = {}
-        self._workers = [asyncio.create_task(self._work()) for _ in range(connections)]
+        self._workers = [asyncio.create_task(self._run_worker()) for _ in range(connections)]
 
     def submit(self, text: str, arguments: Sequence[Value]) -> "asyncio.Future[Any]":
         """Queues a statement; the result is its rows and the number of changed rows."""
@@ -210,7 +210,7 @@ class StatementQueue:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         """Runs queued statements one after the other on its own connection."""
         opened: OpenConnection | None = None
         try:
@@ -219,8 +219,8 @@ class StatementQueue:
                 try:
                     # A statement whose caller gave up before it started is skipped.
                     if not statement.result.done():
-                        opened = await self._usable(opened)
-                        await self._run(statement, opened.connection)
+                        opened = await self._current_connection(opened)
+                        await self._execute(statement, opened.connection)
                 except (PipecdError, psycopg.Error) as e:
                     error = explain(e)
                     if isinstance(error, ConnectionLost):
@@ -233,7 +233,7 @@ class StatementQueue:
             if opened is not None:
                 await opened.connection.close()
 
-    async def _usable(self, opened: OpenConnection | None) -> OpenConnection:
+    async def _current_connection(self, opened: OpenConnection | None) -> OpenConnection:
         """Returns the connection, or a new one if it is of an older generation or too old."""
         if opened is not None:
             is_recent = self._loop.time() - opened.opened_at < server.RECYCLE_SECONDS
@@ -249,7 +249,9 @@ class StatementQueue:
         self._backoff.reset()
         return OpenConnection(connection, generation, self._loop.time())
 
-    async def _run(self, statement: Statement, connection: "psycopg.AsyncConnection[Any]") -> None:
+    async def _execute(
+        self, statement: Statement, connection: "psycopg.AsyncConnection[Any]"
+    ) -> None:
         self._busy[connection] = self._loop.time()
         try:
             cursor = await connection.execute(
@@ -298,10 +300,12 @@ class PostgresDatabase(Database):
         arguments = compiled.arguments(values)
         with ObservedOperation(self._observers, "datastore", "read"):
             try:
-                rows, _ = await self._in_time(self._lookups.submit(compiled.text, arguments))
+                rows, _ = await self._with_timeout(self._lookups.submit(compiled.text, arguments))
             except (ConnectionLost, Collision):
                 try:
-                    rows, _ = await self._in_time(self._lookups.submit(compiled.text, arguments))
+                    rows, _ = await self._with_timeout(
+                        self._lookups.submit(compiled.text, arguments)
+                    )
                 except (ConnectionLost, Collision) as e:
                     raise unavailable(e) from e
             return rows
@@ -315,7 +319,7 @@ class PostgresDatabase(Database):
         arguments = compiled.arguments(values)
         with ObservedOperation(self._observers, "datastore", "write"):
             try:
-                _, count = await self._in_time(self._executes.submit(compiled.text, arguments))
+                _, count = await self._with_timeout(self._executes.submit(compiled.text, arguments))
             except (ConnectionLost, Collision) as e:
                 raise OutcomeUnknown(str(e)) from e
             return count

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.datastore.projects import SealedSecret
+from pipecd.controlplane.datastore.projects import EncryptedSecret
 from pipecd.controlplane.datastore.stores import Stores
 
-FIRST = SealedSecret("sealed-1", 1_700_000_000)
+FIRST = EncryptedSecret("encrypted-1", 1_700_000_000)
 
 
 async def test_a_secret_is_stored_by_project(stores: Stores) -> None:
@@ -21,9 +21,9 @@ async def test_a_secret_is_stored_by_project(stores: Stores) -> None:
 
 async def test_an_update_gets_the_current_secret(stores: Stores) -> None:
     await stores.webhook_secrets.update("shop", lambda _: FIRST)
-    second = SealedSecret("sealed-2", 1_700_000_001, "sealed-1", 1_700_086_401)
+    second = EncryptedSecret("encrypted-2", 1_700_000_001, "encrypted-1", 1_700_086_401)
 
-    def change(before: SealedSecret | None) -> SealedSecret:
+    def change(before: EncryptedSecret | None) -> EncryptedSecret:
         assert before == FIRST
         return second
 
@@ -42,7 +42,7 @@ async def test_a_removed_secret_can_be_added_again(stores: Stores) -> None:
 
 @pytest.mark.usefixtures("row_locks")
 async def test_no_concurrent_update_is_lost(stores: Stores) -> None:
-    def counted(before: SealedSecret | None) -> SealedSecret:
+    def counted(before: EncryptedSecret | None) -> EncryptedSecret:
         return replace(before, created_at=before.created_at + 1) if before else replace(FIRST)
 
     await asyncio.gather(*(stores.webhook_secrets.update("shop", counted) for _ in range(10)))
