@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three doors of a control plane on one loopback port, and callers at each of them."""
+"""The three gRPC services of a control plane on one port, and channels for each kind of caller."""
 
 import random
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +30,7 @@ Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 
 @pytest.fixture
 async def opening(cases: UseCases) -> AsyncIterator[Opening]:
-    """Opens channels to the doors with an `authorization` of the test's choice."""
+    """Opens channels to the services with the given `authorization`."""
     tables = [piped_table(cases), api_table(cases), web_table(cases)]
     async with grpc_server(tables, host="127.0.0.1", port=0, grace=1) as port:
 
@@ -52,7 +52,7 @@ async def piped_channel(opening: Opening, registered: RegisteredPiped) -> AsyncI
 
 @pytest.fixture
 async def program_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
-    """The channel of a program whose key may write."""
+    """The channel of a read-write API key."""
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     async with opening(api_key(key)) as channel:
         yield channel
@@ -60,7 +60,7 @@ async def program_channel(opening: Opening, cases: UseCases, admin: User) -> Asy
 
 @pytest.fixture
 async def reader_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
-    """The channel of a program whose key may only read."""
+    """The channel of a read-only API key."""
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
     async with opening(api_key(key)) as channel:
         yield channel
@@ -68,26 +68,26 @@ async def reader_channel(opening: Opening, cases: UseCases, admin: User) -> Asyn
 
 @pytest.fixture
 async def web_channel(opening: Opening) -> AsyncIterator[Any]:
-    """A channel whose calls bring their own cookie."""
+    """A channel without credentials; each call sends its own cookie."""
     async with opening("") as channel:
         yield channel
 
 
 @pytest.fixture
 def cookie(cases: UseCases) -> Callable[[User], tuple[tuple[str, str], ...]]:
-    """The metadata of a signed-in person."""
+    """The metadata of a signed-in user."""
     return lambda person: (("cookie", f"a=b; token={cases.sessions.issue(person)}"),)
 
 
 @pytest.fixture
 def smallest() -> Callable[[Message], Message]:
-    """Fills a message with as little as its rules demand."""
+    """Fills the fields of a message that its validation rules require."""
     return _fill
 
 
 @pytest.fixture
 def make_odd(smallest: Callable[[Message], Message]) -> "Callable[[int, dict[str, str]], Odd]":
-    """Makes odd requests from a seed, some of them about things that are known to exist."""
+    """Generates fuzzed requests from a seed, some of them with ids of existing objects."""
     return lambda seed, known: Odd(seed, smallest, known)
 
 
@@ -141,7 +141,7 @@ LARGE = (*NUMBERS, 2**63 - 1, -(2**63), 253402300800, 1_700_000_000)
 
 
 class Odd:
-    """Makes odd requests for an RPC."""
+    """Generates fuzzed requests for an RPC."""
 
     TEXTS = ODD_TEXTS
 
@@ -166,7 +166,7 @@ class Odd:
         return whole[: self.random.randrange(len(whole) + 1)]
 
     def bloated(self, rpc: MethodDescriptor) -> bytes:
-        """Very long texts, lists and nests, seldom over the limit of a message."""
+        """Very long texts, lists and nested messages, seldom over the size limit."""
         number = self.random.choice([f.number for f in rpc.input_type.fields] or [1])
         size = self.random.choice((10_000, 100_000, 1_000_000) + (4_300_000,) * (self._one_in(40)))
         match self.random.randrange(3):
@@ -181,7 +181,7 @@ class Odd:
                 return nest
 
     def mistyped(self, rpc: MethodDescriptor) -> bytes:
-        """Every field with a type of the wire that is not its own, or is no type at all."""
+        """Every field with a wrong or invalid wire type."""
         return b"".join(
             field_of(field.number, self.random.randrange(8), self.random.randbytes(9))
             for field in rpc.input_type.fields
@@ -193,7 +193,7 @@ class Odd:
         return message.SerializeToString()
 
     def nearly_right(self, rpc: MethodDescriptor) -> bytes:
-        # Bytes that follow one another are merged by whoever reads them.
+        # Protobuf merges concatenated messages.
         message = GetMessageClass(rpc.input_type)()
         self._scribble(message, share=0.15)
         return self.right(rpc).SerializeToString() + message.SerializeToString()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""APIService over a real channel: what pipectl does, and what it is refused."""
+"""APIService over a real channel: the calls of pipectl, and errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ OF_THE_CALLER = {
 RPCS = [rpc.name for rpc in SERVICE.methods]
 
 
-async def test_the_life_of_an_application(
+async def test_an_application_from_registration_to_deletion(
     program_channel: grpc.aio.Channel, piped: PipedCaller, cases: UseCases
 ) -> None:
     stub = APIServiceStub(program_channel)
@@ -101,7 +101,7 @@ async def test_the_life_of_an_application(
     assert await cases.applications.list_enabled(by=piped) == ()
 
 
-async def test_deployments_and_their_logs(
+async def test_deployments_and_their_logs_are_read(
     program_channel: grpc.aio.Channel,
     cases: UseCases,
     deployment: Deployment,
@@ -128,7 +128,7 @@ async def test_deployments_and_their_logs(
     assert got.deployment.id == deployment.id
 
 
-async def test_pipeds_events_previews_and_secrets(
+async def test_pipeds_events_plan_previews_and_encryption(
     program_channel: grpc.aio.Channel,
     cases: UseCases,
     spec_dir: Path,
@@ -158,7 +158,7 @@ async def test_pipeds_events_previews_and_secrets(
             repo_remote_url="git@h:o/r", head_branch="b", head_commit="c", base_branch="main"
         )
     )
-    # By now every piped would have come back to this control plane.
+    # The time in which pipeds reconnect has passed.
     advance(30)
     results = await stub.GetPlanPreviewResults(
         pb.GetPlanPreviewResultsRequest(commands=asked.commands)
@@ -178,7 +178,7 @@ async def refusal_of(
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in RPCS])
-async def test_a_read_only_key_gets_no_further_than_reading_with(
+async def test_a_read_only_api_key_cannot_write_with(
     reader_channel: grpc.aio.Channel, smallest: Callable[[Message], Message], name: str
 ) -> None:
     refusal = await refusal_of(reader_channel, name, smallest(getattr(pb, f"{name}Request")()))
@@ -191,7 +191,7 @@ async def test_a_read_only_key_gets_no_further_than_reading_with(
 @pytest.mark.parametrize(
     "name", [pytest.param(name, id=name) for name in RPCS if name not in OF_THE_CALLER]
 )
-async def test_a_thing_of_another_project_is_refused_by(
+async def test_an_object_of_another_project_is_denied_by(
     program_channel: grpc.aio.Channel,
     cases: UseCases,
     stranger: User,
@@ -316,7 +316,7 @@ async def foreign_things(cases: UseCases, stranger: User) -> dict[str, str]:
         ),
     ],
 )
-async def test_the_words_of_a_refusal_of(
+async def test_the_error_of(
     *,
     program_channel: grpc.aio.Channel,
     name: str,

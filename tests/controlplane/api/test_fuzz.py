@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No request, however odd, makes a door fail on its own account."""
+"""No fuzzed request makes a service fail with an internal error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ SERVICES = {
 }
 NUMBERS = st.sampled_from([0, 1, 2, 5, 7, -1, 2**31 - 1, -(2**31)])
 BIG = st.one_of(NUMBERS, st.sampled_from([2**63 - 1, -(2**63), 253402300800]))
-# What exists under these names is reached by requests that are drawn before the test begins.
+# The ids of existing objects, known before the requests are generated.
 PIPED, APPLICATION, DEPLOYMENT = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 TEXTS = st.sampled_from(
     (PIPED, APPLICATION, DEPLOYMENT, "shop", "site", "s1", "v1", "../..", "\0", "e30=")
@@ -43,7 +43,7 @@ Fill = Callable[[Message], Message]
 
 @dataclass(frozen=True)
 class Call:
-    """An RPC and what is sent to it, on top of the smallest valid request or of nothing."""
+    """An RPC and the fields to set on its smallest valid or on an empty request."""
 
     rpc: str
     sent: bytes
@@ -106,7 +106,7 @@ def values_of(field: Any) -> st.SearchStrategy[Any]:
 
 
 def scribble(draw: st.DrawFn, message: Message, depth: int = 0) -> None:
-    """Sets some fields of a message to odd values."""
+    """Sets some fields of a message to unusual values."""
     for field in message.DESCRIPTOR.fields:
         if draw(st.sampled_from((True, False, True))):
             continue
@@ -131,7 +131,7 @@ def scribble_map(draw: st.DrawFn, message: Message, field: Any) -> None:
 
 
 def aimed(message: Message) -> Message:
-    """The message with the ids of things that exist."""
+    """The message with the ids of existing objects."""
     for field, value in message.ListFields():
         if field.name in KNOWN:
             setattr(message, field.name, KNOWN[field.name])
@@ -145,7 +145,7 @@ async def is_answered(door: Door, service: str, call: Call, smallest: Fill) -> N
     request = call.sent
     if call.near_valid:
         rpc = SERVICES[service].methods_by_name[call.rpc]
-        # Bytes that follow one another are merged by whoever reads them.
+        # Protobuf merges concatenated messages.
         valid = aimed(smallest(GetMessageClass(rpc.input_type)()))
         request = valid.SerializeToString() + call.sent
     try:
@@ -181,7 +181,7 @@ many = settings(
 
 @many
 @given(call=st.one_of(odd_calls("piped"), odd_bytes("piped")))
-async def test_the_door_of_pipeds_answers_odd_calls(
+async def test_piped_service_answers_fuzzed_requests(
     doors: dict[str, Door], smallest: Fill, call: Call
 ) -> None:
     await is_answered(doors["piped"], "piped", call, smallest)
@@ -189,7 +189,7 @@ async def test_the_door_of_pipeds_answers_odd_calls(
 
 @many
 @given(call=st.one_of(odd_calls("external"), odd_bytes("external")))
-async def test_the_door_of_programs_answers_odd_calls(
+async def test_api_service_answers_fuzzed_requests(
     doors: dict[str, Door], smallest: Fill, call: Call
 ) -> None:
     await is_answered(doors["external"], "external", call, smallest)
@@ -197,14 +197,14 @@ async def test_the_door_of_programs_answers_odd_calls(
 
 @many
 @given(call=st.one_of(odd_calls("web"), odd_bytes("web")))
-async def test_the_door_of_people_answers_odd_calls(
+async def test_web_service_answers_fuzzed_requests(
     doors: dict[str, Door], smallest: Fill, call: Call
 ) -> None:
     await is_answered(doors["web"], "web", call, smallest)
 
 
 @pytest.mark.parametrize("service", [pytest.param(name, id=name) for name in SERVICES])
-async def test_the_smallest_valid_request_of_every_rpc_is_answered(
+async def test_every_rpc_answers_its_smallest_valid_request(
     doors: dict[str, Door], smallest: Fill, service: str
 ) -> None:
     for rpc in SERVICES[service].methods:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than twenty thousand odd messages through every door, over real connections.
+"""More than twenty thousand fuzzed messages to every service, over real connections.
 
 Each RPC gets bytes without meaning, cut and bloated requests, fields of the wrong type, requests
 with odd values and such that are nearly right. Nothing may fail on our account, and no answer may
@@ -71,14 +71,14 @@ SENSIBLE = {
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-# Words that only a program of ours or a driver under it would say.
+# Texts that only appear in internal errors.
 INSIDES = ("Traceback", 'File "', "sqlite", "psycopg", "object at 0x", "Exception", "site-packages")
-# Each of these hashes a secret, for which a processor works long.
+# Each of these computes a bcrypt hash, which is slow.
 SLOW = {"GenerateAPIKey", "RegisterPiped", "RecreatePipedKey", "UpdateProjectStaticAdmin"}
 
 
 def rpcs_of(service: ServiceDescriptor, many: int) -> Iterator[MethodDescriptor]:
-    """Every RPC in turn, the slow ones in every tenth round."""
+    """All RPCs in turn; the slow ones only in every tenth round."""
     quick = [rpc for rpc in service.methods if rpc.name not in SLOW]
     return islice(cycle([*quick * 10, *service.methods]), many)
 
@@ -112,7 +112,7 @@ def check_words(words: str) -> None:
 async def known(
     registered: RegisteredPiped, deployment: Deployment, cases: UseCases, admin: User
 ) -> dict[str, str]:
-    """The ids of what exists, by the names of the fields that hold such."""
+    """The ids of existing objects, by the names of the fields that hold them."""
     told = RegisterEventRequest(name="image", data="v2")
     return {
         "piped_id": registered.id,
@@ -135,7 +135,7 @@ def odd(make_odd: Callable[..., Any], known: dict[str, str]) -> Any:
 async def metadata(
     cases: UseCases, registered: RegisteredPiped, admin: User
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """How each service is entered."""
+    """The channel and metadata of each service."""
     key = await cases.api_keys.generate("fuzz", APIKey.READ_WRITE, by=admin)
     token = piped_token(admin.project, registered.id, registered.key)
     return {
@@ -162,7 +162,7 @@ async def channel(cases: UseCases) -> AsyncIterator[grpc.aio.Channel]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, id=f"the door of {name}") for name in SERVICES]
 )
-async def test_odd_messages_are_answered_sensibly_by(
+async def test_fuzzed_messages_cause_no_internal_error_in(
     name: str, channel: grpc.aio.Channel, odd: Any, metadata: dict[str, Any]
 ) -> None:
     answers: Counter[grpc.StatusCode] = Counter()
@@ -182,7 +182,7 @@ async def test_odd_messages_are_answered_sensibly_by(
     with nothing_broke():
         await all_at_once([call(rpc) for rpc in rpcs_of(SERVICES[name], SHARES[name])])
     assert answers.total() == SHARES[name]
-    # Otherwise the requests got no further than the gate.
+    # Otherwise all requests failed in authentication.
     assert answers[grpc.StatusCode.OK] > SHARES[name] // 20
 
 
@@ -198,7 +198,7 @@ async def outcome(call: Any) -> tuple[grpc.StatusCode, str]:
 async def browser(
     cases: UseCases, bus: MemoryBus, now: Now, metadata: dict[str, Any]
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A signed-in client of pages and of gRPC-Web."""
+    """A signed-in HTTP client."""
     calls = GrpcWeb(web_service.web_table(cases))
     pages = create_console(cases, bus, insecure_cookie=True, now=now)
     rest = create_rest(api_service.api_table(cases), cases.api_keys.verify)
@@ -218,7 +218,7 @@ async def browser(
 KINDS = ("application/grpc-web+proto",) * 8 + ("application/grpc-web", "text/plain", "")
 
 
-async def test_odd_frames_of_grpc_web_are_answered_sensibly(
+async def test_fuzzed_grpc_web_frames_cause_no_internal_error(
     browser: httpx2.AsyncClient, odd: Any
 ) -> None:
     def call(rpc: MethodDescriptor) -> Callable[[], Awaitable[None]]:
@@ -245,7 +245,7 @@ SENSIBLE_NUMBERS = {str(cast("int", code.value[0])).encode() for code in SENSIBL
 
 
 def odd_frame(odd: Any, message: bytes) -> bytes:
-    """The message in a frame that is right in most cases."""
+    """The message in a frame, which is valid in most cases."""
     flag = odd.random.choice((0, 0, 0, 0, 1, 0x80, 255))
     length = odd.random.choice((len(message),) * 5 + (0, 7, 2**32 - 1))
     frame = struct.pack(">BI", flag, length) + message
@@ -266,7 +266,7 @@ PARAMETERS = (
 )  # fmt: skip
 
 
-async def test_odd_addresses_and_forms_are_answered_with_pages(
+async def test_fuzzed_paths_and_forms_are_answered_with_pages(
     browser: httpx2.AsyncClient, odd: Any
 ) -> None:
     page = (await browser.get("/settings/project")).text
@@ -298,7 +298,7 @@ async def test_odd_addresses_and_forms_are_answered_with_pages(
 
 
 def odd_json(odd: Any, address: RestRoute) -> bytes:
-    """The body of a request that may be right, odd, cut, or not JSON at all."""
+    """A request body: valid, fuzzed, truncated, or not JSON."""
     request = GetMessageClass(address.descriptor.input_type)()
     request.MergeFromString(odd.nearly_right(address.descriptor))
     content = json_format.MessageToDict(request)
@@ -310,7 +310,7 @@ def odd_json(odd: Any, address: RestRoute) -> bytes:
     return odd.random.choice((text, text, text, cut, odd.noise(address.descriptor)))
 
 
-async def test_odd_json_is_answered_sensibly(
+async def test_fuzzed_json_causes_no_internal_error(
     browser: httpx2.AsyncClient, odd: Any, metadata: dict[str, Any]
 ) -> None:
     key = metadata["external"][0][1].removeprefix("API-KEY ")
@@ -347,7 +347,7 @@ async def test_odd_json_is_answered_sensibly(
     assert answers[200] > SHARES["rest"] // 20, answers
 
 
-async def test_odd_credentials_are_refused(channel: grpc.aio.Channel, odd: Any) -> None:
+async def test_fuzzed_credentials_are_refused(channel: grpc.aio.Channel, odd: Any) -> None:
     for service in SERVICES.values():
         rpc: Any = channel.unary_unary(f"/{service.full_name}/{service.methods[0].name}")
         for text in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts for a gateway, and traces that pipeds send to the address of the API."""
+"""External authorization for Envoy, and traces that pipeds send to the API address."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,7 +24,7 @@ Bearer = Callable[..., str]
 
 @pytest.fixture
 def bearer(registered: RegisteredPiped) -> Bearer:
-    """The header of the registered piped, with parts of the test's choice."""
+    """The header of the registered piped, with parts replaced."""
 
     def made(project: str = "shop", id: str = registered.id, key: str = registered.key) -> str:
         return f"Bearer {project},{id},{key}"
@@ -34,7 +34,7 @@ def bearer(registered: RegisteredPiped) -> Bearer:
 
 @pytest.fixture
 async def check(cases: UseCases) -> AsyncIterator[Callable[..., Any]]:
-    """Asks for a verdict as Envoy does."""
+    """Sends a check request as Envoy does."""
     async with (
         grpc_server([authz_table(cases)], host="127.0.0.1", port=0, grace=0) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -45,14 +45,14 @@ async def check(cases: UseCases) -> AsyncIterator[Callable[..., Any]]:
             request = CheckRequest()
             request.attributes.request.http.path = OTLP_EXPORT_METHOD
             request.attributes.request.http.headers.update(headers)
-            # A field that Envoy also sends and that is of no interest here.
+            # A field that Envoy sends and the service ignores.
             status = (await call(request.SerializeToString() + b"\xfa\x07\x01x")).status
             return status.code, status.message
 
         yield asked
 
 
-async def test_a_piped_passes_with_its_key(check: Callable[..., Any], bearer: Bearer) -> None:
+async def test_a_piped_is_accepted_with_its_key(check: Callable[..., Any], bearer: Bearer) -> None:
     assert await check(authorization=bearer()) == (0, "OK")
 
 
@@ -61,10 +61,12 @@ async def test_a_piped_passes_with_its_key(check: Callable[..., Any], bearer: Be
     [
         pytest.param(None, (16, "missing authorization header"), id="no header"),
         pytest.param("Basic abc", (7, "invalid authorization header"), id="another scheme"),
-        pytest.param("bearer a,b,c", (7, "invalid authorization header"), id="a small letter"),
+        pytest.param(
+            "bearer a,b,c", (7, "invalid authorization header"), id="a scheme in lower case"
+        ),
         pytest.param("Bearer a,b", (7, "malformed piped token"), id="two parts"),
         pytest.param("Bearer a,,c", (7, "malformed piped token"), id="an empty part"),
-        pytest.param("Bearer a,b,c", (7, "Unauthenticated"), id="a piped that does not exist"),
+        pytest.param("Bearer a,b,c", (7, "Unauthenticated"), id="an unknown piped"),
     ],
 )
 async def test_a_request_is_refused_with(
@@ -89,7 +91,7 @@ async def test_wrong_keys_other_projects_and_disabled_pipeds_are_refused(
 
 
 class OtherCollector(grpc.GenericRpcHandler):
-    """A collector of traces that keeps what it gets."""
+    """A trace collector that stores the requests."""
 
     def __init__(self) -> None:
         self.got: list[tuple[bytes, list[str]]] = []
@@ -112,7 +114,7 @@ Exporting = Callable[..., AbstractAsyncContextManager[Callable[..., Any]]]
 
 @pytest.fixture
 def exporting(cases: UseCases) -> Exporting:
-    """Opens the door for traces, before a collector or none."""
+    """Starts the trace service, with or without a collector."""
 
     @asynccontextmanager
     async def opened(export: Any = None) -> AsyncIterator[Callable[..., Any]]:
@@ -131,14 +133,14 @@ def exporting(cases: UseCases) -> Exporting:
     return opened
 
 
-async def test_traces_are_taken_and_dropped_without_a_collector(
+async def test_traces_are_accepted_and_dropped_without_a_collector(
     exporting: Exporting, bearer: Bearer
 ) -> None:
     async with exporting() as send:
         assert await send(b"\x0a\x00", bearer()) == b""
 
 
-async def test_traces_are_handed_on_as_they_are_without_the_key(
+async def test_traces_are_forwarded_unchanged_without_the_key(
     exporting: Exporting, bearer: Bearer
 ) -> None:
     other = OtherCollector()
@@ -175,7 +177,7 @@ async def test_traces_are_refused_with(
     assert refused.value.code() is code
 
 
-async def test_a_collector_that_is_away_is_worth_another_try(
+async def test_an_unreachable_collector_is_reported_as_unavailable(
     exporting: Exporting, bearer: Bearer
 ) -> None:
     # Nothing listens on the reserved port 1.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents of both generations under one control plane: each list and filter knows both."""
+"""Pipeds v0 and v1 on one control plane: lists and filters contain both."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ TARGETS = DeployTargets(deploy_targets=["dev", "prod"])
 
 @dataclass(frozen=True)
 class Both:
-    """An application of each generation with a deployment, by their names."""
+    """An application of v0 and one of v1, each with a deployment, by name."""
 
     names: dict[str, str]
     programs: Any
@@ -80,10 +80,10 @@ async def both(
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        pytest.param({}, {"v0", "v1"}, id="no filter shows both"),
+        pytest.param({}, {"v0", "v1"}, id="no filter"),
         pytest.param({"labels": {"env": "dev"}}, {"v0", "v1"}, id="a label that both have"),
         pytest.param({"labels": {"kind": "TERRAFORM"}}, {"v1"}, id="a kind that is a label"),
-        pytest.param({"labels": {"kind": "ECS"}}, set[str](), id="a kind that nobody has"),
+        pytest.param({"labels": {"kind": "ECS"}}, set[str](), id="a kind without applications"),
     ],
 )
 async def test_lists_of_applications_and_deployments_with(
@@ -102,7 +102,7 @@ async def test_lists_of_applications_and_deployments_with(
     assert both.named(by_key.deployments) == found
 
 
-async def test_an_application_keeps_what_its_generation_has(both: Both) -> None:
+async def test_an_application_keeps_the_fields_of_its_version(both: Both) -> None:
     listed = await both.people("ListApplications", web_pb2.ListApplicationsRequest())
     by_name = {both.names[a.id]: a for a in listed.applications}
     assert by_name["v0"].platform_provider
@@ -111,7 +111,7 @@ async def test_an_application_keeps_what_its_generation_has(both: Both) -> None:
     assert by_name["v1"].platform_provider == ""
 
 
-async def test_agents_of_both_generations_are_listed_with_what_they_offer(both: Both) -> None:
+async def test_pipeds_are_listed_with_their_providers_or_plugins(both: Both) -> None:
     listed = await both.people("ListPipeds", web_pb2.ListPipedsRequest(with_status=True))
     offers = {
         piped.name: ([p.name for p in piped.platform_providers], [p.name for p in piped.plugins])
@@ -121,7 +121,7 @@ async def test_agents_of_both_generations_are_listed_with_what_they_offer(both: 
     assert len(offers) == 2
 
 
-async def test_a_chain_goes_from_one_generation_to_the_other(
+async def test_a_chain_contains_applications_of_v0_and_v1(
     both: Both, cases: UseCases, new_deployment: Callable[[], Deployment], piped: PipedCaller
 ) -> None:
     made = new_deployment()
@@ -132,9 +132,7 @@ async def test_a_chain_goes_from_one_generation_to_the_other(
     assert both.names[follower.application_id] == "v1"
 
 
-async def test_an_application_moves_to_the_second_generation(
-    both: Both, application: Application
-) -> None:
+async def test_an_application_is_migrated_to_v1(both: Both, application: Application) -> None:
     request = api_pb2.UpdateApplicationDeployTargetsRequest(
         application_id=application.id, deploy_targets_by_plugin={"kubernetes": TARGETS}
     )

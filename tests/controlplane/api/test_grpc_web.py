@@ -29,7 +29,7 @@ Post = Callable[..., Any]
 
 @pytest.fixture
 async def site(cases: UseCases) -> AsyncIterator[str]:
-    """A web server with gRPC-Web beside pages."""
+    """A web server with gRPC-Web and pages."""
     door = GrpcWeb(web_table(cases))
     pages = PlainTextResponse("a page")
     web = WebServer(PathPrefixRouter(dict.fromkeys(door.prefixes(), door), pages))
@@ -40,7 +40,7 @@ async def site(cases: UseCases) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def post(site: str, cases: UseCases, admin: User) -> AsyncIterator[Post]:
-    """Sends a body to an RPC as the administrator's browser."""
+    """Sends a body to an RPC with the session of the admin."""
     cookie = f"theme=dark; token={cases.sessions.issue(admin)}"
     async with httpx2.AsyncClient(base_url=site) as client:
 
@@ -59,7 +59,7 @@ def framed(message: Message) -> bytes:
 
 
 def unframed(body: bytes) -> tuple[list[bytes], dict[str, str]]:
-    """The messages and the trailers of an answer."""
+    """The messages and trailers of a response."""
     messages: list[bytes] = []
     while body:
         flag, length = struct.unpack_from(">BI", body)
@@ -74,7 +74,7 @@ def unframed(body: bytes) -> tuple[list[bytes], dict[str, str]]:
 
 
 def status(answer: httpx2.Response) -> tuple[str, str]:
-    """How a failed call ended."""
+    """The status code and message of a failed call."""
     assert (answer.status_code, answer.headers["content-type"]) == (200, HEADERS["content-type"])
     messages, trailers = unframed(answer.content)
     assert messages == []
@@ -97,7 +97,7 @@ async def test_a_call_is_answered_under(post: Post, admin: User, prefix: str) ->
     assert trailers == {"grpc-status": "0"}
 
 
-async def test_what_a_call_changes_is_there_for_the_next(post: Post) -> None:
+async def test_a_call_sees_the_changes_of_the_previous_one(post: Post) -> None:
     registered = await post(
         f"{SERVICE}RegisterPiped", framed(pb.RegisterPipedRequest(name="edge", desc="d"))
     )
@@ -112,7 +112,10 @@ async def test_what_a_call_changes_is_there_for_the_next(post: Post) -> None:
     ("method", "request_", "told"),
     [
         pytest.param(
-            "GetPiped", pb.GetPipedRequest(piped_id="x"), ("5", "Piped is not found"), id="no thing"
+            "GetPiped",
+            pb.GetPipedRequest(piped_id="x"),
+            ("5", "Piped is not found"),
+            id="an unknown piped",
         ),
         pytest.param(
             "GetPiped",
@@ -122,23 +125,23 @@ async def test_what_a_call_changes_is_there_for_the_next(post: Post) -> None:
                 "invalid request: invalid GetPipedRequest.PipedId: "
                 "value length must be at least 1 runes",
             ),
-            id="a bad request",
+            id="an invalid request",
         ),
         pytest.param(
             "Nothing",
             pb.GetPipedRequest(),
             ("12", f"{SERVICE}Nothing is not a method of {SERVICE[1:-1]}"),
-            id="a method that nobody has",
+            id="an unknown method",
         ),
     ],
 )
-async def test_a_failure_is_told_in_the_trailers(
+async def test_an_error_is_reported_in_the_trailers(
     post: Post, method: str, request_: Message, told: tuple[str, str]
 ) -> None:
     assert status(await post(f"{SERVICE}{method}", framed(request_))) == told
 
 
-async def test_words_outside_of_ascii_are_escaped(post: Post) -> None:
+async def test_a_message_that_is_not_ascii_is_escaped(post: Post) -> None:
     request = pb.GetProjectRequest()
     answer = await post(f"{SERVICE}GetProject/ö", framed(request))
     assert status(answer)[0] == "12"
@@ -153,7 +156,7 @@ async def test_words_outside_of_ascii_are_escaped(post: Post) -> None:
         pytest.param("token=a.b.c", id="a forged session"),
     ],
 )
-async def test_a_call_needs_a_session_and_brings(post: Post, cookie: str) -> None:
+async def test_a_call_without_a_session_is_refused_with(post: Post, cookie: str) -> None:
     answer = await post(f"{SERVICE}GetMe", framed(pb.GetMeRequest()), cookie=cookie)
     assert status(answer) == ("16", "Unauthenticated")
 
@@ -162,11 +165,11 @@ async def test_a_call_needs_a_session_and_brings(post: Post, cookie: str) -> Non
     "headers",
     [
         pytest.param({"sec_fetch_site": "cross-site"}, id="another site"),
-        pytest.param({"sec_fetch_site": "same-site"}, id="a sibling domain"),
-        pytest.param({"origin": "https://evil.example"}, id="another origin, by an older browser"),
+        pytest.param({"sec_fetch_site": "same-site"}, id="another origin of the same site"),
+        pytest.param({"origin": "https://evil.example"}, id="another origin in an older browser"),
     ],
 )
-async def test_a_cookie_is_not_enough_for_a_page_of(
+async def test_a_cross_site_call_is_refused_from(
     post: Post, cases: UseCases, admin: User, headers: dict[str, str]
 ) -> None:
     body = framed(pb.RegisterPipedRequest(name="theirs", desc="d"))
@@ -177,11 +180,11 @@ async def test_a_cookie_is_not_enough_for_a_page_of(
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({"sec_fetch_site": "same-origin"}, id="a browser of today"),
+        pytest.param({"sec_fetch_site": "same-origin"}, id="a current browser"),
         pytest.param({"origin": "same"}, id="an older browser"),
     ],
 )
-async def test_a_page_of_our_own_is_served_in(
+async def test_a_same_origin_call_is_accepted_from(
     post: Post, site: str, headers: dict[str, str]
 ) -> None:
     told = {name: site if value == "same" else value for name, value in headers.items()}
@@ -192,21 +195,21 @@ async def test_a_page_of_our_own_is_served_in(
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"\0\0\0\0\x09cut", id="a cut frame"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\0\0\0\0\x09cut", id="a truncated frame"),
         pytest.param(b"\x01\0\0\0\0", id="a compressed frame"),
-        pytest.param(b"\0\0\0\0\x02\xff\xff", id="bytes that are no message"),
+        pytest.param(b"\0\0\0\0\x02\xff\xff", id="not a message"),
     ],
 )
-async def test_a_body_is_refused_that_is(post: Post, body: bytes) -> None:
+async def test_a_body_is_refused_if_it_is(post: Post, body: bytes) -> None:
     assert status(await post(f"{SERVICE}GetPiped", body))[0] == "3"
 
 
-async def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_is_read(
+async def test_only_a_message_over_the_size_limit_is_refused(
     post: Post,
 ) -> None:
     limit = 4 * 1024 * 1024
-    # A field that the message does not know is skipped, so that its size alone matters.
+    # An unknown field is skipped, so only the size matters.
     filler = b"\xfa\x7f" + varint(limit - 6) + b"x" * (limit - 6)
     assert len(filler) == limit
     body = b"\0" + struct.pack(">I", limit) + filler
@@ -214,7 +217,7 @@ async def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_is_read(
     assert status(await post(f"{SERVICE}GetMe", body + b"x"))[0] == "8"
 
 
-async def test_a_body_without_end_is_cut_off(site: str) -> None:
+async def test_an_endless_body_is_refused(site: str) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(70):
             yield b"x" * 100_000
@@ -224,7 +227,7 @@ async def test_a_body_without_end_is_cut_off(site: str) -> None:
     assert status(answer)[0] == "8"
 
 
-async def test_only_calls_of_grpc_web_are_taken(site: str, post: Post) -> None:
+async def test_only_grpc_web_calls_are_accepted(site: str, post: Post) -> None:
     async with httpx2.AsyncClient(base_url=site) as client:
         assert (await client.get(f"{SERVICE}GetMe")).status_code == 405
         assert (await client.get("/anything")).text == "a page"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts and releases over a real channel, as upstream's console asks for them."""
+"""Insight and release RPCs over a real channel, as upstream's console calls them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 Cookie = Callable[[User], tuple[tuple[str, str], ...]]
 
 APP = "f47ac10b-58cc-4372-a567-0e02b2c3d479"
-# Files as upstream's ops writes them.
+# Files in the format of upstream.
 BLOCK = b'{"block_id":"block_2023","chunk_metadata":[{"chunk_id":"chunk_0","chunk_index":0,"min_timestamp":1700000100,"max_timestamp":1700090000,"count":3,"completed":false}]}'
 CHUNK = b'{"chunk_id":"chunk_0","deployments":[{"id":"d1","app_id":"f47ac10b-58cc-4372-a567-0e02b2c3d479","labels":null,"started_at":1700000000,"completed_at":1700000100,"complete_status":"DEPLOYMENT_SUCCESS","rollback_started_at":0},{"id":"d2","app_id":"f47ac10b-58cc-4372-a567-0e02b2c3d479","labels":{"env":"dev"},"started_at":1700000200,"completed_at":1700000300,"complete_status":"DEPLOYMENT_FAILURE","rollback_started_at":1700000250},{"id":"d3","app_id":"other","labels":null,"started_at":1700080000,"completed_at":1700090000,"complete_status":"DEPLOYMENT_CANCELLED","rollback_started_at":0}]}'
 BOOK = b'{"applications":[{"id":"a","labels":null,"kind":"KUBERNETES","status":"ENABLED"},{"id":"b","labels":null,"kind":"KUBERNETES","status":"ENABLED"},{"id":"c","labels":null,"kind":"ECS","status":"DISABLED"}],"updated_at":1700000000}'
@@ -30,7 +30,7 @@ DAY = 86400
 
 @pytest.fixture
 async def ask(web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, stores: Stores) -> Any:
-    """Calls an RPC as a viewer of a project with files of upstream."""
+    """Calls an RPC as a viewer of a project that has files of upstream."""
     folder = "insights/shop/completed-deployments/block_2023"
     await stores.files.put(f"{folder}/block_meta.json", BLOCK)
     await stores.files.put(f"{folder}/chunk_0.json", CHUNK)
@@ -51,14 +51,16 @@ async def ask(web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, store
         pytest.param(
             {"metrics_kind": model.CHANGE_FAILURE_RATE},
             [0.5, 0.0, 0.0],
-            id="failures out of all that ended",
+            id="change failure rate",
         ),
         pytest.param({"resolution": model.MONTHLY}, [3.0], id="by month"),
-        pytest.param({"metrics_kind": model.LEAD_TIME}, [0.0] * 3, id="lead time is answered too"),
-        pytest.param({"metrics_kind": model.MTTR}, [0.0] * 3, id="time to restore is answered too"),
+        pytest.param({"metrics_kind": model.LEAD_TIME}, [0.0] * 3, id="lead time"),
+        pytest.param({"metrics_kind": model.MTTR}, [0.0] * 3, id="time to restore"),
     ],
 )
-async def test_a_line_of_a_chart(ask: Any, fields: dict[str, Any], values: list[float]) -> None:
+async def test_the_points_of_a_series(
+    ask: Any, fields: dict[str, Any], values: list[float]
+) -> None:
     answer = await ask("GetInsightData", range_from=FIRST, range_to=FIRST + 3 * DAY - 1, **fields)
     assert (answer.updated_at, answer.type, len(answer.vector)) == (0, model.MATRIX, 0)
     (stream,) = answer.matrix
@@ -66,7 +68,7 @@ async def test_a_line_of_a_chart(ask: Any, fields: dict[str, Any], values: list[
     assert [point.value for point in stream.data_points] == values
 
 
-async def test_points_are_the_first_seconds_of_days_and_months(ask: Any) -> None:
+async def test_the_time_of_a_point_is_the_start_of_its_day_or_month(ask: Any) -> None:
     time_range = {"range_from": FIRST + 5, "range_to": FIRST + DAY}
     days = await ask("GetInsightData", **time_range)
     months = await ask("GetInsightData", **time_range, resolution=model.MONTHLY)
@@ -80,7 +82,7 @@ async def test_points_are_the_first_seconds_of_days_and_months(ask: Any) -> None
         pytest.param(
             {"range_from": 9, "range_to": 8},
             grpc.StatusCode.INVALID_ARGUMENT,
-            id="a range that runs back",
+            id="a range that ends before it begins",
         ),
         pytest.param(
             {"range_from": 1, "range_to": 732 * DAY},
@@ -95,7 +97,9 @@ async def test_points_are_the_first_seconds_of_days_and_months(ask: Any) -> None
         pytest.param({}, grpc.StatusCode.INVALID_ARGUMENT, id="no range"),
     ],
 )
-async def test_it_is_refused(ask: Any, fields: dict[str, Any], code: grpc.StatusCode) -> None:
+async def test_a_series_is_refused_for(
+    ask: Any, fields: dict[str, Any], code: grpc.StatusCode
+) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await ask("GetInsightData", **fields)
     assert refused.value.code() is code
@@ -115,6 +119,6 @@ async def test_applications_are_counted_by_kind_and_state(ask: Any, stores: Stor
     ]
 
 
-async def test_releases_are_known_without_a_network(ask: Any) -> None:
+async def test_releases_are_listed_without_a_network(ask: Any) -> None:
     assert list((await ask("ListReleasedVersions")).versions) == [build_version()]
     assert (await ask("ListDeprecatedNotes", project_id="any")).notes == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every RPC of WebService for a role that may do anything to what is labelled `env: dev`."""
+"""Every RPC of WebService for a role with all actions on objects with the label `env: dev`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 
 DENIED = (grpc.StatusCode.PERMISSION_DENIED, "Permission Denied")
 
-# What is done to one application or one deployment, whose labels decide.
+# RPCs on one application or deployment, whose labels decide.
 TO_ONE = {
     "AddApplication",
     "UpdateApplication",
@@ -40,7 +40,7 @@ TO_ONE = {
     "SkipStage",
     "ApproveStage",
 }
-# Lists, and the field that holds what was found.
+# Lists, and the field of the response with the items.
 LISTS = {
     "ListApplications": "applications",
     "ListDeployments": "deployments",
@@ -48,7 +48,7 @@ LISTS = {
     "ListUnregisteredApplications": "applications",
     "ListDeploymentTraces": "traces",
 }
-# Figures are made of what the role may see; the rest has no thing whose labels could be asked.
+# Counts cover the visible objects; the other RPCs have no object with labels.
 FOR_ANYBODY = {
     "GetInsightData",
     "GetInsightApplicationCount",
@@ -58,13 +58,13 @@ FOR_ANYBODY = {
     "ListReleasedVersions",
     "ListDeprecatedNotes",
 }
-# Things without labels: a policy with labels does not mean them.
+# Objects without labels: a policy with labels does not cover them.
 WITHOUT_LABELS = {rpc.name for rpc in SERVICE.methods} - TO_ONE - set(LISTS) - FOR_ANYBODY
 
 
 @dataclass(frozen=True)
 class Stand:
-    """One application and deployment of each environment, and somebody of the dev team."""
+    """One application and deployment of each environment, and a user of the dev team."""
 
     call: Callable[[str, Message], Any]
     ids: dict[str, dict[str, str]]
@@ -139,18 +139,18 @@ def named(names: set[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", named(TO_ONE))
-async def test_only_what_has_the_label_is_touched_by(
+async def test_only_objects_with_the_label_can_be_used_by(
     stand: Stand, smallest: Callable[[Message], Message], name: str
 ) -> None:
     assert await outcome(stand.call(name, request_for(stand, name, smallest, "prod"))) == DENIED
     code, words = await outcome(stand.call(name, request_for(stand, name, smallest, "dev")))
-    # Nothing is deployed yet, so there is neither a live state nor a log.
+    # Nothing is deployed, so there is neither a live state nor a log.
     missing = name in ("GetApplicationLiveState", "GetStageLog")
     assert code is (grpc.StatusCode.NOT_FOUND if missing else grpc.StatusCode.OK), words
 
 
 @pytest.mark.parametrize("name", named(set(LISTS)))
-async def test_only_what_has_the_label_is_shown_by(
+async def test_only_objects_with_the_label_are_listed_by(
     stand: Stand, smallest: Callable[[Message], Message], name: str
 ) -> None:
     answer = await stand.call(name, request_for(stand, name, smallest, "dev"))
@@ -160,20 +160,20 @@ async def test_only_what_has_the_label_is_shown_by(
 
 
 @pytest.mark.parametrize("name", named(FOR_ANYBODY))
-async def test_anybody_with_a_role_may_call(
+async def test_every_role_can_call(
     stand: Stand, smallest: Callable[[Message], Message], name: str
 ) -> None:
     assert await outcome(stand.call(name, request_for(stand, name, smallest, "dev"))) != DENIED
 
 
 @pytest.mark.parametrize("name", named(WITHOUT_LABELS))
-async def test_a_label_gives_nothing_on_things_that_have_none_to(
+async def test_a_policy_with_labels_does_not_cover_objects_without_labels_in(
     stand: Stand, smallest: Callable[[Message], Message], name: str
 ) -> None:
     assert await outcome(stand.call(name, request_for(stand, name, smallest, "dev"))) == DENIED
 
 
-def test_things_without_labels_are_those_of_the_project() -> None:
+def test_rpcs_on_objects_without_labels_are_listed_completely() -> None:
     assert len(WITHOUT_LABELS) == len(SERVICE.methods) - 25
     kinds = ("Piped", "Project", "StaticAdmin", "APIKey", "DeploymentChain")
     assert all(any(kind in name for kind in kinds) for name in WITHOUT_LABELS)

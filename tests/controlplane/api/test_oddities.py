@@ -39,16 +39,16 @@ TESTS = Path(__file__).parents[2]
 OK = grpc.StatusCode.OK
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
-ELSEWHERE = {
-    "a cookie without an equals sign is overlooked": "controlplane/api/test_web_service.py::test_a_call_needs_a_session_and_brings",
-    "a sign-in of one project can be saved": "controlplane/api/test_web_service.py::test_a_sign_in_is_saved_as_upstreams_console_sends_it",
-    "chains can be looked at": "controlplane/usecases/test_chains.py::test_every_role_can_read_chains",
+OTHER_TESTS = {
+    "a cookie without an equals sign is overlooked": "controlplane/api/test_web_service.py::test_a_call_without_a_session_is_refused_with",
+    "a sign-in of one project can be saved": "controlplane/api/test_web_service.py::test_an_sso_configuration_of_upstreams_console_is_stored",
+    "chains can be read": "controlplane/usecases/test_chains.py::test_every_role_can_read_chains",
     "live-state events without a Kubernetes part do no harm": "controlplane/usecases/test_shared_objects.py::test_events_patch_a_snapshot_without_kubernetes_resources",
     "metadata is merged on a deployment that has none": "controlplane/usecases/test_deployments.py::test_metadata_is_merged",
-    "an empty state key is told in words": "controlplane/sso/test_flow.py::test_a_missing_state_key_is_reported",
-    "an encrypted value that is too short is told in words": "secrets/test_keyfile.py::test_what_cannot_be_read_is_told",
+    "an empty state key is reported": "controlplane/sso/test_flow.py::test_a_missing_state_key_is_reported",
+    "an encrypted value that is too short is reported": "secrets/test_keyfile.py::test_what_cannot_be_read_is_told",
     "a configured sign-in without a provider is a mistake in a file": "config/test_controlplane_rules.py::test_a_file_is_refused_with",
-    "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_api_service.py::test_a_thing_of_another_project_is_refused_by",
+    "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_api_service.py::test_an_object_of_another_project_is_denied_by",
     "applications of other projects are refused to people": "controlplane/usecases/test_applications.py::test_an_application_of_another_project_cannot_be",
     "events of other projects cannot be settled": "controlplane/usecases/test_events.py::test_a_piped_cannot_report_the_status_of_another_projects_event",
     "live-state events reach the snapshots of their owner only": "controlplane/usecases/test_shared_objects.py::test_events_patch_the_snapshot_of_the_owner_only",
@@ -62,11 +62,11 @@ ELSEWHERE = {
     "statuses may step back while a deployment runs": "controlplane/usecases/test_deployments.py::test_a_running_deployment_can_return_to_an_earlier_status",
     "chain matchers look at labels": "controlplane/usecases/test_chains.py::test_a_chain_sends_sync_commands_to_the_matching_applications",
     "an application may occur twice in a chain": "controlplane/jobs/test_chain_rules.py::test_an_application_may_occur_in_two_blocks",
-    "labels of policies are enforced": "controlplane/api/test_labelled_role.py::test_only_what_has_the_label_is_touched_by",
+    "labels of policies are enforced": "controlplane/api/test_labelled_role.py::test_only_objects_with_the_label_can_be_used_by",
     "a misspelt policy is refused": "controlplane/auth/test_rbac_policy.py::test_an_error_names_line_and_column",
     "the cookie of a sign-in is secure when cookies are, and no longer": "controlplane/sso/test_flow.py::test_cookies_are_secure_without_insecure_cookie",
     "the cookie of a sign-in lasts as long as its session": "controlplane/sso/test_flow.py::test_a_session_lasts_as_long_as_configured",
-    "nobody comes in without a role": "controlplane/sso/test_oidc.py::test_a_user_without_a_role_is_rejected_unless_strays_are_viewers",
+    "a user without a role is rejected": "controlplane/sso/test_oidc.py::test_a_user_without_a_role_is_rejected_unless_strays_are_viewers",
     "a proxy is used for every request to a provider": "controlplane/sso/test_oidc.py::test_all_requests_go_through_the_proxy",
     "no block of a log is hidden while the cache forgets": "controlplane/datastore/test_stage_logs.py::test_appended_blocks_are_read_at_once_and_after_a_restart",
     "a log line may have any length": "controlplane/datastore/test_stage_logs.py::test_blocks_can_have_any_length_and_contain_any_separator",
@@ -91,9 +91,9 @@ def functions_in(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "test", [pytest.param(test, id=sentence) for sentence, test in ELSEWHERE.items()]
+    "test", [pytest.param(test, id=sentence) for sentence, test in OTHER_TESTS.items()]
 )
-def test_elsewhere_it_is_shown_that(test: str) -> None:
+def test_another_test_shows_that(test: str) -> None:
     file, _, name = test.partition("::")
     assert name in functions_in(TESTS / file)
 
@@ -118,7 +118,7 @@ def programs(program_channel: Any) -> Any:
 
 @pytest.fixture
 def people(web_channel: Any, cookie: Callable[[User], Any], admin: User) -> Any:
-    """Calls WebService as the administrator."""
+    """Calls WebService as an admin."""
     stub = WebServiceStub(web_channel)
 
     def call(name: str, request: Message) -> Any:
@@ -128,7 +128,7 @@ def people(web_channel: Any, cookie: Callable[[User], Any], admin: User) -> Any:
 
 
 @pytest.mark.parametrize("cursor", ["", "e30="])
-async def test_the_list_of_open_deployments_ends_and_takes_the_cursor_of_upstream(
+async def test_the_list_of_deployments_in_progress_ends_and_accepts_a_cursor_of_upstream(
     pipeds: Any, deployment: Deployment, cursor: str
 ) -> None:
     request = piped_pb2.ListNotCompletedDeploymentsRequest()
@@ -139,14 +139,14 @@ async def test_the_list_of_open_deployments_ends_and_takes_the_cursor_of_upstrea
     assert answer.cursor == ""
 
 
-async def test_lists_that_name_only_empty_statuses_or_kinds_do_no_harm(
+async def test_lists_ignore_empty_statuses_kinds_and_ids(
     programs: Any, deployment: Deployment
 ) -> None:
     request = api_pb2.ListDeploymentsRequest(statuses=["", ""], kinds=[""], application_ids=[""])
     assert [d.id for d in (await programs.ListDeployments(request)).deployments] == [deployment.id]
 
 
-async def test_lists_of_people_need_no_options(people: Any, application: Application) -> None:
+async def test_lists_of_web_service_need_no_options(people: Any, application: Application) -> None:
     listed = await people("ListApplications", web_pb2.ListApplicationsRequest())
     assert [a.id for a in listed.applications] == [application.id]
     assert not (await people("ListEvents", web_pb2.ListEventsRequest())).events
@@ -169,12 +169,12 @@ async def test_an_api_key_updates_an_application_without_losing_its_deploy_targe
     )
     stored = await stores.applications.get(application.id)
     assert stored.deploy_targets_by_plugin["kubernetes"].deploy_targets == ["dev"]
-    # Where the files are is decided when an application is added, as upstream has it.
+    # As with upstream, the repository and path are set only when an application is added.
     assert (stored.git_path.repo.id, stored.git_path.path) == ("site", "apps/cart")
     assert stored.git_path.config_filename == "b.yaml"
 
 
-async def test_mistakes_of_people_are_not_called_failures_of_the_server(
+async def test_an_invalid_request_is_not_an_internal_error(
     people: Any, registered: RegisteredPiped, stranger: User, cases: UseCases, stores: Stores
 ) -> None:
     policy = ProjectRBACPolicy(
@@ -218,7 +218,7 @@ async def test_an_outdated_event_keeps_its_times(
     assert (after.updated_at, after.handled_at) == (before.updated_at, before.handled_at)
 
 
-async def test_rules_that_clients_of_upstream_keep_are_kept(
+async def test_validation_rules_of_upstream_apply(
     pipeds: Any, programs: Any, deployment: Deployment, registered: RegisteredPiped
 ) -> None:
     about: dict[str, Any] = {"deployment_id": deployment.id, "stage_id": "s1"}
@@ -237,7 +237,7 @@ async def test_rules_that_clients_of_upstream_keep_are_kept(
     assert 'value does not match regex pattern "^[^/].+$"' in words
 
 
-async def test_a_restart_may_bring_its_own_id_as_output(
+async def test_the_output_of_a_restart_command_is_accepted(
     pipeds: Any, cases: UseCases, admin: User, registered: RegisteredPiped, stores: Stores
 ) -> None:
     id = await cases.pipeds.restart(registered.id, by=admin)
@@ -249,7 +249,7 @@ async def test_a_restart_may_bring_its_own_id_as_output(
     assert await stores.files.get(f"command-output/{id}.json") == id.encode()
 
 
-async def test_unregistered_applications_are_not_where_upstream_keeps_its_own(
+async def test_unregistered_applications_have_another_cache_key_than_upstreams(
     pipeds: Any, stores: Stores
 ) -> None:
     report = piped_pb2.ReportUnregisteredApplicationConfigurationsRequest()
@@ -258,7 +258,7 @@ async def test_unregistered_applications_are_not_where_upstream_keeps_its_own(
     assert await stores.cache.fields("HASHKEY:UNREGISTERED_APPS:shop") == {}
 
 
-async def test_approval_asks_for_the_project_before_it_tells_who_may_approve(
+async def test_an_approval_checks_the_project_before_the_approvers(
     web_channel: Any,
     cookie: Callable[[User], Any],
     deployment: Deployment,
@@ -276,7 +276,7 @@ async def test_approval_asks_for_the_project_before_it_tells_who_may_approve(
     assert "ann" not in words
 
 
-async def test_a_stage_that_says_it_may_be_skipped_is_skipped_whatever_its_name(
+async def test_a_stage_with_the_operation_skip_can_be_skipped_whatever_its_name(
     people: Any, cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     stage = PipelineStage(
@@ -292,7 +292,7 @@ async def test_a_stage_that_says_it_may_be_skipped_is_skipped_whatever_its_name(
     assert (await people("SkipStage", request)).command_id
 
 
-async def test_a_disabled_piped_is_out_with_its_next_call(
+async def test_the_next_call_of_a_disabled_piped_is_refused(
     opening: Any, cases: UseCases, admin: User, registered: RegisteredPiped
 ) -> None:
     request = piped_pb2.GetDesiredVersionRequest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that goes away and comes back: nobody is told nonsense, and nothing is lost.
+"""Outages of the database, Redis and the bucket: errors are correct, and no data is lost.
 
 `PIPECD_TEST_OUTAGE_SECONDS` makes the outages longer than the suite has time for.
 """
@@ -57,7 +57,7 @@ Fill = Callable[[Message], Message]
 
 
 class Gate:
-    """A way to a server that can be closed and opened again at the same address."""
+    """A TCP proxy to a server, which can be closed and opened again on the same port."""
 
     def __init__(self, to: int) -> None:
         self._to = to
@@ -96,7 +96,7 @@ class Gate:
 
 @dataclass
 class Rig:
-    """A control plane on servers that can be stopped, and callers at each of its doors."""
+    """A control plane on servers that can be stopped, and callers of each service."""
 
     running: ControlPlane
     channel: grpc.aio.Channel
@@ -116,13 +116,13 @@ class Rig:
             return e.code(), e.details()
 
     async def codes(self, smallest: Fill) -> dict[str, grpc.StatusCode]:
-        """What every RPC answers to the smallest request that it takes."""
+        """The result of every RPC with its smallest valid request."""
         rpcs = [rpc for service in SERVICES for rpc in service.methods]
 
         async def one(rpc: Any) -> grpc.StatusCode:
             request = smallest(GetMessageClass(rpc.input_type)())
             code, details = await self.call(rpc.full_name, request)
-            # Where the data is kept is nobody's concern.
+            # The error must not reveal which store is unavailable.
             assert code is not UNAVAILABLE or details == StorageUnavailable.PUBLIC_MESSAGE
             return code
 
@@ -130,7 +130,7 @@ class Rig:
         return {rpc.full_name: code for rpc, code in zip(rpcs, answers, strict=True)}
 
     async def created(self) -> str | None:
-        """The id of a deployment that was acknowledged."""
+        """Creates a deployment and returns its id."""
         deployment = self.deployment()
         request = piped_pb2.CreateDeploymentRequest(deployment=deployment)
         code, _ = await self.call(f"{piped_service.SERVICE.full_name}.CreateDeployment", request)
@@ -180,7 +180,7 @@ async def rig(datastore: DatastoreSpec, redis: Redis, s3: S3, tmp_path: Path) ->
         secret_key_file=str(key),
         auto_create_bucket=True,
     )
-    # Once they were collected, applications are counted from the bucket.
+    # Application counts are read from the bucket after the first collection.
     no_counts = InsightCollectorSpec(application=ApplicationInsightSpec(enabled=False))
     spec = ControlPlaneSpec(
         address="http://127.0.0.1",
@@ -243,7 +243,7 @@ async def furnished(
 
 @asynccontextmanager
 async def creating(rig: Rig) -> AsyncIterator[list[str]]:
-    """Deployments are created all the time; the list has those that were acknowledged."""
+    """Creates deployments continuously; the list contains the acknowledged ones."""
     acknowledged: list[str] = []
 
     async def go_on() -> None:
@@ -287,7 +287,7 @@ WITHOUT_DATABASE = {
 }
 
 
-async def test_while_the_database_is_away_every_call_says_unavailable_and_nothing_is_lost(
+async def test_during_a_database_outage_every_call_is_unavailable_and_no_data_is_lost(
     rig: Rig, postgres: Postgres, smallest: Fill
 ) -> None:
     assert INTERNAL_CODES.isdisjoint((await rig.codes(smallest)).values())
@@ -313,14 +313,14 @@ INTERNAL_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 
 async def away(rig: Rig, smallest: Fill) -> None:
-    """Asserts that the database is away and that everybody is told so."""
+    """Asserts that every call reports the database as unavailable."""
     told = await rig.codes(smallest)
     others = {
         ".".join(name.split(".")[-2:]): code
         for name, code in told.items()
         if code is not UNAVAILABLE
     }
-    # Once nobody remembers a key any more, these cannot be answered either.
+    # After the cached credentials expire, these calls fail as well.
     assert others.items() <= WITHOUT_DATABASE.items()
     page = await rig.admin_page("/readyz")
     assert page.status_code == 503
@@ -338,7 +338,7 @@ async def grown(acknowledged: list[str], to: int) -> bool:
     return len(acknowledged) >= to
 
 
-async def test_while_redis_is_away_everything_goes_on(
+async def test_during_a_redis_outage_no_call_is_unavailable(
     rig: Rig, redis: Redis, smallest: Fill
 ) -> None:
     async with creating(rig) as acknowledged:
@@ -362,7 +362,9 @@ async def test_while_redis_is_away_everything_goes_on(
     await within(BACK_WITHIN, is_back)
 
 
-async def test_while_the_bucket_is_away_only_what_needs_it_waits(rig: Rig, smallest: Fill) -> None:
+async def test_during_a_bucket_outage_only_calls_that_need_it_fail(
+    rig: Rig, smallest: Fill
+) -> None:
     deployment = rig.deployment()
     await rig.running.cases.deployment_reports.create(deployment, by=PipedCaller("demo", rig.piped))
     request = piped_pb2.ReportStageLogsRequest(
@@ -378,7 +380,7 @@ async def test_while_the_bucket_is_away_only_what_needs_it_waits(rig: Rig, small
     told = await rig.codes(smallest)
     assert INTERNAL_CODES.isdisjoint(told.values())
     assert (await rig.call(checkpoint, whole))[0] is UNAVAILABLE
-    # What a piped reports between two checkpoints is kept in the database.
+    # Log blocks between two checkpoints are stored in the database.
     request.blocks[0].CopyFrom(block(3))
     assert (await rig.call(report, request))[0] is OK
     await asyncio.sleep(AWAY_SECONDS)

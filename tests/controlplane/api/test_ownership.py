@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piped reaches only what is its own, whatever it calls."""
+"""A piped can use only its own applications, deployments and commands."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -51,7 +51,7 @@ OF_DEPLOYMENTS = {
 
 
 def aimed(name: str, request: Message, application: str, deployment: str) -> Message:
-    """The request with the ids that decide about ownership."""
+    """Sets the ids of the request that ownership is checked by."""
     for field, value in (
         ("application_id", application),
         ("deployment_id", deployment),
@@ -82,7 +82,7 @@ def aimed(name: str, request: Message, application: str, deployment: str) -> Mes
         *(pytest.param(n, "deployment", id=n) for n in sorted(OF_DEPLOYMENTS)),
     ],
 )
-async def test_what_belongs_to_another_piped_is_refused_by(
+async def test_an_object_of_another_piped_is_denied_by(
     *,
     opening: Opening,
     cases: UseCases,
@@ -108,7 +108,7 @@ async def test_what_belongs_to_another_piped_is_refused_by(
     assert missing.value.details() == f"Entity was not found to get {noun} gone"
 
 
-async def test_a_command_of_another_piped_is_refused(
+async def test_a_command_of_another_piped_is_denied(
     opening: Opening, cases: UseCases, admin: User, piped: PipedCaller
 ) -> None:
     intruder = await cases.pipeds.register("intruder", "", by=admin)
@@ -121,7 +121,7 @@ async def test_a_command_of_another_piped_is_refused(
     assert refusal.value.details() == "The current piped does not have requested command"
 
 
-def test_every_rpc_with_an_owner_is_in_a_list_above() -> None:
+def test_every_rpc_with_an_ownership_check_is_listed() -> None:
     others = {rpc.name for rpc in SERVICE.methods} - OF_APPLICATIONS - OF_DEPLOYMENTS
     assert others == {
         "ReportStat",

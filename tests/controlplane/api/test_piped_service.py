@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PipedService over a real channel: a deployment from beginning to end, and every refusal."""
+"""PipedService over a real channel: reports about deployments and applications, and errors."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -36,7 +36,7 @@ Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 
 
-async def test_a_deployment_from_its_creation_to_its_end(
+async def test_a_deployment_from_creation_to_completion(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     admin: User,
@@ -105,7 +105,7 @@ async def test_a_deployment_from_its_creation_to_its_end(
     assert not again.deployments
 
 
-async def test_everything_about_an_application(
+async def test_reports_about_an_application(
     piped_channel: grpc.aio.Channel,
     application: Application,
     new_deployment: Callable[[], Deployment],
@@ -171,7 +171,7 @@ async def test_everything_about_an_application(
     assert kept.object == b"\xff"
 
 
-async def test_everything_else(
+async def test_the_other_rpcs(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     admin: User,
@@ -220,10 +220,10 @@ async def test_everything_else(
 @pytest.mark.parametrize(
     ("authorization", "message"),
     [
-        pytest.param("", "missing credentials in authorization", id="nothing is presented"),
+        pytest.param("", "missing credentials in authorization", id="there are no credentials"),
         pytest.param("PIPED-TOKEN", "credentials is malformed", id="the token is missing"),
         pytest.param("Bearer x", "credentials is malformed", id="the scheme is unknown"),
-        pytest.param("API-KEY a.b", "Unauthenticated", id="the scheme is that of another door"),
+        pytest.param("API-KEY a.b", "Unauthenticated", id="the scheme is that of another service"),
         pytest.param("PIPED-TOKEN a,b", "Unauthenticated", id="the token has two parts"),
         pytest.param("PIPED-TOKEN shop,b,c", "Unauthenticated", id="the piped is unknown"),
     ],
@@ -234,7 +234,7 @@ async def test_a_call_is_refused_when(
     del registered
     async with opening(authorization) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            # The request breaks a rule too, but who is not known does not learn that.
+            # The request is invalid too, but authentication fails first.
             await PipedServiceStub(channel).GetDeployment(pb.GetDeploymentRequest())
     assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert refusal.value.details() == message
@@ -251,7 +251,7 @@ async def test_a_revoked_key_is_refused_on_an_open_channel(
     assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_completed_log_and_a_completed_deployment_are_closed(
+async def test_a_completed_log_and_a_completed_deployment_cannot_be_changed(
     piped_channel: grpc.aio.Channel, deployment: Deployment
 ) -> None:
     stub = PipedServiceStub(piped_channel)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""APIService as JSON over HTTP, and the document that describes it."""
+"""APIService as JSON over HTTP, and its OpenAPI document."""
 
 import json
 from collections.abc import AsyncIterator
@@ -33,14 +33,14 @@ async def site(cases: UseCases) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def http(site: str, cases: UseCases, admin: User) -> AsyncIterator[httpx2.AsyncClient]:
-    """A program whose key may write."""
+    """A client with a read-write API key."""
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx2.AsyncClient(base_url=site, headers=headers) as client:
         yield client
 
 
-async def test_the_life_of_an_application(
+async def test_an_application_from_registration_to_deletion(
     http: httpx2.AsyncClient, registered: RegisteredPiped, application: Application
 ) -> None:
     draft = {
@@ -77,7 +77,7 @@ async def test_deployments_events_and_pipeds(
     assert event.json()["event_id"]
     piped = (await http.post("pipeds", json={"name": "edge"})).json()
     assert len(piped["key"]) == 50
-    # The path says which piped is meant, whatever the body repeats.
+    # The id in the path takes precedence over the body.
     renamed = {"name": "edge2", "piped_id": "another", "pipedId": "another"}
     assert (await http.put(f"pipeds/{piped['id']}", json=renamed)).status_code == 200
     assert (await http.get(f"pipeds/{piped['id']}")).json()["piped"]["name"] == "edge2"
@@ -87,23 +87,23 @@ async def test_deployments_events_and_pipeds(
     ("method", "path", "body", "status", "code", "told"),
     [
         pytest.param("GET", "applications/x", b"", 404, "NOT_FOUND", "Application is not found", id="an unknown application"),
-        pytest.param("POST", "applications", b"{", 400, "INVALID_ARGUMENT", "the body is not JSON", id="no JSON"),
-        pytest.param("POST", "applications", b"[" * 100_000, 400, "INVALID_ARGUMENT", "the body is not JSON", id="a deep nest"),
-        pytest.param("POST", "applications", b"[]", 400, "INVALID_ARGUMENT", "not an object", id="no object"),
+        pytest.param("POST", "applications", b"{", 400, "INVALID_ARGUMENT", "the body is not JSON", id="a body that is not JSON"),
+        pytest.param("POST", "applications", b"[" * 100_000, 400, "INVALID_ARGUMENT", "the body is not JSON", id="a deeply nested body"),
+        pytest.param("POST", "applications", b"[]", 400, "INVALID_ARGUMENT", "not an object", id="a body that is not an object"),
         pytest.param("POST", "applications", b'{"nmae": "x"}', 400, "INVALID_ARGUMENT", 'no field named "nmae"', id="an unknown field"),
-        pytest.param("POST", "applications", b'{"name": 1}', 400, "INVALID_ARGUMENT", "name", id="a number for a text"),
-        pytest.param("POST", "applications", b"{}", 400, "INVALID_ARGUMENT", "AddApplicationRequest.Name: value length must be at least 1 runes", id="a rule that is broken"),
-        pytest.param("GET", "applications?limit=many", b"", 400, "INVALID_ARGUMENT", "'many' cannot be limit", id="no number"),
-        pytest.param("GET", "applications?limit=99999999999", b"", 400, "INVALID_ARGUMENT", "limit", id="a number that is too large"),
-        pytest.param("GET", "applications?disabled=perhaps", b"", 400, "INVALID_ARGUMENT", "'perhaps' cannot be disabled", id="no truth"),
-        pytest.param("GET", "applications?labels=env", b"", 400, "INVALID_ARGUMENT", "write labels as key:value", id="half a label"),
+        pytest.param("POST", "applications", b'{"name": 1}', 400, "INVALID_ARGUMENT", "name", id="a number instead of a string"),
+        pytest.param("POST", "applications", b"{}", 400, "INVALID_ARGUMENT", "AddApplicationRequest.Name: value length must be at least 1 runes", id="a violated validation rule"),
+        pytest.param("GET", "applications?limit=many", b"", 400, "INVALID_ARGUMENT", "'many' cannot be limit", id="a limit that is not a number"),
+        pytest.param("GET", "applications?limit=99999999999", b"", 400, "INVALID_ARGUMENT", "limit", id="a limit that is too large"),
+        pytest.param("GET", "applications?disabled=perhaps", b"", 400, "INVALID_ARGUMENT", "'perhaps' cannot be disabled", id="a flag that is not a boolean"),
+        pytest.param("GET", "applications?labels=env", b"", 400, "INVALID_ARGUMENT", "write labels as key:value", id="a label without a value"),
         pytest.param("GET", "applications?colour=red", b"", 400, "INVALID_ARGUMENT", "'colour' is not a parameter", id="an unknown parameter"),
-        pytest.param("GET", "nothing", b"", 404, "NOT_FOUND", "does not exist", id="an unknown address"),
-        pytest.param("PATCH", "applications", b"", 405, "NOT_FOUND", "another method", id="another method"),
-        pytest.param("POST", "events", b" " * (RECEIVE_LIMIT + 1), 413, "RESOURCE_EXHAUSTED", "larger than the limit", id="too large a body"),
+        pytest.param("GET", "nothing", b"", 404, "NOT_FOUND", "does not exist", id="an unknown path"),
+        pytest.param("PATCH", "applications", b"", 405, "NOT_FOUND", "another method", id="an unsupported method"),
+        pytest.param("POST", "events", b" " * (RECEIVE_LIMIT + 1), 413, "RESOURCE_EXHAUSTED", "larger than the limit", id="a body that is too large"),
     ],
 )  # fmt: skip
-async def test_a_refusal_of(
+async def test_the_error_of(
     *,
     http: httpx2.AsyncClient,
     method: str,
@@ -119,7 +119,7 @@ async def test_a_refusal_of(
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic YTpi", "Bearer a.b"])
-async def test_a_stranger_is_told_nothing_about_the_request(site: str, header: str) -> None:
+async def test_authentication_fails_before_validation(site: str, header: str) -> None:
     async with httpx2.AsyncClient(base_url=site) as stranger:
         answer = await stranger.post("events", content=b"{", headers={"authorization": header})
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -151,7 +151,7 @@ async def test_a_request_is_authenticated_once_and_counted_as_its_rpc(
         assert metrics.registry.get_sample_value("grpc_server_handled_total", labels) == 1
 
 
-async def test_a_key_that_may_only_read_changes_nothing(
+async def test_a_read_only_api_key_cannot_write(
     site: str, cases: UseCases, admin: User, application: Application
 ) -> None:
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
@@ -162,7 +162,7 @@ async def test_a_key_that_may_only_read_changes_nothing(
     assert (refused.status_code, refused.json()["message"]) == (403, "Permission denied")
 
 
-def test_every_rpc_has_one_address() -> None:
+def test_every_rpc_has_one_route() -> None:
     assert sorted(r.rpc for r in ROUTES) == sorted(rpc.name for rpc in SERVICE.methods)
     assert len({(r.method, r.path) for r in ROUTES}) == len(ROUTES)
     for route in ROUTES:
@@ -170,7 +170,7 @@ def test_every_rpc_has_one_address() -> None:
         assert set(route.path_fields) <= fields
 
 
-async def test_the_description_is_there_for_anybody_and_refers_to_nothing_missing(
+async def test_the_openapi_document_is_public_and_its_references_resolve(
     site: str,
 ) -> None:
     async with httpx2.AsyncClient(base_url=site) as http:

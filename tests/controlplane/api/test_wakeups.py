@@ -36,7 +36,7 @@ async def kind_of_next(stream: AsyncIterator[Wakeup]) -> str:
         return Wakeup.Kind.Name((await anext(stream)).kind)
 
 
-async def test_a_piped_is_told_where_to_look(
+async def test_a_piped_receives_wakeups_for_its_changes(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     bus: MemoryBus,
@@ -58,7 +58,7 @@ async def test_a_piped_is_told_where_to_look(
         assert await anext(stream) == Wakeup(kind=Wakeup.REPOSITORY, repository="site")
 
 
-async def test_what_a_piped_reports_itself_does_not_wake_it(
+async def test_a_report_of_a_piped_does_not_wake_itself(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     application: Application,
@@ -75,7 +75,10 @@ async def test_what_a_piped_reports_itself_does_not_wake_it(
 
 @pytest.mark.parametrize(
     "revoke",
-    [pytest.param("disable", id="the piped is disabled"), pytest.param("drop", id="its key goes")],
+    [
+        pytest.param("disable", id="the piped is disabled"),
+        pytest.param("drop", id="its key is deleted"),
+    ],
 )
 async def test_the_stream_ends_when(
     piped_channel: grpc.aio.Channel,
@@ -89,17 +92,17 @@ async def test_the_stream_ends_when(
     if revoke == "disable":
         await cases.pipeds.disable(piped.piped, by=admin)
     else:
-        # The new key is as old as the first one; the first in the list, which is the new one, stays.
+        # Both keys have the same creation time; the first in the list, which is the new one, stays.
         await cases.pipeds.add_key(piped.piped, by=admin)
         await cases.pipeds.delete_old_keys(piped.piped, by=admin)
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         while True:
-            # The new key was told of before the old one went.
+            # The signal of the new key arrives before that of the deletion.
             assert await kind_of_next(stream) == "PIPED"
     assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_change_that_leaves_the_key_alone_leaves_the_stream_open(
+async def test_a_change_that_keeps_the_key_keeps_the_stream_open(
     piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller, admin: User
 ) -> None:
     stream = watch(piped_channel)
@@ -110,7 +113,7 @@ async def test_a_change_that_leaves_the_key_alone_leaves_the_stream_open(
     assert await kind_of_next(stream) == "COMMANDS"
 
 
-async def test_a_silent_stream_checks_its_key(
+async def test_an_idle_stream_checks_its_key(
     piped_channel: grpc.aio.Channel,
     cases: UseCases,
     piped: PipedCaller,
@@ -129,21 +132,21 @@ async def test_a_silent_stream_checks_its_key(
     ("signal", "kind"),
     [
         pytest.param(Signal(Topic.COMMAND, "c", "shop", "me"), Wakeup.COMMANDS, id="a command"),
-        pytest.param(Signal(Topic.COMMAND, "c", "shop", "you"), None, id="another's command"),
-        pytest.param(Signal(Topic.COMMAND, "c", "shop"), None, id="an answered command"),
+        pytest.param(Signal(Topic.COMMAND, "c", "shop", "you"), None, id="another piped's command"),
+        pytest.param(Signal(Topic.COMMAND, "c", "shop"), None, id="a handled command"),
         pytest.param(Signal(Topic.COMMAND, "c", "x", "me"), None, id="another project's command"),
         pytest.param(
             Signal(Topic.DEPLOYMENT, "d", "shop", "me"), Wakeup.DEPLOYMENTS, id="a deployment"
         ),
         pytest.param(Signal(Topic.CHAIN, "c", "shop"), Wakeup.DEPLOYMENTS, id="a chain"),
         pytest.param(Signal(Topic.EVENT, "e", "shop"), Wakeup.EVENTS, id="an event"),
-        pytest.param(Signal(Topic.EVENT, "e", "shop", "me"), None, id="a settled event"),
+        pytest.param(Signal(Topic.EVENT, "e", "shop", "me"), None, id="a handled event"),
         pytest.param(Signal(Topic.STAGE_LOG, "d/s", "shop", "me"), None, id="a log line"),
         pytest.param(Signal(Topic.PIPED, "me", "shop", "me"), Wakeup.PIPED, id="the piped itself"),
-        pytest.param(Signal(Topic.EVERYTHING, "", ""), Wakeup.CONNECTED, id="anything at all"),
+        pytest.param(Signal(Topic.EVERYTHING, "", ""), Wakeup.CONNECTED, id="everything"),
     ],
 )
-def test_what_a_signal_means_to_a_piped(signal: Signal, kind: Wakeup.Kind.ValueType | None) -> None:
+def test_the_wakeup_of_a_signal(signal: Signal, kind: Wakeup.Kind.ValueType | None) -> None:
     wakeup = wakeup_for(signal, ME)
     assert (wakeup and wakeup[0]) == kind
 

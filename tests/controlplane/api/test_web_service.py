@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebService over a real channel: who may call what, row by row, and that it does something."""
+"""WebService over a real channel: the permission of every RPC, and its effects."""
 
 import csv
 from collections.abc import Callable
@@ -40,11 +40,11 @@ READS = {("APPLICATION", "GET"), ("APPLICATION", "LIST"), ("DEPLOYMENT", "GET")}
 
 
 def may_call(role: str, rule: str) -> bool:
-    """The table of the specification, said once more."""
+    """The permissions of the specification."""
     if role == "Admin" or rule in ("ignored", "ignored=true"):
         return True
     if not rule:
-        # Upstream refuses chains to everybody; here whoever sees deployments sees them.
+        # Upstream grants chains to nobody; here every role that reads deployments reads them.
         return True
     resource, action = rule.split(":")
     may_edit = role == "Editor" and resource in ("APPLICATION", "DEPLOYMENT")
@@ -72,7 +72,7 @@ async def code_of(call: Any, request: Message, metadata: Any) -> tuple[grpc.Stat
     ("name", "rule"),
     [pytest.param(n, r, id=f"{n} needs {r or 'nothing known'}") for n, r in rows()],
 )
-async def test_who_may_call(
+async def test_which_roles_can_call(
     *,
     web_channel: grpc.aio.Channel,
     cookie: Cookie,
@@ -96,7 +96,7 @@ async def test_who_may_call(
     assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_who_may_not_is_told_so_before_what_is_wrong_with_the_request(
+async def test_the_permission_is_checked_before_the_request_is_validated(
     web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, admin: User
 ) -> None:
     call = WebServiceStub(web_channel).UpdateProjectStaticAdmin
@@ -115,7 +115,7 @@ async def test_who_may_not_is_told_so_before_what_is_wrong_with_the_request(
         pytest.param((("authorization", "API-KEY a.b"),), id="an API key"),
     ],
 )
-async def test_a_call_needs_a_session_and_brings(
+async def test_a_call_without_a_session_is_refused_with(
     web_channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]
 ) -> None:
     call = WebServiceStub(web_channel).GetMe
@@ -125,7 +125,7 @@ async def test_a_call_needs_a_session_and_brings(
 
 @pytest.fixture
 def ask(web_channel: grpc.aio.Channel, cookie: Cookie, admin: User) -> Callable[..., Any]:
-    """Calls an RPC as the administrator."""
+    """Calls an RPC as an admin."""
 
     def call(rpc: str, /, **fields: Any) -> Any:
         request = getattr(pb, f"{rpc}Request")(**fields)
@@ -215,10 +215,10 @@ async def test_pipeds(ask: Callable[..., Any]) -> None:
     assert ([k.hash for k in piped.keys], piped.desired_version) == (["redacted"], "v1.2.3")
 
 
-async def test_a_sign_in_is_saved_as_upstreams_console_sends_it(
+async def test_an_sso_configuration_of_upstreams_console_is_stored(
     ask: Callable[..., Any], stores: Stores
 ) -> None:
-    """It sends no session_ttl, so that upstream itself refuses every save."""
+    """Upstream's console sends no session_ttl, which upstream's own server refuses."""
     await ask("UpdateProjectSSOConfig", sso={"github": {"client_id": "i", "client_secret": "s"}})
     stored = (await stores.projects.get("shop")).sso
     assert (stored.session_ttl, stored.github.client_id == "i") == (168, False)
@@ -235,17 +235,21 @@ async def test_a_sign_in_is_saved_as_upstreams_console_sends_it(
 @pytest.mark.parametrize(
     ("sso", "told"),
     [
-        pytest.param({"session_ttl": -1}, "SessionTtl: value must be greater than 0", id="no time"),
+        pytest.param(
+            {"session_ttl": -1},
+            "SessionTtl: value must be greater than 0",
+            id="a negative session_ttl",
+        ),
         pytest.param({"provider": 2}, "provider GOOGLE is not supported", id="Google"),
         pytest.param({"provider": 0}, "github needs a client id", id="GitHub without a client"),
         pytest.param(
             {"provider": 3, "oidc": {"client_id": "i", "client_secret": "s", "issuer": "x"}},
             "the issuer of oidc is not a URL",
-            id="an issuer without an address",
+            id="an issuer that is not a URL",
         ),
     ],
 )
-async def test_a_sign_in_that_cannot_work_is_not_saved_with(
+async def test_an_sso_configuration_is_refused_with(
     ask: Callable[..., Any], stores: Stores, sso: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -292,7 +296,7 @@ async def test_api_keys(ask: Callable[..., Any], cases: UseCases) -> None:
     assert not (await ask("ListAPIKeys", options={"enabled": {"value": True}})).keys
 
 
-async def test_a_thing_of_another_project_is_denied(
+async def test_an_object_of_another_project_is_denied(
     web_channel: grpc.aio.Channel,
     cookie: Cookie,
     stranger: User,
