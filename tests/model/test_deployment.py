@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows what in a deployment."""
+"""Transitions between statuses of deployments and stages."""
 
 from itertools import product
 from typing import Any, cast
@@ -9,12 +9,12 @@ import pytest
 from pipecd.model.deployment import (
     IN_CHAIN,
     DeploymentStatus,
-    Next,
+    NextStep,
     StageStatus,
-    after,
-    asking_chain,
-    may_become,
+    can_transition,
+    next_step,
     triggered_by,
+    triggering_chain,
 )
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
@@ -22,28 +22,28 @@ from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 @pytest.mark.parametrize(
     ("stage", "following"),
     [
-        (StageStatus.SUCCESS, Next.CONTINUE),
-        (StageStatus.SKIPPED, Next.CONTINUE),
-        (StageStatus.EXITED, Next.STOP_SUCCEEDED),
-        (StageStatus.FAILURE, Next.STOP_UNSUCCESSFUL),
-        (StageStatus.CANCELLED, Next.STOP_UNSUCCESSFUL),
+        (StageStatus.SUCCESS, NextStep.CONTINUE),
+        (StageStatus.SKIPPED, NextStep.CONTINUE),
+        (StageStatus.EXITED, NextStep.STOP_SUCCEEDED),
+        (StageStatus.FAILURE, NextStep.STOP_UNSUCCESSFUL),
+        (StageStatus.CANCELLED, NextStep.STOP_UNSUCCESSFUL),
     ],
 )
-def test_an_ended_stage_decides_what_follows(stage: StageStatus, following: Next) -> None:
+def test_an_ended_stage_decides_what_follows(stage: StageStatus, following: NextStep) -> None:
     assert stage.is_completed
-    assert after(stage) is following
+    assert next_step(stage) is following
 
 
 @pytest.mark.parametrize("stage", [StageStatus.NOT_STARTED_YET, StageStatus.RUNNING])
 def test_nothing_follows_a_stage_that_has_not_ended(stage: StageStatus) -> None:
     assert not stage.is_completed
     with pytest.raises(ValueError, match=f"stage is still {stage.name}"):
-        after(stage)
+        next_step(stage)
 
 
 def test_a_status_of_a_later_version_is_not_guessed_at() -> None:
     with pytest.raises(AssertionError):
-        after(cast("Any", 99))
+        next_step(cast("Any", 99))
 
 
 def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
@@ -55,7 +55,7 @@ def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
         DeploymentStatus.ROLLING_BACK,
     }
     for current, following in product(DeploymentStatus, repeat=2):
-        assert may_become(current, following) is (current in open_ones and current <= following)
+        assert can_transition(current, following) is (current in open_ones and current <= following)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_people_read_who_triggered_a_deployment(commander: str, who: str) -> Non
 def test_a_deployment_that_begins_a_chain_may_have_been_asked_for_by_another() -> None:
     trigger = DeploymentTrigger(commander="chain-1", strategy_summary=IN_CHAIN)
     nested = Deployment(trigger=trigger, deployment_chain_id="chain-2")
-    assert asking_chain(nested) == "chain-1"
+    assert triggering_chain(nested) == "chain-1"
     assert triggered_by(nested) == "a deployment chain"
     trigger.strategy_summary = "Quick sync"
-    assert asking_chain(Deployment(trigger=trigger)) == ""
+    assert triggering_chain(Deployment(trigger=trigger)) == ""

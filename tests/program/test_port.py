@@ -12,42 +12,42 @@ from pipecd.program import port
 from pipecd.program.port import free_port
 
 
-def test_it_can_be_listened_on() -> None:
+def test_a_program_can_listen_on_it() -> None:
     with socket.create_server(("127.0.0.1", free_port())):
         pass
 
 
-def test_it_is_none_that_the_system_gives_to_others() -> None:
-    first = int(port._GIVEN_AWAY.read_text().split()[0])
+def test_it_is_not_an_ephemeral_port() -> None:
+    first = int(port._EPHEMERAL_RANGE.read_text().split()[0])
     assert all(free_port() < first for _ in range(100))
 
 
-def test_one_that_is_in_use_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as busy:
         other = free_port()
-        turns = iter((busy.getsockname()[1], other))
+        choices = iter((busy.getsockname()[1], other))
 
-        class Turns:
+        class FixedChoices:
             def choice(self, ports: Sequence[int]) -> int:
-                return next(turns)
+                return next(choices)
 
-        monkeypatch.setattr(random, "SystemRandom", Turns)
+        monkeypatch.setattr(random, "SystemRandom", FixedChoices)
         assert free_port() == other
 
 
 @pytest.mark.parametrize(
-    "given_away",
+    "ephemeral",
     [
-        pytest.param("1024\t65535\n", id="when the system gives all ports to others"),
-        pytest.param(None, id="when the system does not tell"),
+        pytest.param("1024\t65535\n", id="when all ports are ephemeral"),
+        pytest.param(None, id="when the system has no such file"),
     ],
 )
-def test_there_is_always_one(
-    given_away: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_there_is_always_a_free_port(
+    ephemeral: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "range"
-    if given_away is not None:
-        told.write_text(given_away)
-    monkeypatch.setattr(port, "_GIVEN_AWAY", told)
+    range_file = tmp_path / "range"
+    if ephemeral is not None:
+        range_file.write_text(ephemeral)
+    monkeypatch.setattr(port, "_EPHEMERAL_RANGE", range_file)
     with socket.create_server(("127.0.0.1", free_port())):
         pass

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import Unavailable, UserMistake
-from pipecd.program.capture import capture
-from pipecd.program.run import run
+from pipecd.program.run import capture, run
 from servers.server import is_running
 
 

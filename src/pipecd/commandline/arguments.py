@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites arguments that the Go tools accept into the order and form that click reads.
 
-Go's parser takes flags before, between and after the sub-commands, and a boolean as `--name` or
-`--name=false` but never as `--name false`. Click wants flags behind their command and one form.
+Go's parser takes flags before, between and after the subcommands, and a boolean as `--name` or
+`--name=false` but never as `--name false`. Click takes flags after their command and in one form.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def flags_of(command: click.Command, context: click.Context) -> KnownFlags:
 def split(
     arguments: Sequence[str], known: KnownFlags, *, unknown_take_values: bool = False
 ) -> tuple[list[str], list[str]]:
-    """The words, and the flags with each boolean as `--name=true`."""
+    """Splits arguments into words and flags, with each boolean as `--name=true`."""
     words: list[str] = []
     flags: list[str] = []
     rest = list(arguments)

@@ -12,22 +12,14 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_common(group: click.Group) -> None:
     """Adds these commands to the top-level group."""
-    for command in (_version(), _help(group), _completion(group)):
-        group.add_command(command)
 
-
-def _version() -> click.Command:
-    @click.command("version", help="Print the version.")
-    def version() -> None:
+    @group.command("version", help="Print the version.")
+    def version() -> None:  # pyright: ignore[reportUnusedFunction]
         click.echo(version_line())
 
-    return version
-
-
-def _help(group: click.Group) -> click.Command:
-    @click.command("help", help="Print the help of a command.")
+    @group.command("help", help="Print the help of a command.")
     @click.argument("path", nargs=-1)
-    def help_of(path: tuple[str, ...]) -> None:
+    def help_of(path: tuple[str, ...]) -> None:  # pyright: ignore[reportUnusedFunction]
         command: click.Command = group
         context = click.Context(group, info_name=group.name, **group.context_settings)
         for word in path:
@@ -40,20 +32,14 @@ def _help(group: click.Group) -> click.Command:
             context = click.Context(command, info_name=word, parent=context)
         click.echo(command.get_help(context))
 
-    return help_of
-
-
-def _completion(group: click.Group) -> click.Command:
-    @click.command("completion", help="Print a script that completes commands in a shell.")
+    @group.command("completion", help="Print a script that completes commands in a shell.")
     @click.argument("shell")
-    def completion(shell: str) -> None:
-        found = get_completion_class(shell)
-        if found is None:
+    def completion(shell: str) -> None:  # pyright: ignore[reportUnusedFunction]
+        completion_class = get_completion_class(shell)
+        if completion_class is None:
             raise UserMistake(
                 f"no completion for the shell {shell}", hint=f"use one of {', '.join(SHELLS)}"
             )
         name = group.name or "pipecd"
         variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
-        click.echo(found(group, {}, name, variable).source())
-
-    return completion
+        click.echo(completion_class(group, {}, name, variable).source())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places that the configuration of a piped may come from, for piped and its launcher alike.
+"""The sources of the configuration of piped and its launcher.
 
-Each function gives a reader, which blocks and may be called again to see what has changed.
+Each function returns a reader, which blocks and may be called again to read changes.
 """
 
 import base64
@@ -16,7 +16,7 @@ Read = Callable[[], bytes]
 
 
 def from_file(path: str) -> Read:
-    """The content of a file."""
+    """Reads a file."""
 
     def read() -> bytes:
         try:
@@ -30,48 +30,48 @@ def from_file(path: str) -> Read:
 
 
 def from_data(text: str) -> Read:
-    """The configuration itself, in base64."""
-    content = _decoded(text, "--config-data")
+    """Decodes the configuration from base64."""
+    content = _decode(text, "--config-data")
     return lambda: content
 
 
 def from_gcp_secret(name: str) -> Read:
-    """A version of a secret of Google Cloud Secret Manager, the latest if it names none."""
+    """Reads a version of a Google Cloud Secret Manager secret, by default the latest."""
     version = name if "/versions/" in name else f"{name}/versions/latest"
-    about, ask = f"the secret {version} of Google Cloud", open_google("secretmanager")
+    about, call = f"the secret {version} of Google Cloud", open_google("secretmanager")
 
     def read() -> bytes:
-        answer = ask(f"v1/{version}:access", about=about)
-        return base64.b64decode(answer["payload"]["data"])
+        response = call(f"v1/{version}:access", about=about)
+        return base64.b64decode(response["payload"]["data"])
 
     return read
 
 
 def from_aws_secret(name: str) -> Read:
-    """A secret of AWS Secrets Manager: text in base64, or bytes as they are."""
-    about, ask = f"the secret {name} of AWS Secrets Manager", open_aws("secretsmanager")
+    """Reads an AWS Secrets Manager secret: text in base64, or plain bytes."""
+    about, call = f"the secret {name} of AWS Secrets Manager", open_aws("secretsmanager")
 
     def read() -> bytes:
-        answer = ask("get_secret_value", about=about, SecretId=name)
-        if (text := answer.get("SecretString")) is not None:
-            return _decoded(text, about)
-        return answer["SecretBinary"]
+        response = call("get_secret_value", about=about, SecretId=name)
+        if (text := response.get("SecretString")) is not None:
+            return _decode(text, about)
+        return response["SecretBinary"]
 
     return read
 
 
 def from_aws_ssm_parameter(name: str) -> Read:
-    """A parameter of AWS Systems Manager, decrypted if need be: text in base64."""
-    about, ask = f"the parameter {name} of AWS Systems Manager", open_aws("ssm")
+    """Reads an AWS Systems Manager parameter, decrypted if necessary: text in base64."""
+    about, call = f"the parameter {name} of AWS Systems Manager", open_aws("ssm")
 
     def read() -> bytes:
-        answer = ask("get_parameter", about=about, Name=name, WithDecryption=True)
-        return _decoded(answer["Parameter"]["Value"], about)
+        response = call("get_parameter", about=about, Name=name, WithDecryption=True)
+        return _decode(response["Parameter"]["Value"], about)
 
     return read
 
 
-def _decoded(text: str, what: str) -> bytes:
+def _decode(text: str, what: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as e:

@@ -108,7 +108,11 @@ def shared(*, log_level: str = "info") -> Callable[[F], F]:
         for add in reversed(
             (
                 text("log-level", "The least severe message that is logged.", default=log_level),
-                text("log-encoding", "How logs look: json, console, humanize.", default="humanize"),
+                text(
+                    "log-encoding",
+                    "The encoding of logs: json, console, humanize.",
+                    default="humanize",
+                ),
                 switch("metrics", "Expose metrics on the admin port.", default=True),
                 switch("profile", "Accepted for compatibility; has no effect."),
                 switch("profile-debug-logging", "Accepted for compatibility; has no effect."),

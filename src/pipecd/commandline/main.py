@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command line: what a person can mend ends in one sentence, never in a traceback."""
+"""Runs a command line; expected errors end in one line of text, not in a traceback."""
 
 import sys
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from pipecd.model.errors import PipecdError
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Carries out the command line and answers the exit code."""
+    """Runs the command line and returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if isinstance(command, click.Group):
             add_common(command)
-        words = arrange(words, command, _EVERYWHERE)
+        words = arrange(words, command, _SHARED_FLAGS)
         command.main(args=words, prog_name=command.name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:
         click.echo(e.format_message())
@@ -28,16 +28,16 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except (click.ClickException, PipecdError) as e:
-        return fail(in_words(e, words))
+        return fail(error_text(e, words))
     except ExceptionGroup as group:
-        if (mistake := first_expected(group)) is None:
+        if (expected := first_expected(group)) is None:
             raise
-        return fail(in_words(mistake, words))
+        return fail(error_text(expected, words))
     return 0
 
 
-def in_words(error: Exception, words: Sequence[str]) -> str:
-    """What a person reads about an error that they can mend."""
+def error_text(error: Exception, words: Sequence[str]) -> str:
+    """Returns the text that is printed for an expected error."""
     match error:
         case click.MissingParameter(ctx=click.Context() as context, param=click.Option()):
             return f"required flag(s) {missing_flags(context.command, words)} not set"
@@ -50,7 +50,7 @@ def in_words(error: Exception, words: Sequence[str]) -> str:
 
 
 def missing_flags(command: click.Command, words: Sequence[str]) -> str:
-    """The required flags that were not given, as `"app-id", "name"`, sorted."""
+    """Returns the missing required flags, sorted, as `"app-id", "name"`."""
     given = {word.partition("=")[0] for word in words}
     missing = (
         option.opts[0].lstrip("-")
@@ -61,18 +61,18 @@ def missing_flags(command: click.Command, words: Sequence[str]) -> str:
 
 
 def first_expected(group: ExceptionGroup[Exception]) -> PipecdError | None:
-    """The error that a person should read, when nothing unexpected is among the causes."""
-    found: PipecdError | None = None
+    """Returns the first expected error, or None if the group has an unexpected one."""
+    first: PipecdError | None = None
     for error in group.exceptions:
-        mine = first_expected(error) if isinstance(error, ExceptionGroup) else error  # pyright: ignore[reportUnknownArgumentType]
-        if not isinstance(mine, PipecdError):
+        expected = first_expected(error) if isinstance(error, ExceptionGroup) else error  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(expected, PipecdError):
             return None
-        found = found or mine
-    return found
+        first = first or expected
+    return first
 
 
 def fail(message: str) -> int:
-    """Prints the sentence as the Go tools do and answers exit code 1."""
+    """Prints the message with a timestamp, as the Go tools do, and returns exit code 1."""
     stamp = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S")
     click.echo(f"{stamp} {message}", err=True)
     return 1
@@ -80,8 +80,8 @@ def fail(message: str) -> int:
 
 @click.command()
 @every_command
-def _nothing(**_: object) -> None:
-    """Carries the flags that all our programs share."""
+def _no_command(**_: object) -> None:
+    """Declares the flags that all our programs share."""
 
 
-_EVERYWHERE = flags_of(_nothing, click.Context(_nothing))
+_SHARED_FLAGS = flags_of(_no_command, click.Context(_no_command))

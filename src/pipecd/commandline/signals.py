@@ -18,35 +18,35 @@ def run_until_signal(work: Coroutine[object, object, None], *, grace: float | No
 
     If it has not ended `grace` seconds later, the process exits with code 1.
     """
-    asyncio.run(_supervised(work, grace))
 
+    async def supervise() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        stopped = False
 
-async def _supervised(work: Coroutine[object, object, None], grace: float | None) -> None:
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    stopped = False
+        def stop() -> None:
+            nonlocal stopped
+            if not stopped and grace is not None:
+                loop.call_later(grace, _force_exit, grace)
+            stopped = True
+            task.cancel()
 
-    def stop() -> None:
-        nonlocal stopped
-        if not stopped and grace is not None:
-            loop.call_later(grace, _abandon, grace)
-        stopped = True
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not stopped:
-            raise
-    finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(ValueError):
-                loop.remove_signal_handler(number)
+            loop.add_signal_handler(number, stop)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with suppress(ValueError):
+                    loop.remove_signal_handler(number)
+
+    asyncio.run(supervise())
 
 
-def _abandon(grace: float) -> None:
+def _force_exit(grace: float) -> None:
     """Exits although tasks are still running."""
     log.error("shutdown exceeded the grace period, exiting", grace=grace)
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from pipecd.git.credentials import GitEnvironment
 from pipecd.git.errors import explain
 from pipecd.git.remote import git_directory, http_origin, is_http, local_path, parse_remote
 from pipecd.git.validate import validate_branch
-from pipecd.program.capture import capture
+from pipecd.program.run import capture
 
 LOCAL_POLL_INTERVAL = 0.25
 HTTP_POLL_INTERVAL = 1.0

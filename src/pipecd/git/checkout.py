@@ -23,7 +23,7 @@ from pipecd.git.lfs import LfsFiles
 from pipecd.git.submodules import find_submodules
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
-from pipecd.program.capture import capture
+from pipecd.program.run import capture
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from pipecd.git.errors import is_corrupt
 from pipecd.git.objects import Objects
 from pipecd.git.validate import validate_hash
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
-from pipecd.program.capture import Captured
+from pipecd.program.run import Captured
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

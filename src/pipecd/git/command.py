@@ -8,7 +8,7 @@ from pipecd.git.credentials import GitEnvironment
 from pipecd.git.errors import explain
 from pipecd.git.remote import redact
 from pipecd.model.errors import PipecdError
-from pipecd.program.capture import Captured, capture
+from pipecd.program.run import Captured, capture
 
 _LOCAL_TIMEOUT = 60.0
 # The first fetch of a large repository takes long.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipecd.git.command import REMOTE_TIMEOUT
 from pipecd.model.errors import Denied, Unavailable, UserMistake
-from pipecd.program.capture import capture
+from pipecd.program.run import capture
 
 _POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-.*\n)*"

@@ -18,7 +18,7 @@ from pipecd.git.errors import is_corrupt
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.program import group
-from pipecd.program.capture import Captured
+from pipecd.program.run import Captured
 
 # No application configuration is this large on purpose.
 FILE_LIMIT = 4 * 1024 * 1024

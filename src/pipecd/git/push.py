@@ -11,7 +11,7 @@ from pipecd.git.clone import Clone
 from pipecd.git.command import GitCommand
 from pipecd.git.validate import validate_branch, validate_path
 from pipecd.model.errors import Conflict, Denied, PipecdError, Unavailable
-from pipecd.program.capture import Captured
+from pipecd.program.run import Captured
 
 _ATTEMPTS = 5
 _REGULAR_FILE = 0o100644

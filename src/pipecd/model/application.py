@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an application can be in."""
+"""Kinds and sync statuses of applications."""
 
 from enum import IntEnum
 
 
 class ApplicationKind(IntEnum):
-    """The platforms of the first generation; behind the border it is only a label."""
+    """The platforms of v0; for v1 it is only a label."""
 
     KUBERNETES = 0
     TERRAFORM = 1
@@ -15,7 +15,7 @@ class ApplicationKind(IntEnum):
 
 
 class SyncStatus(IntEnum):
-    """Whether what runs is what Git says."""
+    """Whether the live state matches Git."""
 
     UNKNOWN = 0
     SYNCED = 1

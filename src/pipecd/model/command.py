@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a piped can be asked to do, and how that went."""
+"""Kinds and statuses of commands for a piped."""
 
 from enum import IntEnum
 
-# In the metadata of a command to follow in a chain: the commit that the chain began with.
+# In the metadata of a chain sync command: the commit of the first deployment of the chain.
 CHAIN_COMMIT_KEY = "DeploymentChainCommit"
-# In that of a handled one to sync: the deployment that it led to.
+# In the metadata of a handled sync command: the deployment that it triggered.
 TRIGGERED_KEY = "TriggeredDeploymentID"
 
 

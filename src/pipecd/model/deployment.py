@@ -11,26 +11,26 @@ from typing import assert_never
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 WAITING_FOR = "pipecd/waiting-for"
-"""The shared metadata that says why a deployment does not move; no status of the wire can."""
+"""The key of the shared metadata that says what a pending deployment waits for."""
 
 IN_CHAIN = "Sync application in chain"
-"""The strategy summary of a deployment that a chain asked for; the commander is its id then."""
+"""The strategy summary of a deployment triggered by a chain, whose id is the commander."""
 
 DISPLAY_KEY = "pipecd/stage-display-metadata"
-"""The metadata of a stage that the console shows beside it."""
+"""The key of the stage metadata that the console shows."""
 
 APPROVED_USERS_KEY = "pipecd/stage-approved-users"
-"""The metadata of a stage from which notifications take the people who approved it."""
+"""The key of the stage metadata with the users who approved the stage, for notifications."""
 
 ROLLBACK_STAGE = "ROLLBACK"
-"""The stage of the first generation that undoes the others."""
+"""The rollback stage of v0."""
 
 STATUS_PREFIX = "DEPLOYMENT_"
-"""What the names of deployment statuses begin with on the wire."""
+"""The prefix of the names of deployment statuses in the API."""
 
 
 class DeploymentStatus(IntEnum):
-    """Where a deployment stands."""
+    """The status of a deployment."""
 
     PENDING = 0
     PLANNED = 1
@@ -46,7 +46,7 @@ class DeploymentStatus(IntEnum):
 
 
 class StageStatus(IntEnum):
-    """Where a stage stands."""
+    """The status of a stage."""
 
     NOT_STARTED_YET = 0
     RUNNING = 1
@@ -61,14 +61,14 @@ class StageStatus(IntEnum):
         return self >= StageStatus.SUCCESS
 
 
-STAGE_ANSWERS = frozenset(
+PLUGIN_STAGE_STATUSES = frozenset(
     {StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED, StageStatus.EXITED}
 )
-"""What a plugin may answer about a stage that it ran; upstream's SDK promises the same."""
+"""The statuses that a plugin may return for a stage, as in upstream's SDK."""
 
 
 class SyncStrategy(IntEnum):
-    """How a deployment is carried out."""
+    """How a deployment syncs an application."""
 
     AUTO = 0
     QUICK_SYNC = 1
@@ -76,7 +76,7 @@ class SyncStrategy(IntEnum):
 
 
 class ManualOperation(IntEnum):
-    """What a person may do to a running stage."""
+    """What a user may do to a running stage."""
 
     UNKNOWN = 0
     SKIP = 1
@@ -84,56 +84,56 @@ class ManualOperation(IntEnum):
     NONE = 3
 
 
-class Next(IntEnum):
-    """What follows a finished stage."""
+class NextStep(IntEnum):
+    """What a deployment does after a completed stage."""
 
     CONTINUE = 0
     STOP_SUCCEEDED = 1
     STOP_UNSUCCESSFUL = 2
 
 
-def after(stage: StageStatus) -> Next:
-    """What a deployment does once a stage has ended."""
+def next_step(stage: StageStatus) -> NextStep:
+    """Returns what a deployment does after a stage with this status."""
     match stage:
         case StageStatus.SUCCESS | StageStatus.SKIPPED:
-            return Next.CONTINUE
+            return NextStep.CONTINUE
         case StageStatus.EXITED:
-            return Next.STOP_SUCCEEDED
+            return NextStep.STOP_SUCCEEDED
         case StageStatus.FAILURE | StageStatus.CANCELLED:
-            return Next.STOP_UNSUCCESSFUL
+            return NextStep.STOP_UNSUCCESSFUL
         case StageStatus.NOT_STARTED_YET | StageStatus.RUNNING:
             raise ValueError(f"stage is still {stage.name}")
         case _:
             assert_never(stage)
 
 
-def may_become(current: DeploymentStatus, following: DeploymentStatus) -> bool:
-    """A deployment only moves forward, and a completed one stays as it is."""
+def can_transition(current: DeploymentStatus, following: DeploymentStatus) -> bool:
+    """Whether the transition is legal: only forward, and never from a completed status."""
     return not current.is_completed and current <= following
 
 
-def began_at(stage: PipelineStage) -> int:
-    """When a stage that runs began, in unix seconds; 0 for any other.
+def running_since(stage: PipelineStage) -> int:
+    """Returns when a running stage started, in Unix seconds; 0 for any other stage.
 
-    A report of a status says when it was reached, and the wire has one field for it.
+    A status report carries the time of the change, and the API has one field for it.
     """
     return stage.completed_at if StageStatus(stage.status) is StageStatus.RUNNING else 0
 
 
-def asking_chain(deployment: Deployment) -> str:
-    """The chain that asked for a deployment, empty when it was something else.
+def triggering_chain(deployment: Deployment) -> str:
+    """Returns the chain that triggered a deployment, or an empty text.
 
-    It is another than that of the deployment when the application begins a chain of its own.
+    It differs from the deployment's own chain when the application starts a chain of its own.
     """
     trigger = deployment.trigger
     return trigger.commander if trigger.strategy_summary == IN_CHAIN else ""
 
 
 def triggered_by(deployment: Deployment) -> str:
-    """Who asked for a deployment, in words for people, or else who wrote its commit."""
+    """Returns who triggered a deployment, for display: a chain, a user or the commit author."""
     trigger, chain = deployment.trigger, deployment.deployment_chain_id
     if chain and trigger.commander == chain:
         return "its deployment chain"
-    if asking_chain(deployment):
+    if triggering_chain(deployment):
         return "a deployment chain"
     return trigger.commander or trigger.commit.author

@@ -26,17 +26,17 @@ Writer = Callable[[Any], str]
 Reader = Callable[[Any, Any], None]
 Convert = Callable[[Any], Any]
 
-# Go writes these so that a document can stand inside HTML and JavaScript.
+# Go escapes these so that a document can be embedded in HTML and JavaScript.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def to_json(message: Message, *, extra: str | None = None) -> str:
-    """The stored form of a message; `extra` is the text that upstream keeps under `_extra`."""
+    """Returns the stored form of a message; `extra` is what upstream stores as `_extra`."""
     written = _object(message)
     if extra is not None:
         comma = "," if len(written) > 2 else ""
         written = f'{written[:-1]}{comma}"_extra":{_string(extra)}}}'
-    # These characters stand in texts only, so that they can be looked for in all of it at once.
+    # These characters occur only inside JSON strings, so the whole document can be translated.
     if any(chr(character) in written for character in _ESCAPED):
         return written.translate(_ESCAPED)
     return written
@@ -47,13 +47,13 @@ def from_json(text: str | bytes, message_type: type[M]) -> M:
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     message = message_type()
-    _fill(message, json.loads(text, parse_constant=_refuse_constant))
+    _fill(message, json.loads(text, parse_constant=_reject_constant))
     return message
 
 
 def _object(message: Message) -> str:
     writers, is_in_order = _writers(message.DESCRIPTOR)
-    # Only what is set is listed, which is what Go's omitempty keeps.
+    # Lists only the fields that are set, like Go's omitempty.
     fields = message.ListFields()
     if not is_in_order:
         fields = sorted(fields, key=lambda pair: pair[0].index)
@@ -66,7 +66,7 @@ def _object(message: Message) -> str:
 
 @cache
 def _writers(descriptor: Descriptor) -> tuple[Mapping[FieldDescriptor, tuple[str, Writer]], bool]:
-    """How each field is written, and whether their numbers are in the order of declaration."""
+    """Returns a writer for each field, and whether field numbers follow the declaration order."""
     numbers = [field.number for field in descriptor.fields]
     writers = {field: (f"{_string(field.name)}:", _writer(field)) for field in descriptor.fields}
     return writers, numbers == sorted(numbers)
@@ -91,7 +91,7 @@ def _single_writer(field: FieldDescriptor) -> Writer:
         FieldDescriptor.CPPTYPE_MESSAGE: _object,
         FieldDescriptor.CPPTYPE_STRING: _string,
         FieldDescriptor.CPPTYPE_BOOL: lambda value: "true" if value else "false",
-        FieldDescriptor.CPPTYPE_FLOAT: lambda value: _float(value, _shortest_single(value)),
+        FieldDescriptor.CPPTYPE_FLOAT: lambda value: _float(value, _shortest_float32(value)),
         FieldDescriptor.CPPTYPE_DOUBLE: lambda value: _float(value, repr(value)),
     }
     return special.get(field.cpp_type, str)
@@ -109,8 +109,8 @@ def _float(value: float, shortest: str) -> str:
     return f"{'-' if sign else ''}{mantissa}e{number.adjusted():+d}"
 
 
-def _shortest_single(value: float) -> str:
-    """The fewest digits that still name this 32-bit number."""
+def _shortest_float32(value: float) -> str:
+    """Returns the fewest digits that identify this 32-bit number."""
     candidates = (f"{value:.{precision}g}" for precision in range(1, 9))
     return next(
         (text for text in candidates if array("f", [float(text)])[0] == value), f"{value:.9g}"
@@ -124,7 +124,7 @@ def _fill(message: Message, document: Any) -> None:
     readers = _readers(descriptor)
     for key, value in cast("dict[str, Any]", document).items():
         read = readers.get(key) or readers.get(key.lower())
-        # Go leaves a field alone when the document says null.
+        # Go does not change a field when its value is null.
         if read is not None and value is not None:
             read(message, value)
 
@@ -136,11 +136,9 @@ def _readers(descriptor: Descriptor) -> Mapping[str, Reader]:
 
 
 def _reader(field: FieldDescriptor) -> Reader:
-    if (value := _map_value(field)) is not None:
-        return _map_reader(field, value)
-    if field.is_repeated:
-        return _list_reader(field)
     name = field.name
+    if field.is_repeated:
+        return _collection_reader(field)
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
 
         def read_message(message: Any, value: Any) -> None:
@@ -153,10 +151,22 @@ def _reader(field: FieldDescriptor) -> Reader:
     return lambda message, value: setattr(message, name, convert(value))
 
 
-def _list_reader(field: FieldDescriptor) -> Reader:
-    name, full_name = field.name, field.full_name
-    holds_messages = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-    convert = _converter(field)
+def _collection_reader(field: FieldDescriptor) -> Reader:
+    """Returns the reader of a list or map."""
+    name, full_name, map_value = field.name, field.full_name, _map_value(field)
+    element = map_value or field
+    holds_messages = element.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+    convert = _converter(element)
+
+    def read_map(message: Any, values: Any) -> None:
+        if not isinstance(values, dict):
+            raise _mismatch(full_name, "an object", values)
+        entries = getattr(message, name)
+        for key, value in cast("dict[str, Any]", values).items():
+            if holds_messages:
+                _fill(entries[_text(key)], {} if value is None else value)
+            else:
+                entries[_text(key)] = convert(value)
 
     def read_list(message: Any, values: Any) -> None:
         if not isinstance(values, list):
@@ -169,25 +179,7 @@ def _list_reader(field: FieldDescriptor) -> Reader:
             else:
                 elements.append(convert(value))
 
-    return read_list
-
-
-def _map_reader(field: FieldDescriptor, value_field: FieldDescriptor) -> Reader:
-    name, full_name = field.name, field.full_name
-    holds_messages = value_field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-    convert = _converter(value_field)
-
-    def read_map(message: Any, values: Any) -> None:
-        if not isinstance(values, dict):
-            raise _mismatch(full_name, "an object", values)
-        entries = getattr(message, name)
-        for key, value in cast("dict[str, Any]", values).items():
-            if holds_messages:
-                _fill(entries[_text(key)], {} if value is None else value)
-            else:
-                entries[_text(key)] = convert(value)
-
-    return read_map
+    return read_list if map_value is None else read_map
 
 
 def _converter(field: FieldDescriptor) -> Convert:
@@ -230,7 +222,7 @@ def _integer(value: float) -> int:
 
 
 def _text(value: str) -> str:
-    # Half of a surrogate pair cannot stand in a message; Go reads it as the replacement character.
+    # Half of a surrogate pair is invalid in a message; Go reads it as the replacement character.
     if value.isascii():
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -244,7 +236,7 @@ def _bytes(value: str) -> bytes:
 
 
 def _map_value(field: FieldDescriptor) -> FieldDescriptor | None:
-    """The value of a map field with texts as keys, which is the only kind of map on the wire."""
+    """Returns the value field of a map; every stored map has texts as keys."""
     entry = field.message_type
     if entry is None or not field.is_repeated or not entry.GetOptions().map_entry:
         return None
@@ -257,5 +249,5 @@ def _mismatch(name: str, expected: str, value: object) -> ValueError:
     return ValueError(f"{name}: expected {expected}, found {type(value).__name__}")
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of time in the syntax of Go, in whole nanoseconds."""
+"""Durations in the syntax of Go, in whole nanoseconds."""
 
 import re
 
@@ -20,7 +20,7 @@ _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
 
 def parse_duration(text: str) -> int:
-    """Reads Go's duration syntax; raises ValueError saying what to write instead."""
+    """Parses Go's duration syntax; a ValueError says what to write instead."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
         return 0
@@ -31,16 +31,27 @@ def parse_duration(text: str) -> int:
         part = _PART.match(rest)
         if part is None or not (part[1] or part[2]):
             raise ValueError(f'invalid duration "{text}", {SYNTAX}')
-        total += _nanoseconds(part[1], part[2] or "", part[3], text)
+        # Digits below a nanosecond of an hour change nothing.
+        whole, fraction, unit = part[1], (part[2] or "")[:18], part[3]
+        if not unit:
+            raise ValueError(f'missing unit in duration "{text}", {SYNTAX}')
+        if unit not in _UNITS:
+            raise ValueError(
+                f'unknown unit "{unit}" in duration "{text}", use one of ns us ms s m h'
+            )
+        if len(whole) > 19:
+            whole = whole.lstrip("0")[:20]
+        total += int(whole or "0") * _UNITS[unit]
+        total += int(fraction or "0") * _UNITS[unit] // 10 ** len(fraction)
         rest = rest[part.end() :]
-    # The most negative length exists and has no positive twin.
+    # The most negative duration has no positive counterpart.
     if total > LONGEST + (sign < 0):
         raise ValueError(f'invalid duration "{text}", the longest is 2562047h')
     return sign * total
 
 
 def duration_text(nanoseconds: int) -> str:
-    """Writes the length as Go does, such as `6h0m0s` or `1.5s`."""
+    """Formats a duration as Go does, such as `6h0m0s` or `1.5s`."""
     left = abs(nanoseconds)
     sign = "-" if nanoseconds < 0 else ""
     if left == 0:
@@ -52,20 +63,6 @@ def duration_text(nanoseconds: int) -> str:
     hours, minutes = divmod(minutes, 60)
     head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
     return f"{sign}{head}{_decimal(left, SECOND)}s"
-
-
-def _nanoseconds(whole: str, fraction: str, unit: str, text: str) -> int:
-    if not unit:
-        raise ValueError(f'missing unit in duration "{text}", {SYNTAX}')
-    if unit not in _UNITS:
-        raise ValueError(f'unknown unit "{unit}" in duration "{text}", use one of ns us ms s m h')
-    if len(whole) > 19:
-        whole = whole.lstrip("0")[:20]
-    # Digits below a nanosecond of an hour change nothing.
-    fraction = fraction[:18]
-    return int(whole or "0") * _UNITS[unit] + (
-        int(fraction or "0") * _UNITS[unit] // 10 ** len(fraction)
-    )
 
 
 def _decimal(value: int, unit: int) -> str:

@@ -9,8 +9,8 @@ PipecdError
 ├─ NotFound          the thing does not exist
 ├─ AlreadyExists     the thing exists already
 ├─ Conflict          the thing is in a state that does not allow this now
-├─ Unavailable       the other side is away; retry later
-│  └─ StorageUnavailable  the database or filestore is away; only the log says which
+├─ Unavailable       the other side is unavailable; retry later
+│  └─ StorageUnavailable  the database or filestore is unavailable; only the log says which
 └─ Unsupported       the other side does not offer this call
 
 They become a gRPC status or an exit code at one edge only (pipecd.wire.status, the command lines).
@@ -30,11 +30,11 @@ class PipecdError(Exception):
 
 
 class UserMistake(PipecdError):
-    """The input is wrong and only its author can mend it."""
+    """The input is invalid; only the user can fix it."""
 
 
 class NoDriver(UserMistake):
-    """What the configuration asks for needs a driver that is not installed."""
+    """The configuration needs a driver that is not installed."""
 
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(
@@ -48,11 +48,11 @@ class Unauthenticated(PipecdError):
 
 
 class Denied(PipecdError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated but not authorized."""
 
 
 class NotFound(PipecdError):
-    """The thing asked for does not exist."""
+    """The requested thing does not exist."""
 
 
 class AlreadyExists(PipecdError):
@@ -77,4 +77,4 @@ class StorageUnavailable(Unavailable):
 
 
 class Unsupported(PipecdError):
-    """The other side does not offer this; callers go on without it."""
+    """The other side does not offer this; callers continue without it."""

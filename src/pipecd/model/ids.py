@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of things: UUIDs, and the UUID under which a row is stored."""
+"""Ids: UUIDs, and the UUID that is the primary key of a row."""
 
 import re
 import secrets
@@ -18,9 +18,9 @@ def new_id() -> str:
 
 
 def new_ordered_id(now: datetime) -> str:
-    """An id that is greater than those of earlier microseconds: a UUID of version 7."""
+    """Returns a UUID of version 7, which is greater than those of earlier microseconds."""
     milliseconds, microseconds = divmod(int(now.timestamp() * 1_000_000), 1000)
-    # The bits behind the milliseconds may hold a finer clock.
+    # The bits after the milliseconds may hold a finer clock.
     time = (milliseconds & (2**48 - 1)) << 80 | 7 << 76 | (microseconds << 2) << 64
     return str(uuid.UUID(int=time | 2 << 62 | secrets.randbits(62)))
 
@@ -30,7 +30,7 @@ def is_uuid(text: str) -> bool:
 
 
 def row_uuid(id: str) -> uuid.UUID:
-    """The primary key of an entity: its id if that is a UUID, else a UUID derived from it."""
+    """Returns the primary key of an entity: its id, or a UUID derived from it if it is none."""
     if is_uuid(id):
         return uuid.UUID(id)
     return uuid.uuid5(uuid.NAMESPACE_OID, id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How loud a line of a stage log is."""
+"""The severity of a line in a stage log."""
 
 from enum import IntEnum
 

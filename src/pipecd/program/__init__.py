@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one program well, and keeps its own directory and files well."""
+"""Child processes, locks on directories and atomic writes of files."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program and everything it started, as one process group that can be ended."""
+"""Starts a program in a process group of its own and terminates the whole group."""
 
 import asyncio
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pipecd.model.errors import UserMistake
 
-_CHECK = 0.02
-# A pipe held open by a stranger outside of the group must not hold us.
-_REAP = 5.0
+_POLL_SECONDS = 0.02
+# A process outside of the group may hold a pipe open, so waiting has a limit.
+_REAP_SECONDS = 5.0
 
 
 async def start(
@@ -45,17 +45,17 @@ async def start(
 
 
 def no_directory(cwd: Path) -> UserMistake:
-    """There is no place to start the program in."""
+    """Returns the error for a missing working directory."""
     return UserMistake(f"the directory {cwd} does not exist")
 
 
 def not_found(program: str) -> UserMistake:
-    """There is no such program."""
+    """Returns the error for a missing program."""
     return UserMistake(f"the program {program!r} was not found", hint="install it, or correct PATH")
 
 
 def not_allowed(program: str) -> UserMistake:
-    """The file is there and is no program."""
+    """Returns the error for a file that is not executable."""
     return UserMistake(f"the program {program!r} may not be run", hint="make it executable")
 
 
@@ -65,9 +65,9 @@ async def end(
     grace: float,
     on_exit: Callable[[], None] = lambda: None,
 ) -> None:
-    """Asks the whole group to stop, waits, and kills what is left.
+    """Sends SIGTERM to the group, waits up to `grace` seconds, then sends SIGKILL.
 
-    `on_exit` is called when the program has ended, before the rest of its group is waited for.
+    `on_exit` is called when the program has exited, before waiting for the rest of its group.
     """
     try:
         _signal(process.pid, signal.SIGTERM)
@@ -75,14 +75,14 @@ async def end(
             async with asyncio.timeout(grace):
                 await process.wait()
                 on_exit()
-                # The kernel tells nobody when the last member of a group ends.
+                # No event reports that the last member of a group has exited.
                 while _is_alive(process.pid):  # noqa: ASYNC110
-                    await asyncio.sleep(_CHECK)
+                    await asyncio.sleep(_POLL_SECONDS)
     finally:
-        # A second cancellation must not leave anything running either.
+        # Runs also if this coroutine is cancelled again.
         _signal(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
-        async with asyncio.timeout(_REAP):
+        async with asyncio.timeout(_REAP_SECONDS):
             await process.wait()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program writes, line by line as it comes, and the end of it kept."""
+"""Reads the output of a program line by line and keeps the last part of it."""
 
 import asyncio
 import codecs
@@ -14,7 +14,7 @@ _CHUNK = 64 * 1024
 
 @asynccontextmanager
 async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
-    """A pipe of our own, because asyncio's wait() would wait for whoever holds its pipe."""
+    """Opens a pipe; asyncio's own one makes wait() wait for every process that holds it."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reading, os.fdopen(write_end, "wb") as writing:
         reader = asyncio.StreamReader()
@@ -28,7 +28,7 @@ async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines and keeps the end of it."""
+    """Splits a stream of bytes into lines and keeps the last `keep` characters."""
 
     def __init__(self, on_line: Callable[[str], None] | None, *, keep: int) -> None:
         self._on_line, self._keep = on_line, keep
@@ -39,12 +39,12 @@ class Lines:
         self.last = ""
 
     async def read(self, reader: asyncio.StreamReader) -> None:
-        """Takes everything until the other end is closed."""
+        """Reads until the other end is closed."""
         while chunk := await reader.read(_CHUNK):
             self.feed(chunk)
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes, which may end within a line or a letter."""
+        """Adds bytes, which may end within a line or a character."""
         *whole, self._partial = (self._partial + self._decoder.decode(chunk)).split("\n")
         for line in whole:
             self._line(line)
@@ -53,13 +53,13 @@ class Lines:
             self._line(piece)
 
     def finish(self) -> None:
-        """Ends the last line."""
+        """Adds the rest as the last line."""
         rest = self._partial + self._decoder.decode(b"", final=True)
         if rest:
             self._line(rest)
 
     def text(self) -> str:
-        """What was kept."""
+        """Returns the last part of the output."""
         return "\n".join(self._kept)
 
     def _line(self, line: str) -> None:

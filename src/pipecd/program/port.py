@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port for a program that is about to be started, and that will listen on it some time later."""
+"""Chooses a free port for a program that will listen on it later."""
 
 import random
 import socket
 from contextlib import suppress
 from pathlib import Path
 
-# What Linux gives to outgoing connections, and to whoever listens without naming a port.
-_GIVEN_AWAY = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Above most services, and below the node ports of Kubernetes.
+# The ephemeral ports of Linux, for outgoing connections and for listeners on port 0.
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Above the ports of most services and below the node ports of Kubernetes.
 _FROM, _TO = 20_000, 30_000
 _TRIES = 100
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody else meanwhile."""
-    ports = range(_FROM, min(_TO, _first_given_away()))
+    """Returns a port that is free and that the kernel does not assign to another process."""
+    try:
+        first_ephemeral = int(_EPHEMERAL_RANGE.read_text().split()[0])
+    except OSError:
+        first_ephemeral = _TO
+    ports = range(_FROM, min(_TO, first_ephemeral))
     for _ in range(_TRIES if ports else 0):
         with suppress(OSError):
             return _bindable(random.SystemRandom().choice(ports))
@@ -26,11 +30,3 @@ def _bindable(port: int) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", port))
         return probe.getsockname()[1]
-
-
-def _first_given_away() -> int:
-    """The first port that others are given, on systems that tell."""
-    try:
-        return int(_GIVEN_AWAY.read_text().split()[0])
-    except OSError:
-        return _TO

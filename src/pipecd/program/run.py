@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one program well: no shell, its output line by line, nothing left behind when stopped."""
+"""Runs a program without a shell: streams its output by line, or captures it as bytes."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.program import die_with_parent, output
+from pipecd.model.errors import Unavailable
+from pipecd.program import die_with_parent, group, output
 
-# More output than this is only seen through `on_line`; its end tells why a program failed.
-_KEPT = 1024 * 1024
-# A program may leave a daemon behind that keeps the pipe open; its lines are not waited for.
-_LINGER = 1.0
+# Earlier output is only passed to `on_line`; the last part tells why a program failed.
+_OUTPUT_LIMIT = 1024 * 1024
+# A daemon that the program started may keep the pipe open, so waiting for its output has a limit.
+_DRAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended: exit code (negative for a signal), last line, the end of its output."""
+    """The exit code (negative for a signal), the last line and the last part of the output."""
 
     code: int
     last_line: str
@@ -31,12 +32,12 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     grace: float = 10,
 ) -> Finished:
-    """Runs a program to its end; a cancelled or killed caller takes the process group with it.
+    """Runs a program to its exit; cancelling or killing the caller ends the process group.
 
     `env` is the whole environment, as for `subprocess`; without it the program inherits ours.
-    Standard output and standard error arrive in one order, decoded as UTF-8.
+    Standard output and standard error are merged and decoded as UTF-8.
     """
-    lines = output.Lines(on_line, keep=_KEPT)
+    lines = output.Lines(on_line, keep=_OUTPUT_LIMIT)
     async with output.pipe() as (reader, writing):
         program = await die_with_parent.start(argv, cwd=cwd, env=env, output=writing.fileno())
         writing.close()
@@ -44,10 +45,44 @@ async def run(
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(lines.read(reader))
                 code = await program.wait()
-                await asyncio.wait({reading}, timeout=_LINGER)
+                await asyncio.wait({reading}, timeout=_DRAIN_SECONDS)
                 reading.cancel()
         except BaseException:
             await program.end(grace=grace)
             raise
     lines.finish()
     return Finished(code, lines.last, lines.text())
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The exit code and the output of a program."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+async def capture(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    at_most: float = 60,
+) -> Captured:
+    """Runs a program and returns its output; stops it after `at_most` seconds."""
+    pipe = asyncio.subprocess.PIPE
+    process = await group.start(argv, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(at_most):
+            stdout, stderr = await process.communicate(stdin)
+    except TimeoutError as e:
+        await group.end(process, grace=1)
+        raise Unavailable(f"{argv[0]} did not finish within {at_most:g}s") from e
+    except BaseException:
+        await group.end(process, grace=1)
+        raise
+    # `communicate` returns after the program has exited.
+    code = process.returncode if process.returncode is not None else await process.wait()
+    return Captured(code, stdout, stderr)

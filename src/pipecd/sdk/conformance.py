@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from pipecd.config.piped import DeployTargetSpec, PluginSpec
-from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
+from pipecd.model.deployment import PLUGIN_STAGE_STATUSES, StageStatus, SyncStrategy
 from pipecd.model.errors import UserMistake
 from pipecd.program import die_with_parent, output
 from pipecd.program.port import free_port
@@ -307,7 +307,7 @@ class ConformanceChecks:
     async def _run(self, stage: str) -> None:
         before = len(self._host.blocks)
         response = await self._execute(stage, _STAGE_TIMEOUT)
-        if response.status not in STAGE_ANSWERS:
+        if response.status not in PLUGIN_STAGE_STATUSES:
             raise CheckFailed(f"it returns status {response.status}, which is not final")
         if len(self._host.blocks) > before and not self._host.is_log_completed:
             raise CheckFailed("it returned before its log was complete")

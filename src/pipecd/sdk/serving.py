@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy
+from pipecd.model.deployment import PLUGIN_STAGE_STATUSES, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model import livestate_pb2 as model_livestate_pb2
@@ -280,7 +280,7 @@ class PluginServer:
         if result.status is StageStatus.FAILURE and task.cancelling():
             # The cancellation made the stage fail.
             raise asyncio.CancelledError
-        if result.status not in STAGE_ANSWERS:
+        if result.status not in PLUGIN_STAGE_STATUSES:
             result = StageResult.failed(
                 f"plugin {self.name} returned {result.status.name}, which is not a final status"
             )

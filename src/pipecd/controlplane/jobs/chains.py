@@ -25,7 +25,7 @@ from pipecd.controlplane.jobs.chain_rules import (
 from pipecd.controlplane.usecases.chains import sync_command_id
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import asking_chain
+from pipecd.model.deployment import triggering_chain
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application
@@ -108,7 +108,7 @@ class ChainController:
         uncached = tuple(id for id, of_one in cached.items() if of_one is None)
         if uncached:
             for id, deployment in (await self._stores.deployments.get_many(uncached)).items():
-                of_one = {deployment.deployment_chain_id, asking_chain(deployment)} - {""}
+                of_one = {deployment.deployment_chain_id, triggering_chain(deployment)} - {""}
                 self._chains_of.put(id, frozenset(of_one))
                 chains |= of_one
         for chain in sorted(chains):

@@ -21,7 +21,7 @@ from pipecd.controlplane.usecases.enums import enum_by_name
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CHAIN_COMMIT_KEY
-from pipecd.model.deployment import asking_chain
+from pipecd.model.deployment import triggering_chain
 from pipecd.model.errors import AlreadyExists, Denied, NotFound, UserMistake
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
@@ -126,7 +126,7 @@ class ChainUseCases:
         if chain.project_id != by.project:
             raise Denied("requested deployment chain doesn't belong to the piped")
         decision = plannability(chain, block_index)
-        triggering = asking_chain(deployment)
+        triggering = triggering_chain(deployment)
         if not decision.plannable or triggering == chain_id:
             return decision
         # The deployment may also be a node of the chain that triggered it.
@@ -165,7 +165,7 @@ class ChainUseCases:
         chains: list[DeploymentChain] = []
         deployment = first
         with suppress(NotFound):
-            while triggering := asking_chain(deployment):
+            while triggering := triggering_chain(deployment):
                 chain = await self._stores.chains.get(triggering)
                 if chain.project_id != first.project_id:
                     break

@@ -16,8 +16,8 @@ from pipecd.model.deployment import (
     WAITING_FOR,
     DeploymentStatus,
     StageStatus,
-    began_at,
-    may_become,
+    can_transition,
+    running_since,
 )
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
@@ -101,12 +101,12 @@ class DeploymentReports:
 
     async def started(self) -> None:
         """Reports that the deployment runs; a restarted piped reports it again."""
-        if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.RUNNING):
+        if can_transition(DeploymentStatus(self._deployment.status), DeploymentStatus.RUNNING):
             await self._status(DeploymentStatus.RUNNING, STARTED)
 
     async def rolling_back(self, reason: str) -> None:
         """Reports that the deployment is rolling back."""
-        if may_become(DeploymentStatus(self._deployment.status), DeploymentStatus.ROLLING_BACK):
+        if can_transition(DeploymentStatus(self._deployment.status), DeploymentStatus.ROLLING_BACK):
             await self._status(DeploymentStatus.ROLLING_BACK, reason)
 
     async def stage(
@@ -119,7 +119,7 @@ class DeploymentReports:
     ) -> None:
         """Reports that a stage started or completed; a resumed stage keeps its start time."""
         now, before = to_unix(self._now()), StageStatus(stage.status)
-        started_at = began_at(stage) if status is StageStatus.RUNNING else 0
+        started_at = running_since(stage) if status is StageStatus.RUNNING else 0
         stage.status = deployment_pb2.StageStatus.ValueType(status)
         stage.status_reason = reason
         stage.updated_at = now
@@ -233,7 +233,7 @@ class DeploymentReports:
     def _set_status(self, status: DeploymentStatus, reason: str) -> None:
         own = self._deployment
         current = DeploymentStatus(own.status)
-        if not may_become(current, status):
+        if not can_transition(current, status):
             raise ValueError(f"a deployment that is {current.name} cannot become {status.name}")
         own.status = deployment_pb2.DeploymentStatus.ValueType(status)
         own.status_reason = reason

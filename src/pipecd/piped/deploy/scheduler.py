@@ -11,7 +11,7 @@ import structlog
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.model.clock import to_unix
-from pipecd.model.deployment import DeploymentStatus, StageStatus, began_at
+from pipecd.model.deployment import DeploymentStatus, StageStatus, running_since
 from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal
@@ -102,7 +102,7 @@ class Scheduler:
             return await self._end_between_stages(stopped_stage(spec))
         now = to_unix(self._context.now())
         if not self._journal.started_at:
-            started = [at for stage in self._forward if (at := began_at(stage))]
+            started = [at for stage in self._forward if (at := running_since(stage))]
             self._journal.started_at = min(started, default=now)
         # The timeout continues after a restart; a clock that was set back must not extend it.
         elapsed = max(0, now - self._journal.started_at)

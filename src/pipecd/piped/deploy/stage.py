@@ -13,7 +13,7 @@ from pipecd.config.application import ApplicationSpec, StageSpec
 from pipecd.config.units import Duration
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import STAGE_ANSWERS, StageStatus, SyncStrategy, began_at
+from pipecd.model.deployment import PLUGIN_STAGE_STATUSES, StageStatus, SyncStrategy, running_since
 from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal, StageEntry
@@ -62,7 +62,7 @@ class StageExecutor:
 
         Its timeout continues after a restart. `time_left` is what the deployment's timeout leaves.
         """
-        config, started_at = self.stage_config, began_at(self.stage)
+        config, started_at = self.stage_config, running_since(self.stage)
         # A clock that was set back must not extend the timeout.
         elapsed = max(0, to_unix(self.context.now()) - started_at) if started_at else 0
         timeout = (
@@ -166,7 +166,7 @@ class StageExecutor:
                     raise PipecdError(f"{e}; given up after {died} attempts") from e
                 await self._log_line(f"{e}; the stage is run again as soon as the plugin is back")
                 continue
-            if response.status not in STAGE_ANSWERS:
+            if response.status not in PLUGIN_STAGE_STATUSES:
                 error = f"plugin {plugin.name} returned invalid stage status {response.status}"
                 return StageOutcome(StageStatus.FAILURE, error)
             return StageOutcome(StageStatus(response.status), self._masked(response.message))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.piped.eventwatcher.field_tree import TextEdit, apply_edits
-from pipecd.program.capture import capture
+from pipecd.program.run import capture
 
 TIMEOUT = 10.0
 

@@ -6,7 +6,7 @@ A pending deployment that a later commit supersedes is never run.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pipecd.model.deployment import DeploymentStatus, SyncStrategy, asking_chain
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggering_chain
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 # A deployment that has started ends before another one of its application starts.
@@ -68,7 +68,7 @@ def superseded(
     for deployment in pending:
         other = latest.get(deployment.application_id)
         # The chain of a deployment may be cancelled, so that it never runs: it supersedes none.
-        if not asking_chain(deployment) and (
+        if not triggering_chain(deployment) and (
             other is None or _triggered_at(deployment) > _triggered_at(other)
         ):
             latest[deployment.application_id] = deployment

@@ -8,7 +8,7 @@ rollback. `pipecd.piped.deploy.scheduler` carries the decision out.
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pipecd.model.deployment import DeploymentStatus, Next, StageStatus, after
+from pipecd.model.deployment import DeploymentStatus, NextStep, StageStatus, next_step
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -82,12 +82,12 @@ def recorded_outcome(stage: PipelineStage) -> StageOutcome:
 
 def outcome_after(stage: PipelineStage, ended: StageOutcome) -> DeploymentOutcome | None:
     """Returns the outcome of the deployment after a stage, or None if it continues."""
-    match after(ended.status):
-        case Next.CONTINUE:
+    match next_step(ended.status):
+        case NextStep.CONTINUE:
             return None
-        case Next.STOP_SUCCEEDED:
+        case NextStep.STOP_SUCCEEDED:
             return DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED, stage.id)
-        case Next.STOP_UNSUCCESSFUL:
+        case NextStep.STOP_UNSUCCESSFUL:
             pass
     stop, by = ended.stop, ended.stop.by if ended.stop is not None else ""
     if ended.status is StageStatus.CANCELLED:
@@ -150,7 +150,7 @@ def resumed_rollback(deployment: Deployment) -> DeploymentOutcome:
     last = next((s for s in reversed(forward) if s.status), None)
     for stage in forward:
         status = StageStatus(stage.status)
-        if status.is_completed and after(status) is Next.STOP_UNSUCCESSFUL:
+        if status.is_completed and next_step(status) is NextStep.STOP_UNSUCCESSFUL:
             last = stage
             break
     failed = last is not None and StageStatus(last.status) is StageStatus.FAILURE
