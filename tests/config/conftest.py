@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of configuration share."""
+"""Fixtures of the configuration tests."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from pipecd.config.catalog import Catalog, load_catalog
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
-    """The configuration types of every built-in plugin."""
+    """Returns the configuration types of every built-in plugin."""
     return load_catalog()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generic part of application files: its defaults and its rules."""
+"""Defaults and rules of the generic fields of application files."""
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_an_explicit_null_with_stays_null(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         pytest.param("postSync: {chain: {}}", "spec.postSync.chain.applications: must name at least one", id="a chain without applications"),
         pytest.param("postSync: {chain: {applications: [{}]}}", 'spec.postSync.chain.applications[0]: at least one of "name", "kind" or "labels"', id="a link that picks everything"),
@@ -142,33 +142,33 @@ def test_an_explicit_null_with_stays_null(catalog: Catalog) -> None:
         pytest.param("pipeline: {stages: {}}", "spec.pipeline.stages: must be a list", id="stages that are no list"),
     ],
 )  # fmt: skip
-def test_a_broken_rule_is_told(spec: str, told: str, catalog: Catalog) -> None:
+def test_a_broken_rule_is_reported(spec: str, message: str, catalog: Catalog) -> None:
     with pytest.raises(ConfigMistake) as mistake:
         read(f"  {spec}", catalog)
-    assert told in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         pytest.param("commitMatcher: {quickSync: '['}", "spec.commitMatcher.quickSync: not a regular expression", id="a bad expression"),
         pytest.param("timeout: -1s", "spec.timeout: is negative", id="a negative timeout"),
         pytest.param("postSync: {chain: {applications: [{kind: ECSApp}]}}", "applications[0].kind: no application has this kind", id="the kind of a file for that of an application"),
-        pytest.param("eventWatcher: [{handler: {type: FOO}}]", "eventWatcher[0].handler.type: nothing is done", id="an event that changes nothing"),
-        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, yamlField: a.b}]}}}]", "replacements[0].yamlField: a path begins with $", id="a path that begins nowhere"),
-        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, regex: abc}]}}}]", "replacements[0].regex: put what shall be replaced in parentheses", id="an expression without a group"),
-        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a}]}}}]", "replacements[0]: says not what is replaced", id="a replacement of nothing"),
+        pytest.param("eventWatcher: [{handler: {type: FOO}}]", "eventWatcher[0].handler.type: this type does nothing", id="an event that changes nothing"),
+        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, yamlField: a.b}]}}}]", "replacements[0].yamlField: must begin with $", id="a path that begins nowhere"),
+        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, regex: abc}]}}}]", "replacements[0].regex: has no group, put the part to replace in parentheses", id="an expression without a group"),
+        pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a}]}}}]", "replacements[0]: does not say what to replace", id="a replacement of nothing"),
         pytest.param("plugins: {kubernetes: {inptu: {}}}", 'spec.plugins.kubernetes.inptu: unknown field, did you mean "input"?', id="an unknown key of a section"),
         pytest.param("plugins: {kubernetes: {input: 5}}", "spec.plugins.kubernetes.input: must be an object", id="a wrong value in a section"),
-        pytest.param("plugins: {wait: {a: b}}", "spec.plugins.wait: the plugin wait reads nothing here", id="a section that nobody reads"),
-        pytest.param("pipeline: {stages: [{name: WIAT}]}", 'stages[0].name: no plugin at hand has this stage, did you mean "WAIT"?', id="a stage that is spelled wrong"),
+        pytest.param("plugins: {wait: {a: b}}", "spec.plugins.wait: the plugin wait does not use this", id="a section that nobody reads"),
+        pytest.param("pipeline: {stages: [{name: WIAT}]}", 'stages[0].name: no installed plugin has this stage, did you mean "WAIT"?', id="a stage that is spelled wrong"),
         pytest.param("pipeline: {stages: [{desc: x}]}", "stages[0].name: must be set", id="a stage without a name"),
         pytest.param("pipeline: {stages: [{name: A, timeout: -1s}]}", "stages[0].timeout: is negative", id="a stage without time"),
     ],
 )  # fmt: skip
-def test_what_is_doubtful_is_a_warning(spec: str, told: str, catalog: Catalog) -> None:
+def test_advice_is_a_warning(spec: str, message: str, catalog: Catalog) -> None:
     warnings = read_application(HEAD + f"  {spec}", file="a.yaml", catalog=catalog).warnings
-    assert [w for w in warnings if told in str(w)], warnings
+    assert [w for w in warnings if message in str(w)], warnings
 
 
 def test_mentions_of_an_event_are_joined() -> None:
@@ -205,11 +205,11 @@ def test_ignored_fields_are_grouped_by_resource() -> None:
         ("app.yaml", False),
     ],
 )
-def test_application_files_are_known_by_name(name: str, is_one: bool) -> None:
+def test_application_files_are_recognized_by_name(name: str, is_one: bool) -> None:
     assert is_application_file(name) is is_one
 
 
-def test_an_application_registered_without_a_file_name_has_the_old_one() -> None:
+def test_an_application_registered_without_a_file_name_has_the_legacy_one() -> None:
     assert filename_of("") == ".pipe.yaml"
     assert filename_of("any.yaml") == "any.yaml"
 
@@ -218,7 +218,7 @@ EVENT_HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: EventWatcher\nspec: "
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "message"),
     [
         pytest.param("{replacements: [{file: f, regex: r}]}", "events[0].name: event name must not be empty", id="an event without a name"),
         pytest.param("{name: e}", "events[0].replacements: must have at least one replacement", id="an event that replaces nothing"),
@@ -227,24 +227,24 @@ EVENT_HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: EventWatcher\nspec: "
         pytest.param("{name: e, replacements: [{file: f, regex: r, yamlField: $.a, jsonField: j}]}", "must not have multiple fields", id="three fields"),
     ],
 )  # fmt: skip
-def test_a_wrong_event_is_told(event: str, told: str) -> None:
+def test_an_invalid_event_is_reported(event: str, message: str) -> None:
     with pytest.raises(ConfigMistake) as mistake:
         read_event_watcher(f"{EVENT_HEAD}{{events: [{event}]}}", file="e.yaml")
-    assert told in str(mistake.value)
+    assert message in str(mistake.value)
 
 
-def test_two_fields_of_a_replacement_pass_and_the_first_counts() -> None:
+def test_of_two_fields_of_a_replacement_the_first_is_used() -> None:
     event = "{name: e, replacements: [{file: f, regex: r, yamlField: $.a}]}"
     spec = read_event_watcher(f"{EVENT_HEAD}{{events: [{event}]}}", file="e.yaml")
     assert spec is not None
     assert spec.events[0].replacements[0].fields == ("yamlField", "regex")
 
 
-def test_a_file_of_another_kind_has_no_events() -> None:
+def test_a_file_of_another_kind_is_not_an_event_watcher_file() -> None:
     assert read_event_watcher(HEAD + "  {}", file="a.yaml") is None
 
 
-def test_unknown_keys_of_an_event_watcher_are_refused_by_the_first_generation() -> None:
+def test_unknown_keys_of_an_event_watcher_are_refused_by_v0() -> None:
     text = EVENT_HEAD + "{foo: 1}"
     assert read_event_watcher(text, file="e.yaml") is not None
     with pytest.raises(ConfigMistake, match=r"spec\.foo: unknown field"):

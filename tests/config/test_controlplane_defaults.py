@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a control plane does when its file says nothing."""
+"""Defaults of control plane files."""
 
 from operator import attrgetter
 
@@ -73,16 +73,16 @@ ZEROES = [
 
 
 @pytest.mark.parametrize(("line", "attribute", "expected"), ZEROES)
-def test_a_zero_is_as_good_as_nothing(line: str, attribute: str, expected: object) -> None:
+def test_a_zero_value_means_the_default(line: str, attribute: str, expected: object) -> None:
     assert attrgetter(attribute)(read(f"  {line}\n")) == expected
 
 
-def test_a_collector_can_be_switched_off() -> None:
+def test_an_insight_collector_can_be_disabled() -> None:
     spec = read("  insightCollector: {application: {enabled: false}}\n")
     assert spec.insight_collector.application.enabled is False
 
 
-def test_a_project_has_no_administrator_unless_told() -> None:
+def test_a_project_has_no_static_admin_by_default() -> None:
     [project] = read("  projects: [{id: a}]\n").projects
     assert (project.desc, project.static_admin.username, project.static_admin.password_hash) == (
         "",
@@ -94,7 +94,7 @@ def test_a_project_has_no_administrator_unless_told() -> None:
 SSO = "  sharedSSOConfigs: [{name: a, provider: %s, %s}]\n"
 
 
-def test_a_session_lasts_a_week_unless_told() -> None:
+def test_a_session_lasts_a_week_by_default() -> None:
     assert read(SSO % ("GITHUB", "sessionTtl: 0")).shared_sso_configs[0].session_ttl == 168
     assert read(SSO % ("GITHUB", "sessionTtl: 24")).shared_sso_configs[0].session_ttl == 24
     assert read(SSO % ("GITHUB", "sessionTtl: '24'")).shared_sso_configs[0].session_ttl == 24
@@ -120,7 +120,7 @@ OIDC = (
     ("provider", "key"),
     [("github", key) for key in GITHUB] + [("oidc", key) for key in OIDC],
 )
-def test_a_sign_in_may_be_written_in_either_case(provider: str, key: str) -> None:
+def test_sso_keys_may_be_camel_or_snake_case(provider: str, key: str) -> None:
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in key)
     for spelling in (key, snake):
         line = SSO % (provider.upper(), f"{provider}: {{{spelling}: value}}")
@@ -135,6 +135,6 @@ def test_scopes_are_a_list() -> None:
     assert config.github is None
 
 
-def test_a_value_printed_by_chance_shows_no_secret() -> None:
+def test_the_repr_shows_no_secret() -> None:
     spec = read("  stateKey: s3cret\n" + SSO % ("OIDC", "oidc: {clientSecret: s3cret}"))
     assert "s3cret" not in repr(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ControlPlane files are read and which are refused, and in what words."""
+"""Rules of control plane files and their error texts."""
 
 import pytest
 
@@ -213,18 +213,18 @@ REFUSED = [
     ),
     pytest.param(
         schedule("* * * *"),
-        f"{SCHEDULE}: '* * * *' is no schedule, "
+        f"{SCHEDULE}: '* * * *' is not a schedule, "
         "write five cron fields such as '0 * * * *', or @every 1h",
         id="a schedule of four fields",
     ),
     pytest.param(
         schedule("60 * * * *"),
-        f"{SCHEDULE}: '60' is no minute of '60 * * * *', write a number from 0 to 59",
+        f"{SCHEDULE}: '60' is not a valid minute of '60 * * * *', write a number from 0 to 59",
         id="a minute that does not exist",
     ),
     pytest.param(
         schedule("0 0 0 * *"),
-        f"{SCHEDULE}: '0' is no day of month of '0 0 0 * *', write a number from 1 to 31",
+        f"{SCHEDULE}: '0' is not a valid day of month of '0 0 0 * *', write a number from 1 to 31",
         id="a day that does not exist",
     ),
     pytest.param(
@@ -239,7 +239,7 @@ REFUSED = [
     ),
     pytest.param(
         schedule("a-b- * * * *"),
-        f"{SCHEDULE}: 'a-b-' is no minute of 'a-b- * * * *'",
+        f"{SCHEDULE}: 'a-b-' is not a valid minute of 'a-b- * * * *'",
         id="a field that is none",
     ),
     pytest.param(
@@ -250,9 +250,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), REFUSED)
-def test_a_file_is_refused_with(line: str, told: str) -> None:
-    assert mistakes(file_of(line)) == [told]
+@pytest.mark.parametrize(("line", "message"), REFUSED)
+def test_a_file_is_refused_with(line: str, message: str) -> None:
+    assert mistakes(file_of(line)) == [message]
 
 
 def test_an_unknown_key_beside_spec_is_refused() -> None:
@@ -260,10 +260,10 @@ def test_an_unknown_key_beside_spec_is_refused() -> None:
 
 
 def test_another_kind_is_refused() -> None:
-    [told] = mistakes(file_of().replace("ControlPlane", "Piped"))
-    assert told.startswith("kind: ")
+    [message] = mistakes(file_of().replace("ControlPlane", "Piped"))
+    assert message.startswith("kind: ")
 
 
-def test_every_mistake_is_told_at_once() -> None:
-    told = mistakes(file_of("datastore: {type: ORACLE}", "filestore: {type: FTP}", "foo: 1"))
-    assert len(told) == 3
+def test_all_mistakes_are_reported() -> None:
+    message = mistakes(file_of("datastore: {type: ORACLE}", "filestore: {type: FTP}", "foo: 1"))
+    assert len(message) == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values reach their types by the rules of upstream, and every mistake is told at once."""
+"""Values are decoded by the rules of upstream, and all mistakes are reported together."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from pipecd.config.yaml_tree import read_yaml
 
 
 class Inner(Spec):
-    """A part of a part."""
+    """A nested spec."""
 
     word: str = "default"
     number: int = 3
@@ -38,7 +38,7 @@ class Inner(Spec):
 
 
 class Outer(Spec):
-    """A part with one of everything."""
+    """A spec with a field of every type."""
 
     project_id: Annotated[str, Field(alias="projectID")] = ""
     inner: Inner = Inner()
@@ -104,12 +104,12 @@ def value(text: str) -> Outer:
         pytest.param("free: {a: [1, ~]}", Outer(free={"a": [1, None]}), id="a free value is kept as it is"),
     ],
 )  # fmt: skip
-def test_values_reach_their_type(text: str, expected: Outer) -> None:
+def test_values_are_decoded_by_type(text: str, expected: Outer) -> None:
     assert value(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param("projectID: 5", ["f.yaml:1:12: projectID: must be a string, not a number, put it in quotes"], id="a number for a text"),
         pytest.param("projectID: yes", ["f.yaml:1:12: projectID: must be a string, not a boolean, put it in quotes"], id="a boolean for a text"),
@@ -131,11 +131,11 @@ def test_values_reach_their_type(text: str, expected: Outer) -> None:
         pytest.param("- a", ["f.yaml:1:1: must be an object, not a list"], id="a list for the whole"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_told_with_its_place(text: str, told: list[str]) -> None:
-    assert mistakes(text) == told
+def test_an_invalid_value_is_reported_with_its_position(text: str, message: list[str]) -> None:
+    assert mistakes(text) == message
 
 
-def test_every_mistake_of_a_file_is_told_at_once_in_the_order_of_lines() -> None:
+def test_all_mistakes_of_a_file_are_reported_in_the_order_of_lines() -> None:
     text = "table: {a: 1}\nprojektID: x\ninner:\n  wait: 5\n  wiat: 3s\nparts:\n  - number: x\n    wait: 1d\n"
     assert mistakes(text, unknown=Level.MISTAKE) == [
         "f.yaml:1:12: table.a: must be a string, not a number, put it in quotes",
@@ -146,7 +146,7 @@ def test_every_mistake_of_a_file_is_told_at_once_in_the_order_of_lines() -> None
     ]
 
 
-def test_an_unknown_key_weighs_what_the_reader_says() -> None:
+def test_the_reader_decides_the_severity_of_unknown_keys() -> None:
     _, lenient = decode("foo: 1\nprojectID: a")
     assert lenient == Report(warnings=(Mistake("f.yaml", 1, 1, "foo", "unknown field"),))
     _, silent = decode("foo: 1", unknown=Level.IGNORED)
@@ -156,7 +156,7 @@ def test_an_unknown_key_weighs_what_the_reader_says() -> None:
     assert [m.what for m in report.mistakes] == ["unknown field"]
 
 
-def test_a_part_that_is_wrong_may_be_a_warning_only() -> None:
+def test_invalid_values_may_be_warnings_only() -> None:
     read, report = decode("inner: 5", wrong=Level.WARNING)
     assert read is None
     assert report.mistakes == ()
@@ -165,13 +165,13 @@ def test_a_part_that_is_wrong_may_be_a_warning_only() -> None:
     ]
 
 
-def test_advice_is_a_warning_at_its_place() -> None:
+def test_advice_is_a_warning_with_its_position() -> None:
     read, report = decode("parts:\n  - {}\n  - number: 101")
     assert read is not None
     assert [str(w) for w in report.warnings] == ["f.yaml:3:13: parts[1].number: is rather much"]
 
 
-def test_the_python_names_of_fields_are_unknown_to_files() -> None:
+def test_the_python_name_of_a_field_is_an_unknown_key() -> None:
     read, report = decode("project_id: x")
     assert read == Outer()
     assert [w.what for w in report.warnings] == ['unknown field, did you mean "projectID"?']
@@ -192,20 +192,20 @@ def test_plain_values_are_decoded_by_the_same_rules() -> None:
     ],
     ids=["no number", "an object of Python", "a key that is no text", "values nested too deep"],
 )
-def test_plain_values_that_no_file_can_hold_are_refused(given: object) -> None:
+def test_plain_values_that_json_cannot_represent_are_refused(given: object) -> None:
     with pytest.raises(ConfigMistake):
         decode_plain(given, Outer, what="the options of stage X")
 
 
 def test_a_mistake_in_plain_values_has_no_line() -> None:
-    with pytest.raises(ConfigMistake) as told:
+    with pytest.raises(ConfigMistake) as caught:
         decode_plain({"inner": {"number": "x"}}, Outer, what="the options of stage X")
-    assert str(told.value).startswith(
+    assert str(caught.value).startswith(
         "the options of stage X: inner.number: must be a whole number"
     )
 
 
-def test_a_secret_is_never_repeated_in_a_mistake() -> None:
-    told = "\n".join(mistakes("projectID: [hunter2]\ntable: {a: [hunter2]}\nsize: hunter2"))
-    assert len(told.splitlines()) == 3
-    assert "hunter2" not in told
+def test_a_mistake_does_not_repeat_a_secret() -> None:
+    message = "\n".join(mistakes("projectID: [hunter2]\ntable: {a: [hunter2]}\nsize: hunter2"))
+    assert len(message.splitlines()) == 3
+    assert "hunter2" not in message

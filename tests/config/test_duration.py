@@ -16,7 +16,7 @@ UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 
 
 
 class Holder(Spec):
-    """A part with one duration."""
+    """A spec with a duration."""
 
     wait: Duration = Duration(7)
 
@@ -39,7 +39,7 @@ class Holder(Spec):
         pytest.param("000000000000000000000000001s", 1, id="leading zeros count for nothing"),
     ],
 )
-def test_a_duration_is_read(text: str, seconds: float) -> None:
+def test_a_duration_is_parsed(text: str, seconds: float) -> None:
     assert Duration.parse(text) == pytest.approx(seconds)
 
 
@@ -60,7 +60,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
         pytest.param("\u0661s", "invalid duration", id="digits of other scripts are no digits"),
     ],
 )
-def test_what_is_no_duration_is_explained(text: str, what: str) -> None:
+def test_an_invalid_duration_is_explained(text: str, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Duration.parse(text)
 
@@ -78,12 +78,12 @@ def test_what_is_no_duration_is_explained(text: str, what: str) -> None:
         pytest.param(Duration(-300), "-5m0s", id="negative"),
     ],
 )
-def test_a_duration_is_written_as_go_writes_it(duration: Duration, text: str) -> None:
+def test_a_duration_prints_as_in_go(duration: Duration, text: str) -> None:
     assert str(duration) == text
 
 
 @given(st.integers(-(2**50), 2**50))
-def test_what_is_written_is_read_back(nanoseconds: int) -> None:
+def test_printing_and_parsing_are_inverse(nanoseconds: int) -> None:
     duration = Duration.of_nanoseconds(nanoseconds)
     assert Duration.parse(str(duration)).nanoseconds == nanoseconds
 
@@ -114,11 +114,11 @@ def test_a_duration_is_the_sum_of_its_parts(parts: list[tuple[int, str, str]]) -
         pytest.param("-1s", -1, id="negative lengths are kept"),
     ],
 )
-def test_a_field_takes_text_or_nanoseconds(written: object, seconds: float) -> None:
+def test_a_field_takes_a_string_or_nanoseconds(written: object, seconds: float) -> None:
     assert decode_plain({"wait": written}, Holder, what="x").wait == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("written", [None, True, [], {}, "soon", 1e30], ids=repr)
-def test_a_field_refuses_what_is_no_duration(written: object) -> None:
+def test_a_field_refuses_an_invalid_duration(written: object) -> None:
     with pytest.raises(ConfigMistake, match="x: wait: invalid duration"):
         decode_plain({"wait": written}, Holder, what="x")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide to application files is complete and its samples are right."""
+"""The guide of application files has every key, and its samples are valid."""
 
 import re
 from pathlib import Path
@@ -54,6 +54,6 @@ def test_a_sample_is_read_without_a_warning(sample: str) -> None:
 @pytest.mark.parametrize(
     "sample", [s for s in SAMPLES if "kind: Application" not in s and "App\n" in s]
 )
-def test_a_sample_of_an_older_kind_is_read_by_an_older_piped(sample: str) -> None:
+def test_a_sample_of_a_v0_kind_is_read_by_v0(sample: str) -> None:
     read = read_file(sample, file="sample.yaml", catalog=CATALOG, reader=Generation.V0)
     assert read.warnings == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a file says, it is read or refused, and nothing worse."""
+"""Any piped or control plane file is read or refused with a ConfigMistake."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_a_control_plane_file_is_read_or_refused(spec: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("spec", ["a", 1, [], True], ids=repr)
-def test_a_spec_that_is_no_object_is_refused(spec: object) -> None:
+def test_a_spec_that_is_not_an_object_is_refused(spec: object) -> None:
     for kind in ("Piped", "ControlPlane"):
         text = json.dumps({"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec})
         with pytest.raises(ConfigMistake):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The secrets of a piped are found in files and in base64."""
+"""Piped reads its secrets from files and from base64."""
 
 import base64
 from pathlib import Path
@@ -43,13 +43,13 @@ def test_the_piped_key_is_decoded() -> None:
     assert piped_key(piped(data=encoded("the-key\n"))) == "the-key"
 
 
-def test_base64_may_be_folded_over_lines() -> None:
+def test_base64_may_have_line_breaks() -> None:
     text = encoded("a-rather-long-key")
     assert piped_key(piped(data=f"{text[:8]}\n{text[8:]}\n")) == "a-rather-long-key"
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         pytest.param(
             piped(file="/nowhere/key"),
@@ -62,30 +62,30 @@ def test_base64_may_be_folded_over_lines() -> None:
         pytest.param(piped(data="Cg=="), "the value is empty", id="white space"),
     ],
 )
-def test_a_piped_key_is_refused_that_is(spec: PipedSpec, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+def test_a_piped_key_is_refused_that_is(spec: PipedSpec, message: str) -> None:
+    with pytest.raises(UserMistake, match=message):
         piped_key(spec)
 
 
-def test_a_refusal_does_not_repeat_the_secret() -> None:
+def test_the_error_does_not_repeat_the_secret() -> None:
     with pytest.raises(UserMistake) as caught:
         piped_key(piped(data="s3cret!"))
     assert "s3cret" not in str(caught.value)
 
 
-def test_the_key_for_git_is_kept_to_the_byte(tmp_path: Path) -> None:
+def test_the_ssh_key_is_read_unchanged(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"-----BEGIN\n")
     assert ssh_key(GitSpec(ssh_key_file=str(tmp_path / "key"))) == b"-----BEGIN\n"
     assert ssh_key(GitSpec(ssh_key_data=encoded("-----BEGIN\n"))) == b"-----BEGIN\n"
     assert ssh_key(GitSpec()) == b""
 
 
-def test_the_password_for_git_is_decoded() -> None:
+def test_the_git_password_is_decoded() -> None:
     assert git_password(GitSpec(username="u", password=encoded("pw"))) == "pw"
     assert git_password(GitSpec()) == ""
 
 
-def test_the_token_for_slack_comes_from_one_of_three_places(tmp_path: Path) -> None:
+def test_the_slack_token_comes_from_one_of_three_keys(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("xoxb-1\n")
     assert slack_token(SlackSpec(channel_id="c", oauth_token="xoxb-1")) == "xoxb-1"
     assert slack_token(SlackSpec(channel_id="c", oauth_token_data=encoded("xoxb-1"))) == "xoxb-1"
@@ -94,7 +94,7 @@ def test_the_token_for_slack_comes_from_one_of_three_places(tmp_path: Path) -> N
     assert slack_token(SlackSpec(hook_url="https://h")) == ""
 
 
-def test_the_signature_of_a_webhook_loses_one_newline_and_no_more(tmp_path: Path) -> None:
+def test_only_the_last_newline_of_a_webhook_signature_is_removed(tmp_path: Path) -> None:
     (tmp_path / "signature").write_text(" sig \n\n")
     in_file = WebhookSpec(signature_value_file=str(tmp_path / "signature"))
     assert webhook_signature(in_file) == " sig \n"
@@ -102,12 +102,12 @@ def test_the_signature_of_a_webhook_loses_one_newline_and_no_more(tmp_path: Path
     assert webhook_signature(WebhookSpec()) == ""
 
 
-def test_two_signatures_of_a_webhook_are_refused_when_it_is_sent() -> None:
+def test_two_webhook_signatures_are_refused() -> None:
     with pytest.raises(UserMistake, match="only either signatureValue or signatureValueFile"):
         webhook_signature(WebhookSpec(signature_value="a", signature_value_file="b"))
 
 
-def test_the_keys_for_secrets_are_read(tmp_path: Path) -> None:
+def test_the_key_pair_of_secret_management_is_read(tmp_path: Path) -> None:
     (tmp_path / "private").write_text("PRIVATE\n")
     config = SecretManagementConfig(
         private_key_file=str(tmp_path / "private"), public_key_data=encoded("PUBLIC\n")
@@ -117,11 +117,11 @@ def test_the_keys_for_secrets_are_read(tmp_path: Path) -> None:
     assert "PRIVATE" not in repr(pair)
 
 
-def test_a_key_that_was_used_before_is_read(tmp_path: Path) -> None:
+def test_a_previous_key_is_read(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("OLD\n")
     assert previous_key(PreviousKeySpec(private_key_file=str(tmp_path / "old"))) == b"OLD"
     assert previous_key(PreviousKeySpec(private_key_data=encoded("OLD\n"))) == b"OLD"
 
 
-def test_a_value_printed_by_chance_shows_no_key() -> None:
+def test_the_repr_shows_no_key() -> None:
     assert "s3cret" not in repr(piped(data="s3cret"))

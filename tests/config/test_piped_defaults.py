@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a piped does when its file says nothing."""
+"""Defaults of piped files."""
 
 from operator import attrgetter
 from pathlib import Path
@@ -105,21 +105,21 @@ def test_an_item_has(items: str, expected: dict[str, object]) -> None:
     assert {name: getattr(first, name) for name in expected} == expected
 
 
-def test_a_webhook_is_signed_under_the_known_header() -> None:
+def test_a_webhook_has_the_default_signature_header() -> None:
     webhook = read(SMALLEST + PARTS).notifications.receivers[0].webhook
     assert webhook is not None
     assert webhook.signature_key == "PipeCD-Signature"
     assert (webhook.url, webhook.signature_value, webhook.signature_value_file) == ("", "", "")
 
 
-def test_slack_has_nothing_but_its_hook() -> None:
+def test_slack_needs_only_its_hook_url() -> None:
     slack = read(SMALLEST + PARTS).notifications.receivers[1].slack
     assert slack is not None
     rest = slack.model_dump(exclude={"hook_url"})
     assert not any(rest.values())
 
 
-def test_a_deploy_target_has_neither_labels_nor_settings() -> None:
+def test_a_deploy_target_needs_only_its_name() -> None:
     target = read(SMALLEST + PARTS).plugins[1].deploy_targets[0]
     assert (target.labels, target.config) == ({}, {})
 
@@ -133,5 +133,5 @@ ZEROES = [
 
 
 @pytest.mark.parametrize(("line", "attribute", "expected"), ZEROES)
-def test_a_zero_is_as_good_as_nothing(line: str, attribute: str, expected: object) -> None:
+def test_a_zero_value_means_the_default(line: str, attribute: str, expected: object) -> None:
     assert attrgetter(attribute)(read(f"{SMALLEST}  {line}\n")) == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a piped reports about itself holds no secret."""
+"""The configuration that piped reports contains no secret."""
 
 from typing import Any
 
@@ -204,7 +204,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("config", "expected"), FOREIGN)
-def test_in_the_settings_of_any_plugin_it_hides(
+def test_a_report_hides_in_the_settings_of_any_plugin(
     config: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert settings(config) == expected

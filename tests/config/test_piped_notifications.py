@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receivers beyond those of upstream are checked when they are read, and their secrets hidden."""
+"""Receivers and routes of notifications are validated, and their secrets masked."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ MAIL = "host: h, from: a@x.com, to: [b@x.com]"
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         pytest.param("teams: {}", f"{AT}.teams: exactly one of hookURL and hookURLFile", id="Teams without an address"),
         pytest.param("discord: {hookURL: a, hookURLFile: b}", f"{AT}.discord: exactly one of hookURL and hookURLFile", id="Discord with two addresses"),
@@ -61,10 +61,10 @@ MAIL = "host: h, from: a@x.com, to: [b@x.com]"
         pytest.param("templates: [{event: STAGE_EXPLODED, text: t}]", f'{AT}.templates[0].event: event "STAGE_EXPLODED" does not exist', id="a template for no event"),
     ],
 )  # fmt: skip
-def test_a_receiver_is_refused_with(fields: str, told: str) -> None:
+def test_a_receiver_is_refused_with(fields: str, message: str) -> None:
     with pytest.raises(ConfigMistake) as caught:
         read(receiver(fields))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_a_report_hides(fields: str, path: tuple[str, str]) -> None:
         pytest.param("ignoreGroups: [APPLICATION]", "routes[0].ignoreGroups[0]", id="an ignored group"),
     ],
 )  # fmt: skip
-def test_a_name_that_never_happens_loads_and_is_warned_of(fields: str, place: str) -> None:
+def test_an_unknown_event_or_group_is_a_warning(fields: str, place: str) -> None:
     read_it = read_file(HEAD + route(fields), file="p.yaml", catalog=CATALOG)
     (warning,) = read_it.warnings
     assert place in str(warning)
-    assert "never happens" in str(warning)
+    assert "does not exist" in str(warning)
 
 
-def test_names_that_happen_are_no_reason_to_warn() -> None:
+def test_existing_events_and_groups_have_no_warning() -> None:
     lines = route(f"events: [{', '.join(EVENTS)}], groups: [STAGE, PIPED]")
     assert read_file(HEAD + lines, file="p.yaml", catalog=CATALOG).warnings == ()
 
 
-def test_the_events_of_the_configuration_are_the_notices_of_piped() -> None:
+def test_the_events_of_the_configuration_are_those_of_piped() -> None:
     assert set(EVENTS) == {kind.name for kind in EventType}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plugins a Piped file may name and which are refused, and in what words."""
+"""Rules of `plugins` in piped files and their error texts."""
 
 import pytest
 
@@ -77,7 +77,7 @@ REFUSED = [
     ),
     pytest.param(
         f"plugins: [{{name: wait, checksum: 'sha256:{'a' * 64}'}}]",
-        "spec.plugins[0].checksum: only a plugin with a url of its program has a checksum",
+        "spec.plugins[0].checksum: a checksum requires the url of a program",
         id="a checksum of a built-in plugin",
     ),
     pytest.param(
@@ -118,9 +118,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), REFUSED)
-def test_a_file_is_refused_with(line: str, told: str) -> None:
-    assert mistakes(file_of(line)) == [told]
+@pytest.mark.parametrize(("line", "message"), REFUSED)
+def test_a_file_is_refused_with(line: str, message: str) -> None:
+    assert mistakes(file_of(line)) == [message]
 
 
 ACCEPTED = [
@@ -137,10 +137,10 @@ def test_a_file_is_read_with(line: str) -> None:
     assert len(read(file_of(line)).plugins) == 1
 
 
-def test_a_built_in_plugin_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    [told] = mistakes(file_of("plugins: [{name: kubernets}]"))
-    assert told.startswith("spec.plugins[0].name: no built-in plugin is named kubernets, ")
-    assert "kubernetes" in told
+def test_an_unknown_built_in_plugin_is_refused_with_a_list_of_all() -> None:
+    [message] = mistakes(file_of("plugins: [{name: kubernets}]"))
+    assert message.startswith("spec.plugins[0].name: no built-in plugin is named kubernets, ")
+    assert "kubernetes" in message
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_a_built_in_plugin_that_does_not_exist_is_refused_with_those_that_do() -
         pytest.param("file:///wait", "", id="a program of its own is not built in"),
     ],
 )
-def test_where_a_plugin_comes_from(url: str, builtin: str) -> None:
+def test_a_url_selects_a_built_in_plugin_or_a_program(url: str, builtin: str) -> None:
     plugin = read(file_of(f"plugins: [{{name: wait, url: '{url}'}}]")).plugins[0]
     assert plugin.builtin == builtin
 
 
-def test_the_url_may_be_spelled_as_the_proposal_of_plugins_does() -> None:
+def test_the_url_may_be_written_as_source_url() -> None:
     plugin = read(file_of("plugins: [{name: a, sourceURL: 'oci://x/a'}]")).plugins[0]
     assert plugin.url == "oci://x/a"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Piped files are read and which are refused, and in what words."""
+"""Rules of piped files and their error texts."""
 
 import pytest
 
@@ -42,9 +42,9 @@ REQUIRED = [
 ]
 
 
-@pytest.mark.parametrize(("key", "told"), REQUIRED, ids=[key for key, _ in REQUIRED])
-def test_a_file_is_refused_without(key: str, told: str) -> None:
-    assert mistakes(file_of(without=key)) == [told]
+@pytest.mark.parametrize(("key", "message"), REQUIRED, ids=[key for key, _ in REQUIRED])
+def test_a_file_is_refused_without(key: str, message: str) -> None:
+    assert mistakes(file_of(without=key)) == [message]
 
 
 def slack(fields: str) -> str:
@@ -127,14 +127,14 @@ REFUSED = [
     ),
     pytest.param(
         "secretManagement: {type: VAULT}",
-        "spec.secretManagement.type: unsupported secret management type: VAULT, write KEY_PAIR or "
-        "GCP_KMS or AWS_KMS",
+        "spec.secretManagement.type: unsupported secret management type: VAULT, "
+        "write one of KEY_PAIR, GCP_KMS, AWS_KMS",
         id="a type of secret management that does not exist",
     ),
     pytest.param(
         "secretManagement: {}",
-        "spec.secretManagement.type: unsupported secret management type: , write KEY_PAIR or "
-        "GCP_KMS or AWS_KMS",
+        "spec.secretManagement.type: unsupported secret management type: , "
+        "write one of KEY_PAIR, GCP_KMS, AWS_KMS",
         id="secret management without a type",
     ),
     pytest.param(
@@ -224,9 +224,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "told"), REFUSED)
-def test_a_file_is_refused_with(lines: str, told: str) -> None:
-    assert mistakes(file_of(lines)) == [told]
+@pytest.mark.parametrize(("lines", "message"), REFUSED)
+def test_a_file_is_refused_with(lines: str, message: str) -> None:
+    assert mistakes(file_of(lines)) == [message]
 
 
 ACCEPTED = [
@@ -275,7 +275,7 @@ def test_a_file_is_read_with(lines: str) -> None:
     assert read(file_of(lines)).project_id == "shop"
 
 
-def test_every_mistake_is_told_at_once_with_its_place() -> None:
+def test_all_mistakes_are_reported_with_their_position() -> None:
     text = file_of("git: {password: YQ==}", "planPreview: {workerNum: -1}", without="pipedID")
     with pytest.raises(ConfigMistake) as caught:
         read(text)
@@ -287,7 +287,7 @@ def test_every_mistake_is_told_at_once_with_its_place() -> None:
     ]
 
 
-def test_mentions_are_written_as_slack_reads_them() -> None:
+def test_mentions_are_converted_to_the_form_of_slack() -> None:
     fields = "hookURL: h, mentionedAccounts: ['@a', b], mentionedGroups: [g, '<!subteam^h>']"
     receiver = read(file_of(slack(fields))).notifications.receivers[0].slack
     assert receiver is not None
@@ -318,9 +318,9 @@ def test_the_generation_of_a_file(lines: str, generation: Generation) -> None:
 
 
 def test_both_generations_in_one_file_are_refused() -> None:
-    [told] = mistakes(file_of("platformProviders: []", "plugins: []"))
-    assert told.startswith("spec.plugins: ")
-    assert "two generations" in told
+    [message] = mistakes(file_of("platformProviders: []", "plugins: []"))
+    assert message.startswith("spec.plugins: ")
+    assert "cannot be combined" in message
 
 
 TOP_LEVEL = [
@@ -349,4 +349,4 @@ ENVELOPES = [
 
 @pytest.mark.parametrize(("text", "path"), ENVELOPES)
 def test_a_file_is_refused_for_its_envelope(text: str, path: str) -> None:
-    assert any(told.startswith(path) for told in mistakes(text))
+    assert any(message.startswith(path) for message in mistakes(text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON Schema of a kind accepts what its reader accepts and underlines what it refuses."""
+"""The JSON Schema of a kind accepts the files that its reader accepts, and no others."""
 
 import re
 from functools import cache
@@ -41,7 +41,7 @@ def test_every_kind_has_a_valid_schema(kind: str) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
-def test_a_sample_of_the_guide_fits_its_schema(sample: str) -> None:
+def test_a_sample_of_the_guide_matches_its_schema(sample: str) -> None:
     assert errors(sample) == []
 
 
@@ -77,17 +77,17 @@ BAD = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_a_good_file_fits(text: str, catalog: Catalog) -> None:
+def test_a_valid_file_matches_the_schema(text: str, catalog: Catalog) -> None:
     read_file(HEAD + text, file="f.yaml", catalog=catalog)
     assert errors(HEAD + text) == []
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_bad_file_does_not_fit(text: str) -> None:
+def test_an_invalid_file_does_not_match_the_schema(text: str) -> None:
     assert errors(HEAD + text) != []
 
 
-def test_a_file_of_another_version_does_not_fit() -> None:
+def test_another_api_version_does_not_match_the_schema() -> None:
     assert errors("apiVersion: v2\nkind: KubernetesApp") != []
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode cases that were verified against upstream, for a piped of each generation.
+"""Decode cases that were verified against upstream, for each generation of piped.
 
-A row says what each reader makes of the file: OK, or a part of what it tells. LATER is what loads
-and is told as a warning, because upstream finds out when it plans or runs.
+A case has the result of each reader: OK, or a part of the message. `Later` is a warning of a file
+that loads, because upstream notices the mistake only when it plans or runs.
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ CASES = [
     pytest.param(application("{pipeline: {stages: [{name: WAIT}]}}"), "unsupported kind: Application", Later("duration must be greater than 0"), id="a wait without a duration in an Application"),
     pytest.param(application("{plugins: {kubernetes: {}}, pipeline: {stages: [{name: WAIT_APPROVAL}]}}"), OK, Later("approvers must be set"), id="an approval by nobody in an Application"),
     pytest.param(application("{plugins: {kubernetes: {}}, pipeline: {stages: [{name: SCRIPT_RUN}]}}"), OK, Later("SCRIPT_RUN stage requires run field"), id="no script in an Application"),
-    pytest.param(application("{plugins: {kubernetes: {}}, pipeline: {stages: [{name: MINE}]}}"), "unsupported stage name: MINE", Later("no plugin at hand has this stage"), id="a stage of a plugin that is not at hand"),
+    pytest.param(application("{plugins: {kubernetes: {}}, pipeline: {stages: [{name: MINE}]}}"), "unsupported stage name: MINE", Later("no installed plugin has this stage"), id="a stage of a plugin that is not installed"),
 ]  # fmt: skip
 
 
@@ -115,9 +115,9 @@ def test_a_file_loads_where_upstream_loads_it(
         case "":
             read(text, catalog, reader)
         case _:
-            with pytest.raises(ConfigMistake) as told:
+            with pytest.raises(ConfigMistake) as caught:
                 read(text, catalog, reader)
-            assert expected in str(told.value)
+            assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("reader", [V0, V1], ids=["v0", "v1"])

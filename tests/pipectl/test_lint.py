@@ -40,9 +40,9 @@ def linted(file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     [
         pytest.param({"t.yaml": TEMPLATES}, "latency", "", id="a template that is there is right"),
         pytest.param({"a.yaml": EVENTS, "t.yaml": TEMPLATES}, "latency", "", id="other files beside it do not matter"),
-        pytest.param({"t.yaml": TEMPLATES}, "latenzy", 'there is no metrics "latenzy" in a file of kind AnalysisTemplate under .pipe/, known are: latency', id="a template that is not there"),
+        pytest.param({"t.yaml": TEMPLATES}, "latenzy", 'there is no metrics "latenzy" in a file of kind AnalysisTemplate under .pipe/, it has: latency', id="a template that is not there"),
         pytest.param({}, "latency", 'there is no metrics "latency" in a file of kind AnalysisTemplate under .pipe/', id="a repository without templates"),
-        pytest.param({"t.yaml": BROKEN}, "latency", "cannot be looked up: .pipe/t.yaml:3:", id="templates that cannot be read"),
+        pytest.param({"t.yaml": BROKEN}, "latency", "cannot be resolved: .pipe/t.yaml:3:", id="templates that cannot be read"),
     ],
 )  # fmt: skip
 def test_a_template_that_a_stage_names_is_looked_up(

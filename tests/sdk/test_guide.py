@@ -224,7 +224,7 @@ def test_options_of_an_installed_plugin_are_checked_with_the_file(directory: Pat
         if "name: TCP_CHECK" in block
     )  # fmt: skip
     before = read_file(sample, file="app.pipecd.yaml", catalog=load_catalog()).warnings
-    assert ["no plugin at hand has this stage" in str(w) for w in before] == [True]
+    assert ["no installed plugin has this stage" in str(w) for w in before] == [True]
     install(directory)
     assert read_file(sample, file="app.pipecd.yaml", catalog=load_catalog()).warnings == ()
     wrong = sample.replace("within: 30s", "within: soon")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind Application: the generic part of application files, equal in both generations."""
+"""The kind Application: the generic fields of application files, equal in both generations."""
 
 import posixpath
 import re
@@ -19,18 +19,18 @@ from pipecd.config.yaml_tree import List, Map, Node, Scalar
 from pipecd.model.application import ApplicationKind
 
 DEFAULT_CONFIG_FILE = "app.pipecd.yaml"
-"""The name for new applications."""
+"""The file name for new applications."""
 LEGACY_CONFIG_FILE = ".pipe.yaml"
-"""The name of an application that was registered without one."""
+"""The file name of an application that was registered without one."""
 
 
 def is_application_file(path: str) -> bool:
-    """Say whether a file is an application file by its name when a repository is searched."""
+    """Report whether a file in a repository is an application file, by its name."""
     return path.endswith(".pipecd.yaml") or posixpath.basename(path) == LEGACY_CONFIG_FILE
 
 
 def filename_of(registered: str) -> str:
-    """Return the name of the file of a registered application, which may be any."""
+    """Return the file name of a registered application."""
     return registered or LEGACY_CONFIG_FILE
 
 
@@ -40,7 +40,7 @@ class DriftDetectionSpec(Spec):
     ignore_fields: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _each_names_a_field(self) -> Self:
+    def _names_fields(self) -> Self:
         what = 'must be in the form of "apiVersion:kind:namespace:name#fieldPath"'
         fields = enumerate(self.ignore_fields)
         refuse(self, *((text.count("#") != 1, ("ignoreFields", i), what) for i, text in fields))
@@ -56,45 +56,45 @@ class DriftDetectionSpec(Spec):
 
 
 class ChainApplicationSpec(Spec):
-    """Picks every application of the project that agrees with what is set."""
+    """Selects the applications of the project that match every field that is set."""
 
     name: str = ""
     kind: str = ""
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
 
     @model_validator(mode="after")
-    def _picks_something(self) -> Self:
+    def _selects_something(self) -> Self:
         what = 'at least one of "name", "kind" or "labels" must be set to find applications'
         refuse(self, (not (self.name or self.kind or self.labels), "", what))
         return self
 
     def advice(self) -> Iterator[Advice]:
-        """Yield a kind that the control plane will refuse."""
+        """Yield a kind that the control plane refuses."""
         if self.kind and self.kind not in ApplicationKind.__members__:
             kinds = ", ".join(ApplicationKind.__members__)
             yield Advice(("kind",), f"no application has this kind, write one of {kinds}")
 
 
 class ChainSpec(Spec):
-    """Blocks of applications, one after the other."""
+    """The blocks of a deployment chain, in order."""
 
     applications: tuple[ChainApplicationSpec, ...] = ()
 
     @model_validator(mode="after")
-    def _has_links(self) -> Self:
+    def _has_applications(self) -> Self:
         what = "must name at least one application that deploys after this one"
         refuse(self, (not self.applications, "applications", what))
         return self
 
 
 class PostSyncSpec(Spec):
-    """What happens after a deployment succeeded."""
+    """The actions after a successful deployment."""
 
     chain: ChainSpec | None = None
 
 
 class EncryptionSpec(Spec):
-    """Encrypted values, and the files in which `.encryptedSecrets.NAME` is replaced by them."""
+    """Encrypted values, and the files in which they replace `.encryptedSecrets.NAME`."""
 
     encrypted_secrets: Mapping[str, str] = Field(default_factory=dict[str, str])
     decryption_targets: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class EncryptionSpec(Spec):
 
 
 class AttachmentSpec(Spec):
-    """Files by name, and the files in which `.attachment.NAME` is replaced by their content."""
+    """Files by name, and the files in which their content replaces `.attachment.NAME`."""
 
     sources: Mapping[str, str] = Field(default_factory=dict[str, str])
     targets: tuple[str, ...] = ()
@@ -167,17 +167,17 @@ EVENTS = (
 )
 
 
-def known_event(event: str) -> str:
-    """Return the name of an event, or `*` for every one; refuse any other text."""
+def check_event(event: str) -> str:
+    """Return `event` if it is the name of an event or `*`; raise ValueError otherwise."""
     if event != ANY_EVENT and event not in EVENTS:
         bare = event.removeprefix("EVENT_")
-        instead = bare if bare in EVENTS else "* for every event or a name such as STAGE_FAILED"
-        raise ValueError(f'event "{event}" does not exist, write {instead}')
+        suggestion = bare if bare in EVENTS else "* for every event or a name such as STAGE_FAILED"
+        raise ValueError(f'event "{event}" does not exist, write {suggestion}')
     return event
 
 
 class MentionSpec(Spec):
-    """Whom to mention in Slack, and to write to, for one event; `*` is every event."""
+    """The Slack users and groups and the mail addresses to notify of one event, or `*` for all."""
 
     event: Annotated[str, Field(validate_default=True)] = ""
     slack: tuple[str, ...] = ()
@@ -187,29 +187,29 @@ class MentionSpec(Spec):
 
     @field_validator("event")
     @classmethod
-    def _known(cls, event: str) -> str:
-        return known_event(event)
+    def _event_exists(cls, event: str) -> str:
+        return check_event(event)
 
 
 class NotificationSpec(Spec):
-    """Whom to mention about an application."""
+    """The users to mention in notifications about an application."""
 
     mentions: tuple[MentionSpec, ...] = ()
 
     def users(self, event: str) -> tuple[str, ...]:
         """Return the Slack users to mention for an event, each once."""
-        found = [u for m in self._about(event) for u in (*m.slack, *m.slackusers)]
-        return tuple(dict.fromkeys(found))
+        users = [u for m in self._of_event(event) for u in (*m.slack, *m.slackusers)]
+        return tuple(dict.fromkeys(users))
 
     def groups(self, event: str) -> tuple[str, ...]:
         """Return the Slack groups to mention for an event, each once."""
-        return tuple(dict.fromkeys(g for m in self._about(event) for g in m.slackgroups))
+        return tuple(dict.fromkeys(g for m in self._of_event(event) for g in m.slackgroups))
 
     def emails(self, event: str) -> tuple[str, ...]:
-        """Return the mail addresses to write to as well for an event, each once."""
-        return tuple(dict.fromkeys(e for m in self._about(event) for e in m.email))
+        """Return the additional mail addresses for an event, each once."""
+        return tuple(dict.fromkeys(e for m in self._of_event(event) for e in m.email))
 
-    def _about(self, event: str) -> list[MentionSpec]:
+    def _of_event(self, event: str) -> list[MentionSpec]:
         return [m for m in self.mentions if m.event in (ANY_EVENT, event)]
 
 
@@ -217,16 +217,16 @@ STAGE_TIMEOUT = Duration(6 * 3600)
 
 
 class SkipOn(Spec):
-    """When a stage is passed over; either condition suffices, none means never."""
+    """The conditions that skip a stage; one of them suffices."""
 
     commit_message_prefixes: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
 
 
 class StageSpec(Spec):
-    """One stage: what a plugin does, for how long at most, and when it is skipped.
+    """One stage: its name, options, timeout and skip conditions.
 
-    `with_` is handed to the plugin as it is; an explicit null stays null.
+    `with_` is passed to the plugin unchanged; an explicit null stays null.
     """
 
     tolerant: ClassVar[bool] = True
@@ -239,15 +239,15 @@ class StageSpec(Spec):
     with_: Annotated[Any, Field(alias="with", default_factory=dict[str, Any])]
 
     def advice(self) -> Iterator[Advice]:
-        """Yield what is doubtful about a stage of any plugin."""
+        """Yield a missing name and a negative timeout."""
         if not self.name:
             yield Advice(("name",), "must be set, no plugin has a stage without a name")
         if self.timeout < 0:
-            yield Advice(("timeout",), "is negative, the stage ends before it begins")
+            yield Advice(("timeout",), "is negative, the stage times out at once")
 
 
 class PipelineSpec(Spec):
-    """The stages in their order; none means quick sync."""
+    """The stages in order; without stages it is a quick sync."""
 
     stages: tuple[StageSpec, ...] = ()
 
@@ -258,17 +258,17 @@ STAGES: Path = ("spec", "pipeline", "stages")
 
 @dataclass(frozen=True, slots=True)
 class StageNode:
-    """A stage as it is written."""
+    """A stage of a pipeline before it is decoded."""
 
     path: Path
     name: str
     name_node: Node
     options: Node
-    """Its `with`, null when there is none."""
+    """Its `with`, or null."""
 
 
 def stage_nodes(spec: Node) -> Iterator[StageNode]:
-    """Yield the stages of a pipeline, also of a file that has mistakes elsewhere."""
+    """Yield the stages of a pipeline, also if the file has other mistakes."""
     pipeline = entry_of(spec, "pipeline")
     stages = entry_of(pipeline.value, "stages") if pipeline else None
     if not stages or not isinstance(stages.value, List):
@@ -285,21 +285,20 @@ def stage_nodes(spec: Node) -> Iterator[StageNode]:
 
 
 def check_stages(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
-    """Warn of options that the plugins of the stages will refuse or ignore."""
+    """Warn of stages that no plugin has, and of options that their plugins refuse or ignore."""
     for stage in stage_nodes(spec):
         options = catalog.stages.get(stage.name)
         if options:
             path = (*stage.path, "with")
             decoder.decode(stage.options, options, path=path, wrong=Level.WARNING)
         elif stage.name:
-            what = "no plugin at hand has this stage"
-            meant = unknown_word(what, stage.name, catalog.stages)
+            what = unknown_word("no installed plugin has this stage", stage.name, catalog.stages)
             path = (*stage.path, "name")
-            decoder.tell(meant, at=stage.name_node.mark, path=path, level=Level.WARNING)
+            decoder.add(what, at=stage.name_node.mark, path=path, level=Level.WARNING)
 
 
 def check_sections(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
-    """Warn of sections that their plugins will refuse or ignore."""
+    """Warn of plugin sections that their plugins refuse or ignore."""
     plugins = entry_of(spec, "plugins")
     if not plugins or not isinstance(plugins.value, Map):
         return
@@ -308,17 +307,17 @@ def check_sections(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
         if plugin and plugin.application:
             decoder.decode(entry.value, plugin.application, path=path, wrong=Level.WARNING)
         elif plugin and isinstance(entry.value, Map) and entry.value.entries:
-            what = f"the plugin {plugin.name} reads nothing here"
-            decoder.tell(what, at=entry.mark, path=path, level=Level.WARNING)
+            what = f"the plugin {plugin.name} does not use this"
+            decoder.add(what, at=entry.mark, path=path, level=Level.WARNING)
 
 
 MIN_WINDOW = Duration(5 * 60)
 
 
 class OnCommitSpec(Spec):
-    """Commits count when they touch the directory of the application or one of `paths`.
+    """Triggers on commits that change the directory of the application or one of `paths`.
 
-    One changed file that matches `ignores` vetoes the whole commit.
+    A commit that changes a file of `ignores` does not trigger, whatever else it changes.
     """
 
     disabled: bool = False
@@ -327,26 +326,26 @@ class OnCommitSpec(Spec):
 
 
 class OnCommandSpec(Spec):
-    """A person asks for a sync."""
+    """Triggers when a user requests a sync."""
 
     disabled: bool = False
 
 
 class OnOutOfSyncSpec(Spec):
-    """What runs is not what Git says, and the last deployment ended `min_window` ago."""
+    """Triggers when the application is out of sync and no deployment ended within `min_window`."""
 
     disabled: bool = True
     min_window: Duration = MIN_WINDOW
 
 
 class OnChainSpec(Spec):
-    """Another application of a chain was deployed."""
+    """Triggers as a later block of a deployment chain."""
 
     disabled: bool = True
 
 
 class TriggerSpec(Spec):
-    """The four reasons to deploy, each of which can be turned off."""
+    """The triggers of deployments."""
 
     on_commit: OnCommitSpec = OnCommitSpec()
     on_command: OnCommandSpec = OnCommandSpec()
@@ -355,11 +354,11 @@ class TriggerSpec(Spec):
 
 
 GIT_UPDATE = "GIT_UPDATE"
-_WHICH_PLACE = "write yamlField, jsonField, HCLField or regex"
+_REPLACEMENT_FIELDS = "write yamlField, jsonField, HCLField or regex"
 
 
 class ReplacementSpec(Spec):
-    """One value in one file that an event replaces."""
+    """One value of a file that an event replaces."""
 
     file: str = ""
     yaml_field: str = ""
@@ -369,19 +368,19 @@ class ReplacementSpec(Spec):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Return the keys of the places that are set, in the order in which they count."""
-        places = {
+        """Return the keys of the fields that are set; only the first is used."""
+        values = {
             "yamlField": self.yaml_field,
             "jsonField": self.json_field,
             "HCLField": self.hcl_field,
             "regex": self.regex,
         }
-        return tuple(key for key, value in places.items() if value)
+        return tuple(key for key, value in values.items() if value)
 
     def advice(self) -> Iterator[Advice]:
-        """Yield what every event would fail with, and places of which only one counts."""
+        """Yield what makes every event fail, and fields that are not used."""
         if not self.fields:
-            yield Advice((), f"says not what is replaced, {_WHICH_PLACE}")
+            yield Advice((), f"does not say what to replace, {_REPLACEMENT_FIELDS}")
         paths = {
             "yamlField": self.yaml_field,
             "jsonField": self.json_field,
@@ -389,22 +388,22 @@ class ReplacementSpec(Spec):
         }
         for key, path in paths.items():
             if path and not path.startswith("$"):
-                yield Advice((key,), "a path begins with $, write it like $.spec.items[0].name")
+                yield Advice((key,), "must begin with $, such as $.spec.items[0].name")
         if self.regex and "(" not in self.regex:
-            yield Advice(("regex",), "put what shall be replaced in parentheses")
+            yield Advice(("regex",), "has no group, put the part to replace in parentheses")
         if len(self.fields) > 1:
-            yield Advice((), f"only {self.fields[0]} counts, write one place for each replacement")
+            yield Advice((), f"only {self.fields[0]} is used, write one field for each replacement")
 
 
 class EventMatcherSpec(Spec):
-    """Which events count: this name, and every one of these labels."""
+    """Selects events by their name and labels."""
 
     name: str = ""
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
 class EventUpdateSpec(Spec):
-    """The change to commit; paths are relative to the directory of the application."""
+    """The commit for an event; paths are relative to the directory of the application."""
 
     commit_message: str = ""
     make_pull_request: bool = False
@@ -412,7 +411,7 @@ class EventUpdateSpec(Spec):
 
 
 class EventHandlerSpec(Spec):
-    """What to do about an event."""
+    """The action for an event."""
 
     type: str = ""
     config: EventUpdateSpec = EventUpdateSpec()
@@ -420,7 +419,7 @@ class EventHandlerSpec(Spec):
     def advice(self) -> Iterator[Advice]:
         """Yield a type that does nothing."""
         if self.type != GIT_UPDATE:
-            yield Advice(("type",), f"nothing is done for such events, write {GIT_UPDATE}")
+            yield Advice(("type",), f"this type does nothing, write {GIT_UPDATE}")
 
 
 class EventWatchSpec(Spec):
@@ -445,8 +444,21 @@ class WatchedEventSpec(Spec):
             (not self.replacements, "replacements", "must have at least one replacement"),
             *(
                 rule
-                for i, replacement in enumerate(self.replacements)
-                for rule in _rules(i, replacement)
+                for i, r in enumerate(self.replacements)
+                for rule in (
+                    (not r.file, ("replacements", i, "file"), "a replacement must name a file"),
+                    (
+                        not r.fields,
+                        ("replacements", i),
+                        f"a replacement must have a field, {_REPLACEMENT_FIELDS}",
+                    ),
+                    # Upstream accepts two fields, so we must as well.
+                    (
+                        len(r.fields) > 2,
+                        ("replacements", i),
+                        "a replacement must not have multiple fields, write only one",
+                    ),
+                )
             ),
         )
         return self
@@ -458,36 +470,24 @@ class EventWatcherFileSpec(Spec):
     events: tuple[WatchedEventSpec, ...] = ()
 
 
-def _rules(index: int, r: ReplacementSpec) -> Iterator[tuple[object, tuple[str | int, ...], str]]:
-    at = ("replacements", index)
-    yield not r.file, (*at, "file"), "a replacement must name a file"
-    yield (
-        not r.fields,
-        at,
-        f"a replacement must have a field, {_WHICH_PLACE}",
-    )
-    # Upstream lets two places pass; a file that loads there loads here.
-    yield len(r.fields) > 2, at, "a replacement must not have multiple fields, write only one"
-
-
 DEPLOYMENT_TIMEOUT = Duration(6 * 3600)
 
 
 class PlannerSpec(Spec):
-    """How a deployment is planned, and whether its failure is rolled back."""
+    """How a deployment is planned, and whether it is rolled back when it fails."""
 
     always_use_pipeline: bool = False
     auto_rollback: bool = True
 
 
 class CommitMatcherSpec(Spec):
-    """Regular expressions over the subject of a commit that decide for one strategy."""
+    """Regular expressions for the subject of a commit that select a sync strategy."""
 
     pipeline: str = ""
     quick_sync: str = ""
 
     def advice(self) -> Iterator[Advice]:
-        """Yield an expression that cannot match anything."""
+        """Yield invalid regular expressions."""
         for key, expression in (("pipeline", self.pipeline), ("quickSync", self.quick_sync)):
             try:
                 with warnings.catch_warnings(action="ignore"):
@@ -497,9 +497,9 @@ class CommitMatcherSpec(Spec):
 
 
 class ApplicationSpec(Spec):
-    """What is deployed, when, how and who hears of it.
+    """The `spec` of an application file.
 
-    `plugins` holds the sections of the plugins as they are written, also for v0 kinds.
+    `plugins` has the undecoded sections of plugins, also for v0 kinds.
     """
 
     name: str = ""
@@ -519,6 +519,6 @@ class ApplicationSpec(Spec):
     plugins: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict[str, Mapping[str, Any]])
 
     def advice(self) -> Iterator[Advice]:
-        """Yield what is doubtful about an application."""
+        """Yield a negative timeout."""
         if self.timeout < 0:
             yield Advice(("timeout",), "is negative, every deployment times out at once")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Application kinds of the first generation, translated into the form of plugins.
+"""Translates v0 application kinds, such as KubernetesApp, to plugin settings.
 
-What is special about a kind is told by the plugin that took it over (`catalog.V0Kind`); this is
-the frame: the fields beside the generic ones, the stages, and the rollback switch.
+The plugin of a kind declares how its fields are translated (`catalog.V0Kind`). This module applies
+the declaration and translates what all kinds have: stages and the rollback switch.
 """
 
 from functools import cache
@@ -18,38 +18,39 @@ from pipecd.config.application import (
     StageSpec,
     stage_nodes,
 )
-from pipecd.config.catalog import Catalog, Section, V0Kind, V0Stage
+from pipecd.config.catalog import Catalog, V0Kind, V0Stage
 from pipecd.config.decode import Decoder, Level, entry_of, unknown_word
 from pipecd.config.envelope import Generation
 from pipecd.config.report import Path
 from pipecd.config.spec import Spec
 from pipecd.config.units import Duration
-from pipecd.config.yaml_tree import Entry, Map, Node, Scalar
+from pipecd.config.yaml_tree import Map, Node, Scalar
 
 SPEC: Path = ("spec",)
-MOVED = ("timeout", "skipOn")
-"""The options that stand beside `with` in the form of plugins."""
+STAGE_FIELDS = ("timeout", "skipOn")
+"""The options that are fields of the stage itself, beside `with`, in v1."""
 
 
 @cache
 def v0_type(fields: type[Spec]) -> type[ApplicationSpec]:
-    """Return the type of a whole `spec`: the fields of a kind and the generic ones."""
+    """Return the type of a whole `spec`: the fields of a kind together with the generic ones."""
     bases: Any = (fields, ApplicationSpec)
     created: Any = create_model(fields.__name__, __base__=bases)
     return created
 
 
-class V0Reading:
-    """Reads the `spec` of one v0 file."""
+class V0ApplicationDecoder:
+    """Decodes the `spec` of one v0 application file."""
 
     def __init__(self, decoder: Decoder, catalog: Catalog, reader: Generation) -> None:
         self._decoder, self._catalog, self._reader = decoder, catalog, reader
 
-    def application(self, spec: Node, kind: V0Kind[Any, Any]) -> ApplicationSpec | None:
-        """Return the application in the form of plugins; None when something is wrong."""
-        is_v0 = self._reader is Generation.V0
-        # The first generation lets `plugins` be anything and reads nothing of it.
-        node = _without(spec, "plugins") if is_v0 else spec
+    def decode(self, spec: Node, kind: V0Kind[Any, Any]) -> ApplicationSpec | None:
+        """Return the application with plugin settings, or None if it is invalid."""
+        node = spec
+        if self._reader is Generation.V0 and isinstance(spec, Map):
+            # A v0 piped ignores `plugins`, whatever its value is.
+            node = Map(tuple(e for e in spec if e.key.lower() != "plugins"), spec.mark)
         read = self._decoder.decode(
             node, v0_type(kind.spec), path=SPEC, unknown=self._reader.unknown
         )
@@ -60,44 +61,55 @@ class V0Reading:
             self._stage(stage, translated, read.timeout)
             for stage, translated in zip(read.pipeline.stages, options, strict=True)
         ]
-        return self._translated(read, kind, stages)
+        return self._application(read, kind, stages)
 
     def _options(self, stage: StageNode) -> "tuple[V0Stage[Any], Spec] | None":
-        """Return how a stage is translated, with its options; None for a stage of a plugin."""
+        """Return the translation of a stage and its options; None for a stage of a plugin."""
         wrong = Level.MISTAKE if self._reader is Generation.V0 else Level.WARNING
-        known = self._catalog.v0_stages
-        if stage.name in known:
-            how, path = known[stage.name], (*stage.path, "with")
-            options = self._decoder.decode(stage.options, how.options, path=path, wrong=wrong)
-            return (how, options) if options else None
+        v0_stages = self._catalog.v0_stages
+        if stage.name in v0_stages:
+            v0_stage, path = v0_stages[stage.name], (*stage.path, "with")
+            options = self._decoder.decode(stage.options, v0_stage.options, path=path, wrong=wrong)
+            return (v0_stage, options) if options else None
         what = f"unsupported stage name: {stage.name or 'none is given'}"
         if stage.name in self._catalog.stages:
-            what += ", only files of kind Application may write it"
+            what += ", only files of kind Application may use it"
         else:
-            what = unknown_word(what, stage.name, known)
+            what = unknown_word(what, stage.name, v0_stages)
         path = (*stage.path, "name")
-        self._decoder.tell(what, at=stage.name_node.mark, path=path, level=wrong)
+        self._decoder.add(what, at=stage.name_node.mark, path=path, level=wrong)
         return None
 
     def _stage(
-        self, stage: StageSpec, translated: "tuple[V0Stage[Any], Spec] | None", limit: Duration
+        self, stage: StageSpec, translated: "tuple[V0Stage[Any], Spec] | None", timeout: Duration
     ) -> StageSpec:
+        """Return a stage as its plugin reads it; `timeout` is that of the deployment."""
         if translated is None:
             return stage
-        how, options = translated
-        own: SkipOn = getattr(options, "skip_on", SkipOn())
-        # A stage knows `skipOn` beside `with` in the second generation only.
-        beside = stage.skip_on if self._reader is Generation.V1 else SkipOn()
+        v0_stage, options = translated
+        fields = type(options).model_fields
+        if "timeout" in options.model_fields_set and "timeout" in fields:
+            timeout = getattr(options, "timeout")  # noqa: B009
+        elif "timeout" in stage.model_fields_set:
+            timeout = stage.timeout
+        else:
+            timeout = v0_stage.timeout or timeout
+        skip_on: SkipOn = getattr(options, "skip_on", SkipOn())
+        # Only v1 reads `skipOn` beside `with`.
+        if skip_on == SkipOn() and self._reader is Generation.V1:
+            skip_on = stage.skip_on
+        moved = {info.alias or name for name, info in fields.items()}.intersection(STAGE_FIELDS)
+        settings = v0_stage.translate(options)
         return stage.model_copy(
             update={
-                "name": how.name or stage.name,
-                "timeout": _timeout(stage, how, options, limit),
-                "skip_on": own if own != SkipOn() else beside,
-                "with_": _with(how, options),
+                "name": v0_stage.name or stage.name,
+                "timeout": timeout,
+                "skip_on": skip_on,
+                "with_": {key: value for key, value in settings.items() if key not in moved},
             }
         )
 
-    def _translated(
+    def _application(
         self, read: ApplicationSpec, kind: V0Kind[Any, Any], stages: list[StageSpec]
     ) -> ApplicationSpec:
         names = frozenset(stage.name for stage in stages)
@@ -106,9 +118,9 @@ class V0Reading:
             **{name: getattr(read, name) for name in kind.spec.model_fields},
         )
         sections = {name: dict(s) for name, s in kind.translate(fields, names).items()}
-        for name, written in read.plugins.items():
-            # What is written for a plugin in its own form wins over what is translated for it.
-            sections[name] = {**sections.get(name, {}), **written}
+        for name, section in read.plugins.items():
+            # Settings under `plugins` override translated ones.
+            sections[name] = {**sections.get(name, {}), **section}
         generic = {name: getattr(read, name) for name in ApplicationSpec.model_fields}
         planner = read.planner
         if self._reader is Generation.V0 or "auto_rollback" not in planner.model_fields_set:
@@ -120,21 +132,21 @@ class V0Reading:
         )
 
 
-def platform_of(decoder: Decoder, spec: Node, catalog: Catalog) -> V0Kind[Any, Any] | None:
-    """Return the v0 kind of a file of kind Application, which its plugins tell."""
+def v0_kind_of(decoder: Decoder, spec: Node, catalog: Catalog) -> V0Kind[Any, Any] | None:
+    """Return the v0 kind of a file of kind Application, by the names under its `plugins`."""
     plugins = entry_of(spec, "plugins")
-    found: V0Kind[Any, Any] | None = None
+    result: V0Kind[Any, Any] | None = None
     for entry in plugins.value if plugins and isinstance(plugins.value, Map) else ():
         kind = catalog.v0_kind_of_plugin(entry.key)
-        if kind and found:
-            what = f"multiple platform providers are not allowed: {entry.key}, leave one of them"
-            decoder.tell(what, at=entry.mark, path=("spec", "plugins", entry.key))
-        found = found or kind
-    return found
+        if kind and result:
+            what = f"multiple platform providers are not allowed: {entry.key}, keep one of them"
+            decoder.add(what, at=entry.mark, path=("spec", "plugins", entry.key))
+        result = result or kind
+    return result
 
 
 def without_sections(decoder: Decoder, spec: Node) -> Node:
-    """Return the `spec` of an Application as v0 reads it: the sections laid over its own keys."""
+    """Return the `spec` of an Application as v0 reads it: plugin sections override its keys."""
     plugins = entry_of(spec, "plugins")
     if not isinstance(spec, Map) or not plugins or not isinstance(plugins.value, Map):
         return spec
@@ -147,30 +159,5 @@ def without_sections(decoder: Decoder, spec: Node) -> Node:
                 pass
             case _:
                 path = ("spec", "plugins", section.key)
-                decoder.tell("must be an object", at=section.value.mark, path=path)
+                decoder.add("must be an object", at=section.value.mark, path=path)
     return Map(tuple(keys.values()), spec.mark)
-
-
-def _without(spec: Node, key: str) -> Node:
-    if not isinstance(spec, Map):
-        return spec
-    kept: list[Entry] = [entry for entry in spec if entry.key.lower() != key.lower()]
-    return Map(tuple(kept), spec.mark)
-
-
-def _timeout(stage: StageSpec, how: V0Stage[Any], options: Spec, limit: Duration) -> Duration:
-    """Return the limit of a stage; one that writes none has that of the whole deployment."""
-    if "timeout" in options.model_fields_set and "timeout" in type(options).model_fields:
-        return getattr(options, "timeout")  # noqa: B009
-    if "timeout" in stage.model_fields_set:
-        return stage.timeout
-    return how.timeout or limit
-
-
-def _with(how: V0Stage[Any], options: Spec) -> Section:
-    moved = {key for key in MOVED if key in _keys(options)}
-    return {key: value for key, value in how.translate(options).items() if key not in moved}
-
-
-def _keys(options: Spec) -> set[str]:
-    return {info.alias or name for name, info in type(options).model_fields.items()}

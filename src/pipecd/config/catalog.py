@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every installed plugin calls its configuration, and how v0 files spell the same.
+"""The configuration types of installed plugins, and their translation from v0 files.
 
-Each plugin's `config.py` exports one `CONFIG`, found by the entry point group
-`pipecd.plugin_config`, so that files are checked without loading the plugins themselves:
+Each plugin's `config.py` exports one `CONFIG`, which is registered in the entry point group
+`pipecd.plugin_config`. So files are checked without importing the plugins:
 
     CONFIG = PluginConfig(
         name="ecs",
@@ -22,7 +22,7 @@ Each plugin's `config.py` exports one `CONFIG`, found by the entry point group
     )
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -38,7 +38,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 ProviderT = TypeVar("ProviderT", bound=Spec)
 
 Section = Mapping[str, Any]
-"""A piece of configuration as a file writes it: plain values, camelCase keys."""
+"""A section of a configuration file: plain values, camelCase keys."""
 
 
 class NoOptions(Spec):
@@ -47,17 +47,17 @@ class NoOptions(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V0Kind(Generic[SpecT, ProviderT]):
-    """How an application kind of the first generation becomes settings of one plugin."""
+    """The translation of a v0 application kind into settings of one plugin."""
 
     kind: str
     """The `kind` of application files, such as `KubernetesApp`."""
     application_kind: ApplicationKind
     spec: type[SpecT]
-    """The fields that this kind has beside the generic ones: `input`, `quickSync`, …"""
+    """The fields of this kind besides the generic ones: `input`, `quickSync`, …"""
     translate: Callable[[SpecT, frozenset[str]], Mapping[str, Section]]
     """(fields, names of the stages in the pipeline) → `spec.plugins` by plugin name."""
     auto_rollback: Callable[[SpecT], bool]
-    """The effective `input.autoRollback`, including the default of the kind."""
+    """Returns the effective `input.autoRollback`, including the default of the kind."""
     provider_type: str
     """The `type` of `platformProviders[]` in piped files, such as `KUBERNETES`."""
     provider_config: type[ProviderT]
@@ -68,19 +68,19 @@ class V0Kind(Generic[SpecT, ProviderT]):
 
 @dataclass(frozen=True, slots=True)
 class V0Stage(Generic[SpecT]):
-    """How a stage in a v0 pipeline becomes a stage of a plugin.
+    """The translation of a stage of a v0 pipeline into a stage of a plugin.
 
-    A field `timeout` or `skip_on` of the options moves to the stage itself before `translate` is
-    asked, as every stage of a plugin has these beside `with`.
+    Options `timeout` and `skip_on` move out of `with` to the stage itself, because every stage of
+    a plugin has them there; `translate` does not have to handle them.
     """
 
     options: type[SpecT]
     name: str = ""
-    """The name of the plugin's stage; empty when it is the same."""
+    """The name of the plugin's stage; empty if it is the same."""
     translate: Callable[[SpecT], Section] = plain
     """The options → the `with` of the plugin's stage."""
     timeout: Duration | None = None
-    """The limit of a stage that writes none; None leaves only that of the deployment."""
+    """The default timeout of the stage; None is the timeout of the deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,41 +89,41 @@ class PluginConfig:
 
     name: str
     application: type[Spec] | None = None
-    """`spec.plugins.<name>` of application files; None when the plugin has no section."""
+    """`spec.plugins.<name>` of application files; None if the plugin has no section."""
     stages: Mapping[str, type[Spec]] = field(default_factory=dict[str, type[Spec]])
-    """`with` of every stage that a pipeline may name, by stage name."""
+    """`with` of every stage, by stage name."""
     deploy_target: type[Spec] | None = None
-    """`plugins[].deployTargets[].config` of piped files; None when it deploys nowhere."""
+    """`plugins[].deployTargets[].config` of piped files; None if it has no deploy targets."""
     piped: type[Spec] | None = None
     """`plugins[].config` of piped files."""
     v0: V0Kind[Any, Any] | None = None
     v0_stages: Mapping[str, V0Stage[Any]] = field(default_factory=dict[str, V0Stage[Any]])
-    """The stages that v0 pipelines may name, of this platform or generic ones such as WAIT."""
+    """The stages of v0 pipelines, of this platform or generic ones such as WAIT."""
     kinds: Mapping[str, type[Spec]] = field(default_factory=dict[str, type[Spec]])
     """The `spec` of further kinds of files that the plugin reads, such as `AnalysisTemplate`."""
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The configuration types of every plugin at hand."""
+    """The configuration types of a set of plugins."""
 
     plugins: tuple[PluginConfig, ...]
 
     def plugin(self, name: str) -> PluginConfig | None:
-        """Return the plugin that application and piped files call `name`."""
+        """Return the plugin of that name."""
         return self._by_name.get(name)
 
     def v0_kind(self, kind: str) -> V0Kind[Any, Any] | None:
-        """Return the first-generation kind of that name."""
+        """Return the v0 kind of that name."""
         return self._v0_kinds.get(kind)
 
     def v0_kind_of_plugin(self, plugin: str) -> V0Kind[Any, Any] | None:
-        """Return the first-generation kind that a plugin took over."""
-        found = self._by_name.get(plugin)
-        return found.v0 if found else None
+        """Return the v0 kind that a plugin implements."""
+        config = self._by_name.get(plugin)
+        return config.v0 if config else None
 
     def provider(self, provider_type: str) -> tuple[PluginConfig, V0Kind[Any, Any]] | None:
-        """Return the plugin that took over a type of `platformProviders[]`, and how."""
+        """Return the plugin for a type of `platformProviders[]`, with its v0 kind."""
         for plugin in self.plugins:
             if plugin.v0 and plugin.v0.provider_type == provider_type:
                 return plugin, plugin.v0
@@ -131,12 +131,12 @@ class Catalog:
 
     @property
     def v0_kinds(self) -> tuple[str, ...]:
-        """Return the names of the first-generation kinds."""
+        """Return the names of the v0 kinds."""
         return tuple(sorted(self._v0_kinds))
 
     @cached_property
     def v0_stages(self) -> Mapping[str, V0Stage[Any]]:
-        """Return every stage that a v0 pipeline may name."""
+        """Return the stages of v0 pipelines, by name."""
         return {name: s for plugin in self.plugins for name, s in plugin.v0_stages.items()}
 
     @cached_property
@@ -146,7 +146,7 @@ class Catalog:
 
     @cached_property
     def stages(self) -> Mapping[str, type[Spec]]:
-        """Return the type of `with` for every stage of a plugin."""
+        """Return the type of `with` of every stage of every plugin."""
         return {name: options for p in self.plugins for name, options in p.stages.items()}
 
     @cached_property
@@ -160,12 +160,10 @@ class Catalog:
 
 def load_catalog() -> Catalog:
     """Return the types of every installed plugin, in the order of their names."""
-    return Catalog(tuple(_installed()))
-
-
-def _installed() -> Iterator[PluginConfig]:
+    plugins: list[PluginConfig] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name):
         config = entry.load()
         if not isinstance(config, PluginConfig):
-            raise TypeError(f"the entry point {entry.name} of {GROUP} is no PluginConfig")
-        yield config
+            raise TypeError(f"the entry point {entry.name} of {GROUP} is not a PluginConfig")
+        plugins.append(config)
+    return Catalog(tuple(plugins))

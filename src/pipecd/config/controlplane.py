@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind ControlPlane: stores, caches, sign-in, insights."""
+"""The kind ControlPlane: datastore, filestore, cache, single sign-on, insights."""
 
 import re
 from typing import Annotated, Self
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from pipecd.config.spec import Spec, must_be_set, refuse
+from pipecd.config.spec import Spec, must_be_set, no_duplicates, one_of, refuse
 from pipecd.config.units import Duration
 from pipecd.config.yaml_tree import Entry, List, Map, Node, Scalar
 
@@ -26,7 +26,7 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
 
 
 def check_schedule(text: str) -> str:
-    """Return `text` when it is a five-field cron line or one of the `@` descriptors."""
+    """Return `text` if it is five cron fields or a descriptor such as `@daily` or `@every 1h`."""
     if text.startswith("@every "):
         if Duration.parse(text.removeprefix("@every ").strip()) <= 0:
             raise ValueError(f"the period of {text!r} must be longer than 0s")
@@ -36,7 +36,7 @@ def check_schedule(text: str) -> str:
     fields = text.split()
     if len(fields) != len(_FIELDS):
         raise ValueError(
-            f"{text!r} is no schedule, write five cron fields such as '0 * * * *', or @every 1h"
+            f"{text!r} is not a schedule, write five cron fields such as '0 * * * *', or @every 1h"
         )
     for field, (name, low, high, names) in zip(fields, _FIELDS, strict=True):
         for part in field.split(","):
@@ -47,35 +47,34 @@ def check_schedule(text: str) -> str:
 def _check_part(part: str, where: str, bounds: tuple[int, int], names: tuple[str, ...]) -> None:
     match = _PART.fullmatch(part)
     if match is None:
-        raise ValueError(f"{part!r} is no {where}")
-    ends = [_number(end, where, bounds, names) for end in match.group(1, 2) if end]
+        raise ValueError(f"{part!r} is not a valid {where}")
+    low, high = bounds
+    ends: list[int] = []
+    for end in filter(None, match.group(1, 2)):
+        if end.lower() in names:
+            ends.append(names.index(end.lower()) + low)
+        elif end.isdecimal() and low <= int(end) <= high:
+            ends.append(int(end))
+        else:
+            raise ValueError(f"{end!r} is not a valid {where}, write a number from {low} to {high}")
     if ends != sorted(ends):
         raise ValueError(f"{part!r} in the {where} ends before it begins")
     if match.group(3) and int(match.group(3)) == 0:
         raise ValueError(f"the step of {part!r} in the {where} must be 1 or more")
 
 
-def _number(word: str, where: str, bounds: tuple[int, int], names: tuple[str, ...]) -> int:
-    low, high = bounds
-    if word.lower() in names:
-        return names.index(word.lower()) + low
-    if not word.isdecimal() or not low <= int(word) <= high:
-        raise ValueError(f"{word!r} is no {where}, write a number from {low} to {high}")
-    return int(word)
-
-
 Schedule = Annotated[str, AfterValidator(check_schedule)]
 
 
 class ApplicationInsightSpec(Spec):
-    """When the number of applications is summed up."""
+    """When applications are counted for insights."""
 
     enabled: bool = True
     schedule: Schedule = "0 * * * *"
 
 
 class DeploymentInsightSpec(Spec):
-    """When deployments are summed up, and how many go into one chunk."""
+    """When deployments are collected for insights, and how many go into one chunk."""
 
     enabled: bool = True
     schedule: Schedule = "30 * * * *"
@@ -94,14 +93,14 @@ DEFAULT_SESSION_HOURS = 168
 
 
 class StaticAdminSpec(Spec):
-    """The administrator who signs in with a password; the hash is bcrypt."""
+    """The static admin, who signs in with a password; the hash is bcrypt."""
 
     username: str = ""
     password_hash: Annotated[str, Field(repr=False)] = ""
 
 
 class ProjectSpec(Spec):
-    """A project that exists without a row in the datastore, for a try-out."""
+    """A project that is defined in this file instead of the datastore, for trying PipeCD out."""
 
     id: Annotated[str, Field(validate_default=True), must_be_set("id")] = ""
     desc: str = ""
@@ -135,13 +134,13 @@ class OidcSpec(Spec):
     avatar_url_claim_key: str = ""
 
 
-def _whole_number(value: object) -> object:
-    # Protobuf's JSON writes 64-bit numbers as text, so both spellings are in use.
+def _integer(value: object) -> object:
+    # The JSON of protobuf has 64-bit numbers as strings, so files have both.
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def camel_cased(node: Node) -> Node:
-    """Return a shared sign-in with its keys in camelCase; protobuf's JSON allows snake_case."""
+    """Return a shared SSO configuration with camelCase keys; protobuf's JSON allows snake_case."""
     match node:
         case Map():
             return Map(
@@ -154,22 +153,17 @@ def camel_cased(node: Node) -> Node:
 
 
 class SharedSSOConfigSpec(Spec):
-    """A sign-in that projects refer to by name; `sessionTtl` is in hours."""
+    """An SSO configuration that projects refer to by name; `sessionTtl` is in hours."""
 
     name: Annotated[
         str, Field(validate_default=True), must_be_set("name field in SharedSSOConfig")
     ] = ""
-    provider: str = Field(default="", validate_default=True)
-    session_ttl: Annotated[int, BeforeValidator(_whole_number), Field(ge=0)] = DEFAULT_SESSION_HOURS
+    provider: Annotated[
+        str, Field(validate_default=True), one_of(PROVIDERS, "unsupported provider {}")
+    ] = ""
+    session_ttl: Annotated[int, BeforeValidator(_integer), Field(ge=0)] = DEFAULT_SESSION_HOURS
     github: GitHubSpec | None = None
     oidc: OidcSpec | None = None
-
-    @field_validator("provider")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in PROVIDERS:
-            raise ValueError(f"unsupported provider {value}, write one of {', '.join(PROVIDERS)}")
-        return value
 
 
 DATASTORES = ("SQLITE", "MYSQL", "POSTGRESQL")
@@ -177,12 +171,12 @@ FILESTORES = ("LOCAL", "S3", "GCS", "MINIO")
 
 
 class DatastoreConfig(Spec):
-    """The settings of a datastore; which ones count is decided by its type."""
+    """The settings of a datastore; its type decides which fields are used."""
 
     tolerant = True
 
     path: str = ""
-    # A MySQL address may hold a password.
+    # The data source name of MySQL may contain a password.
     url: Annotated[str, Field(repr=False)] = ""
     database: str = ""
     username_file: str = ""
@@ -190,7 +184,7 @@ class DatastoreConfig(Spec):
 
 
 class DatastoreSpec(Spec):
-    """The database: a file of SQLite, a MySQL or a PostgreSQL server."""
+    """The datastore: an SQLite file, a MySQL or a PostgreSQL server."""
 
     tolerant = True
 
@@ -199,7 +193,7 @@ class DatastoreSpec(Spec):
 
     @field_validator("type")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _is_supported(cls, value: str) -> str:
         if value == "FIRESTORE":
             raise ValueError(
                 "FIRESTORE is not supported by this control plane, "
@@ -212,15 +206,17 @@ class DatastoreSpec(Spec):
         return value
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_settings_of_its_type(self) -> Self:
         c = self.config
+        # Both a MySQL data source name and a PostgreSQL URL may end in /DATABASE.
+        url_path = urlsplit(c.url).path.strip("/") if self.type == "POSTGRESQL" else "/" in c.url
         server = self.type in ("MYSQL", "POSTGRESQL")
         refuse(
             self,
             (self.type == "SQLITE" and not c.path, ("config", "path"), "path is required field"),
             (server and not c.url, ("config", "url"), "url is required field"),
             (
-                server and c.url and not c.database and not _names_a_database(self.type, c.url),
+                server and c.url and not c.database and not url_path,
                 ("config", "database"),
                 "database is not set",
             ),
@@ -228,13 +224,8 @@ class DatastoreSpec(Spec):
         return self
 
 
-def _names_a_database(type: str, url: str) -> bool:
-    # A MySQL address ends in /DATABASE; that of PostgreSQL is a URL with the same ending.
-    return bool(urlsplit(url).path.strip("/")) if type == "POSTGRESQL" else "/" in url
-
-
 class FilestoreConfig(Spec):
-    """The settings of a filestore; which ones count is decided by its type."""
+    """The settings of a filestore; its type decides which fields are used."""
 
     tolerant = True
 
@@ -252,24 +243,17 @@ class FilestoreConfig(Spec):
 
 
 class FilestoreSpec(Spec):
-    """The place of stage logs, live states and insights: a directory or a bucket."""
+    """The filestore of stage logs, live states and insights: a directory or a bucket."""
 
     tolerant = True
 
-    type: str = Field(default="", validate_default=True)
+    type: Annotated[
+        str, Field(validate_default=True), one_of(FILESTORES, 'unknown filestore type "{}"')
+    ] = ""
     config: FilestoreConfig = FilestoreConfig()
 
-    @field_validator("type")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in FILESTORES:
-            raise ValueError(
-                f'unknown filestore type "{value}", write one of {", ".join(FILESTORES)}'
-            )
-        return value
-
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_required_settings(self) -> Self:
         c = self.config
         needed = {
             "LOCAL": {"path": c.path},
@@ -293,7 +277,7 @@ class FilestoreSpec(Spec):
 
 
 class CacheSpec(Spec):
-    """How long cached values live."""
+    """The TTL of cached values."""
 
     ttl: Duration = Duration(5 * 60)
 
@@ -306,7 +290,7 @@ class CacheSpec(Spec):
 
 
 class ControlPlaneSpec(Spec):
-    """Everything a control plane is told by its file; ports and keys are told by flags."""
+    """The `spec` of a control plane file; ports and keys are flags."""
 
     address: str = ""
     state_key: Annotated[str, Field(repr=False)] = ""
@@ -320,29 +304,21 @@ class ControlPlaneSpec(Spec):
     ] = ()
 
     @model_validator(mode="after")
-    def _told_apart(self) -> Self:
-        projects = [project.id for project in self.projects]
-        sso = [config.name for config in self.shared_sso_configs]
+    def _unique_names(self) -> Self:
+        ids = [project.id for project in self.projects]
+        names = [config.name for config in self.shared_sso_configs]
         refuse(
             self,
-            *(
-                (id in projects[:i], ("projects", i, "id"), f"two projects have the id {id}")
-                for i, id in enumerate(projects)
-            ),
-            *(
-                (
-                    name in sso[:i],
-                    ("sharedSSOConfigs", i, "name"),
-                    f"two shared SSO configs are named {name}",
-                )
-                for i, name in enumerate(sso)
+            *no_duplicates("projects", "id", ids, "two projects have the id {}"),
+            *no_duplicates(
+                "sharedSSOConfigs", "name", names, "two shared SSO configs are named {}"
             ),
         )
         return self
 
 
-def camel_cased_sign_ins(spec: Node) -> Node:
-    """Return the `spec` of a file with the shared sign-ins in camelCase, as the types know them."""
+def camel_cased_sso(spec: Node) -> Node:
+    """Return a `spec` whose shared SSO configurations have the camelCase keys of the types."""
     if not isinstance(spec, Map):
         return spec
     entries = (

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes a YAML tree into a configuration type; a report has every mistake with its line.
+"""Decodes a YAML tree into a configuration type and reports every mistake with its line.
 
-The `Normalizer` matches keys and applies defaults, pydantic validates the values, and its errors
-are located in the file and explained.
+The `Normalizer` matches keys and applies defaults, pydantic validates the values, and `locate`
+and `explain` turn its errors into mistakes at a position of the file.
 """
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, auto
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pipecd.config.report import ConfigMistake, Mention, Mistake, Path, Report, dotted
+from pipecd.config.report import ConfigMistake, LocatedReference, Mistake, Path, Report, dotted
 from pipecd.config.spec import Spec
 from pipecd.config.units import Duration, Percentage, Replicas
 from pipecd.config.yaml_tree import Entry, List, Map, Mark, Node, Scalar, of_plain, to_plain
@@ -51,34 +52,20 @@ def explain(error: ErrorDetails) -> str:
         case "value_error":
             return str(context.get("error", error["msg"]))
         case "literal_error":
-            return f"must be {_quoted(context)}"
+            expected = str(context.get("expected", "one of the allowed values"))
+            return f"must be {expected}".replace("'", '"')
         case _:
             return error["msg"].replace("Input should be", "must be", 1)
 
 
 def unknown_word(what: str, word: str, known: Iterable[str]) -> str:
-    """Return `what` about an unknown word, with the known one that was probably meant."""
+    """Return `what` about an unknown word, with the most similar known word as a suggestion."""
     close = get_close_matches(word.lower(), lower := {k.lower(): k for k in known}, n=1)
     return f'{what}, did you mean "{lower[close[0]]}"?' if close else what
 
 
-def _quoted(context: Mapping[str, Any]) -> str:
-    return str(context.get("expected", "one of the known values")).replace("'", '"')
-
-
 def _wrong_type(expected: str, given: object) -> str:
-    text = f"must be {expected}, not {_kind(given)}"
-    if expected == "a string" and isinstance(given, bool | int | float):
-        return f"{text}, put it in quotes"
-    if expected in ("true or false", "a whole number", "a number") and isinstance(given, str):
-        return f"{text}, write it without quotes"
-    if expected == "a list" and isinstance(given, str | int | float):
-        return f"{text}, begin each item with a dash"
-    return text
-
-
-def _kind(given: object) -> str:
-    words: tuple[tuple[Any, str], ...] = (
+    names: tuple[tuple[Any, str], ...] = (
         (type(None), "null"),
         (bool, "a boolean"),
         (int, "a number"),
@@ -86,7 +73,15 @@ def _kind(given: object) -> str:
         (str, "a string"),
         (Sequence, "a list"),
     )
-    return next((word for kind, word in words if isinstance(given, kind)), "an object")
+    actual = next((name for kind, name in names if isinstance(given, kind)), "an object")
+    text = f"must be {expected}, not {actual}"
+    if expected == "a string" and isinstance(given, bool | int | float):
+        return f"{text}, put it in quotes"
+    if expected in ("true or false", "a whole number", "a number") and isinstance(given, str):
+        return f"{text}, write it without quotes"
+    if expected == "a list" and isinstance(given, str | int | float):
+        return f"{text}, begin each item with a dash"
+    return text
 
 
 _UNITS = (Duration, Percentage, Replicas)
@@ -117,14 +112,14 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A scalar; `zero` is the value of an absent one."""
+    """A scalar; `zero` is the zero value of its type."""
 
     zero: bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class UnitType:
-    """A duration, a percentage or a number of replicas, for which null is no value."""
+    """A duration, a percentage or a number of replicas; null is invalid."""
 
     type: type[Duration | Percentage | Replicas]
 
@@ -163,45 +158,35 @@ def spellings_of(spec: type[Spec]) -> Mapping[str, str]:
 
 def field_type(annotation: Any) -> FieldType:
     """Return the field type of an annotation."""
-    origin = get_origin(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return field_type(get_args(annotation)[0])
+        return field_type(arguments[0])
+    result: FieldType = AnyType()
     if origin in (Union, types.UnionType):
-        options = [a for a in get_args(annotation) if a is not type(None)]
-        return field_type(options[0]) if len(options) == 1 else AnyType()
-    if origin is Literal:
-        return ScalarType("")
-    if isinstance(origin, type):
-        return _generic_type(origin, get_args(annotation))
-    if isinstance(annotation, type):
-        return _plain_type(annotation)
-    return AnyType()
-
-
-def _generic_type(origin: type, arguments: tuple[Any, ...]) -> FieldType:
-    if issubclass(origin, Mapping):
-        return MapType(field_type(arguments[1]))
-    if issubclass(origin, Sequence):
-        return ListType(field_type(arguments[0]), is_tuple=issubclass(origin, tuple))
-    return AnyType()
-
-
-def _plain_type(annotation: type) -> FieldType:
-    if issubclass(annotation, Spec):
-        return ObjectType(annotation)
-    if issubclass(annotation, _UNITS):
-        return UnitType(annotation)
-    if annotation in _SCALARS:
-        return ScalarType(annotation())
-    return AnyType()
+        options = [a for a in arguments if a is not type(None)]
+        if len(options) == 1:
+            result = field_type(options[0])
+    elif origin is Literal:
+        result = ScalarType("")
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        result = MapType(field_type(arguments[1]))
+    elif isinstance(origin, type) and issubclass(origin, Sequence):
+        result = ListType(field_type(arguments[0]), is_tuple=issubclass(origin, tuple))
+    elif annotation in _SCALARS:
+        result = ScalarType(annotation())
+    elif isinstance(annotation, type) and issubclass(annotation, Spec):
+        result = ObjectType(annotation)
+    elif isinstance(annotation, type) and issubclass(annotation, _UNITS):
+        result = UnitType(annotation)
+    return result
 
 
 _MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong at a position of the file."""
+class Problem:
+    """A mistake at a position of the file whose severity the reader decides."""
 
     what: str
     mark: Mark
@@ -212,76 +197,88 @@ class Normalizer:
     """Normalizes a tree for a type: the keys of the type, no nulls and zeros with a default."""
 
     def __init__(self) -> None:
-        self.unknown: list[Finding] = []
-        self.tolerated_unknown: list[Finding] = []
+        self.unknown: list[Problem] = []
+        self.tolerated_unknown: list[Problem] = []
         """Unknown keys that even a strict read only warns about."""
-        self.wrong: list[Finding] = []
+        self.wrong: list[Problem] = []
 
     def normalize(self, node: Node, shape: FieldType, path: Path) -> Node | None:
         """Return the normalized value, or None if it counts as absent."""
-        is_null = isinstance(node, Scalar) and node.value is None
-        if isinstance(shape, AnyType) or not is_null:
-            return self._normalize_value(node, shape, path)
-        if isinstance(shape, UnitType):
-            what = f"invalid {shape.type.__name__.lower()}: null, leave it out or write a value"
-            self.wrong.append(Finding(what, node.mark, path))
-        return None
-
-    def _normalize_value(self, node: Node, shape: FieldType, path: Path) -> Node:
+        result: Node | None = node
         match shape, node:
+            case AnyType(), _:
+                pass
+            case UnitType(), Scalar(value=None):
+                what = f"invalid {shape.type.__name__.lower()}: null, leave it out or write a value"
+                self.wrong.append(Problem(what, node.mark, path))
+                result = None
+            case _, Scalar(value=None):
+                result = None
             case ObjectType(), Map():
-                return self._normalize_object(node, shape.type, path)
+                result = self._normalize_object(node, shape.type, path)
             case ListType(), List():
                 items = [
                     self._normalize_item(n, shape.item, (*path, i))
                     for i, n in enumerate(node.items)
                 ]
-                return List(tuple(items), node.mark)
+                result = List(tuple(items), node.mark)
             case MapType(), Map():
                 values = [
                     (e, self._normalize_item(e.value, shape.value, (*path, e.key))) for e in node
                 ]
-                return Map(tuple(Entry(e.key, value, e.mark) for e, value in values), node.mark)
+                result = Map(tuple(Entry(e.key, value, e.mark) for e, value in values), node.mark)
             case ScalarType(zero=int()), Scalar(value=int() as number) if abs(number) > _MAX_INT:
-                self.wrong.append(Finding("is too large for a whole number", node.mark, path))
-                return Scalar(0, node.mark)
+                self.wrong.append(Problem("is too large for a whole number", node.mark, path))
+                result = Scalar(0, node.mark)
             case _:
-                return node
+                pass
+        return result
 
     def _normalize_item(self, node: Node, shape: FieldType, path: Path) -> Node:
-        """Return an item of a list or map; null is the zero value."""
-        return self.normalize(node, shape, path) or _zero_node(shape, node.mark)
+        """Return an item of a list or map; null is the zero value of its type."""
+        normalized = self.normalize(node, shape, path)
+        if normalized is not None:
+            return normalized
+        match shape:
+            case ScalarType():
+                return Scalar(shape.zero, node.mark)
+            case ObjectType() | MapType():
+                return Map((), node.mark)
+            case ListType():
+                return List((), node.mark)
+            case UnitType() | AnyType():
+                return Scalar(None, node.mark)
 
     def _normalize_object(self, node: Map, spec: type[Spec], path: Path) -> Map:
         fields, spellings = fields_of(spec), spellings_of(spec)
-        found: dict[str, Entry] = {}
+        by_key: dict[str, Entry] = {}
         for entry in _sorted(node):
             key = entry.key if entry.key in fields else spellings.get(entry.key.lower())
             if key is None:
                 what = unknown_word("unknown field", entry.key, fields)
-                findings = self.tolerated_unknown if spec.tolerant else self.unknown
-                findings.append(Finding(what, entry.mark, (*path, entry.key)))
+                problems = self.tolerated_unknown if spec.tolerant else self.unknown
+                problems.append(Problem(what, entry.mark, (*path, entry.key)))
             else:
-                found[key] = entry
-        kept: list[Entry] = []
-        for key, entry in found.items():
+                by_key[key] = entry
+        entries: list[Entry] = []
+        for key, entry in by_key.items():
             field = fields[key]
             value = self.normalize(entry.value, field.shape, (*path, key))
             if value is not None and not _means_default(value, field.shape, field.default):
-                kept.append(Entry(key, value, entry.mark))
-        return Map(tuple(kept), node.mark)
+                entries.append(Entry(key, value, entry.mark))
+        return Map(tuple(entries), node.mark)
 
 
 def entry_of(node: Node, key: str) -> Entry | None:
-    """Return the entry of an object for a key in any spelling."""
+    """Return the entry of an object for a key, in upper or lower case."""
     if not isinstance(node, Map):
         return None
-    found = [entry for entry in _sorted(node) if entry.key.lower() == key.lower()]
-    return found[-1] if found else None
+    matches = [entry for entry in _sorted(node) if entry.key.lower() == key.lower()]
+    return matches[-1] if matches else None
 
 
 def _sorted(node: Map) -> list[Entry]:
-    """Return entries so that the last spelling of a key wins, as upstream reads them sorted."""
+    """Return the entries in the order in which upstream reads them: the last spelling wins."""
     return sorted(node, key=lambda entry: entry.key)
 
 
@@ -301,7 +298,7 @@ def to_values(node: Node, shape: FieldType) -> Any:
 
 
 def _means_default(node: Node, shape: FieldType, default: object) -> bool:
-    """Report whether a value is the zero of its type, which means the default."""
+    """Report whether a value is the zero value of its type, which means the default."""
     if default is None or not isinstance(node, Scalar) or isinstance(node.value, bool):
         return False
     match shape, node.value:
@@ -310,120 +307,97 @@ def _means_default(node: Node, shape: FieldType, default: object) -> bool:
         case ScalarType(zero=int() | float()), int() | float() as value:
             return value == 0
         case UnitType(), str() as text:
-            return _is_zero(text, shape)
+            with suppress(ValueError):
+                return str(shape.type.parse(text)).rstrip("s%") == "0"
         case UnitType(), value:
             return value == 0
         case _:
-            return False
-
-
-def _is_zero(text: str, shape: UnitType) -> bool:
-    try:
-        return str(shape.type.parse(text)).rstrip("s%") == "0"
-    except ValueError:
-        return False
-
-
-def _zero_node(shape: FieldType, mark: Mark) -> Node:
-    match shape:
-        case ScalarType():
-            return Scalar(shape.zero, mark)
-        case ObjectType() | MapType():
-            return Map((), mark)
-        case ListType():
-            return List((), mark)
-        case UnitType() | AnyType():
-            return Scalar(None, mark)
+            pass
+    return False
 
 
 def locate(node: Node, shape: FieldType, loc: Path) -> tuple[Path, Mark]:
     """Return the path and the position of a pydantic error location.
 
-    An absent value has the position of its parent.
+    A missing value has the position of its parent.
     """
     path: Path = ()
-    for at, part in enumerate(loc):
+    for i, part in enumerate(loc):
         child = _child(node, shape, part)
         if child is None:
-            is_key = at == len(loc) - 1 and part != "[key]"
-            return ((*path, _key(shape, part)) if is_key else path), node.mark
+            if i < len(loc) - 1 or part == "[key]":
+                return path, node.mark
+            # Pydantic names a missing field by its attribute; files write its key.
+            fields = fields_of(shape.type).items() if isinstance(shape, ObjectType) else ()
+            key = next((key for key, field in fields if field.name == part), part)
+            return (*path, key), node.mark
         node, shape = child
         path = (*path, part)
     return path, node.mark
 
 
-def _key(shape: FieldType, part: int | str) -> int | str:
-    """Return the key that files write; pydantic names an absent field by its attribute."""
-    if not isinstance(shape, ObjectType):
-        return part
-    return next((key for key, f in fields_of(shape.type).items() if f.name == part), part)
-
-
 def _child(node: Node, shape: FieldType, part: int | str) -> tuple[Node, FieldType] | None:
+    child: FieldType = AnyType()
     match node, part:
         case Map(), str():
             entry = node.get(part)
-            return (entry.value, _child_type(shape, part)) if entry else None
+            if entry is None:
+                return None
+            if isinstance(shape, ObjectType) and part in fields_of(shape.type):
+                child = fields_of(shape.type)[part].shape
+            elif isinstance(shape, MapType):
+                child = shape.value
+            return entry.value, child
         case List(), int() if part < len(node.items):
-            return node.items[part], shape.item if isinstance(shape, ListType) else AnyType()
+            return node.items[part], shape.item if isinstance(shape, ListType) else child
         case _:
             return None
-
-
-def _child_type(shape: FieldType, key: str) -> FieldType:
-    match shape:
-        case ObjectType():
-            fields = fields_of(shape.type)
-            return fields[key].shape if key in fields else AnyType()
-        case MapType():
-            return shape.value
-        case _:
-            return AnyType()
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
 
 class Level(Enum):
-    """The severity of a finding."""
+    """The severity of a mistake."""
 
     MISTAKE = auto()
     """The file cannot be used."""
     WARNING = auto()
-    """The file is used; what is named is ignored or fails later."""
+    """The file is used; the value is ignored, or fails later."""
     IGNORED = auto()
+    """The mistake is not reported."""
 
 
 class Decoder:
-    """The findings of one file."""
+    """Decodes the parts of one file and collects their mistakes and references."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._findings: dict[Level, list[Mistake]] = {level: [] for level in Level}
-        self._mentions: list[Mention] = []
+        self._mistakes: dict[Level, list[Mistake]] = {level: [] for level in Level}
+        self._references: list[LocatedReference] = []
 
     @property
-    def mentions(self) -> tuple[Mention, ...]:
-        """Return where the decoded parts name what other files have."""
-        return tuple(self._mentions)
+    def references(self) -> tuple[LocatedReference, ...]:
+        """Return the references of the decoded parts to entries of other files."""
+        return tuple(self._references)
 
     @property
     def report(self) -> Report:
-        """Return everything found so far."""
-        return Report.of(self._findings[Level.MISTAKE], self._findings[Level.WARNING])
+        """Return the mistakes and warnings so far."""
+        return Report.of(self._mistakes[Level.MISTAKE], self._mistakes[Level.WARNING])
 
     def has_mistake(self, path: str) -> bool:
         """Report whether a value has a mistake already."""
-        return any(mistake.path == path for mistake in self._findings[Level.MISTAKE])
+        return any(mistake.path == path for mistake in self._mistakes[Level.MISTAKE])
 
     def raise_mistakes(self) -> None:
-        """Raise ConfigMistake if anything found keeps the file from being used."""
-        if self._findings[Level.MISTAKE]:
+        """Raise ConfigMistake if the file has a mistake; warnings do not count."""
+        if self._mistakes[Level.MISTAKE]:
             raise ConfigMistake(self.report)
 
-    def tell(self, what: str, *, at: Mark, path: Path, level: Level = Level.MISTAKE) -> None:
-        """Add a finding."""
-        self._findings[level].append(self._mistake(what, at, path))
+    def add(self, what: str, *, at: Mark, path: Path, level: Level = Level.MISTAKE) -> None:
+        """Add a mistake or a warning."""
+        self._mistakes[level].append(self._mistake(what, at, path))
 
     def decode(
         self,
@@ -434,36 +408,37 @@ class Decoder:
         unknown: Level = Level.WARNING,
         wrong: Level = Level.MISTAKE,
     ) -> SpecT | None:
-        """Return the value of a part, null being an empty one; None when it is wrong.
+        """Return the value of a part, or None if it is invalid; null is an empty object.
 
         `unknown` is the severity of unknown keys, `wrong` that of invalid values.
         """
         shape, normalizer = ObjectType(to), Normalizer()
-        normalize = normalizer.normalize(node, shape, path) or Map((), node.mark)
+        normalized = normalizer.normalize(node, shape, path) or Map((), node.mark)
         tolerated_unknown = Level.WARNING if unknown is Level.MISTAKE else unknown
-        for level, findings in (
+        for level, problems in (
             (unknown, normalizer.unknown),
             (tolerated_unknown, normalizer.tolerated_unknown),
             (wrong, normalizer.wrong),
         ):
-            for found in findings:
-                self.tell(found.what, at=found.mark, path=found.path, level=level)
+            for problem in problems:
+                self.add(problem.what, at=problem.mark, path=problem.path, level=level)
         try:
-            value = to.model_validate(to_values(normalize, shape), by_alias=True, by_name=False)
+            value = to.model_validate(to_values(normalized, shape), by_alias=True, by_name=False)
         except ValidationError as e:
             for error in e.errors(include_url=False):
-                where, mark = locate(normalize, shape, error["loc"])
-                self.tell(explain(error), at=mark, path=(*path, *where), level=wrong)
+                where, mark = locate(normalized, shape, error["loc"])
+                self.add(explain(error), at=mark, path=(*path, *where), level=wrong)
             return None
         if normalizer.wrong:
             return None
         for where, part in _nested_specs(value, ()):
             for advice in part.advice():
-                at, mark = locate(normalize, shape, (*where, *advice.at))
-                self.tell(advice.what, at=mark, path=(*path, *at), level=Level.WARNING)
+                at, mark = locate(normalized, shape, (*where, *advice.at))
+                self.add(advice.what, at=mark, path=(*path, *at), level=Level.WARNING)
             for reference in part.references():
-                at, mark = locate(normalize, shape, (*where, *reference.at))
-                self._mentions.append(Mention(self._mistake("", mark, (*path, *at)), reference))
+                at, mark = locate(normalized, shape, (*where, *reference.at))
+                location = self._mistake("", mark, (*path, *at))
+                self._references.append(LocatedReference(location, reference))
         return value
 
     def _mistake(self, what: str, at: Mark, path: Path) -> Mistake:
@@ -471,9 +446,9 @@ class Decoder:
 
 
 def decode_plain(value: object, to: type[SpecT], *, what: str) -> SpecT:
-    """Return a part that came as plain values, such as the options a plugin is handed as JSON.
+    """Decode plain values, such as the options that a plugin receives as JSON.
 
-    `what` stands for the file in mistakes; unknown keys are ignored.
+    Mistakes name `what` in place of a file; unknown keys are ignored.
     """
     decoder = Decoder(what)
     try:
@@ -487,20 +462,20 @@ def decode_plain(value: object, to: type[SpecT], *, what: str) -> SpecT:
 
 
 def _nested_specs(value: object, path: Path) -> list[tuple[Path, Spec]]:
-    """Return every part inside a value with its path."""
+    """Return a value and every spec inside it, each with its path."""
     match value:
         case Spec():
             inside = [
-                found
+                nested
                 for key, field in fields_of(type(value)).items()
-                for found in _nested_specs(getattr(value, field.name), (*path, key))
+                for nested in _nested_specs(getattr(value, field.name), (*path, key))
             ]
             return [(path, value), *inside]
         case tuple():
             items: tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
-            return [found for i, v in enumerate(items) for found in _nested_specs(v, (*path, i))]
+            return [nested for i, v in enumerate(items) for nested in _nested_specs(v, (*path, i))]
         case Mapping():
             table: Mapping[str, object] = value  # pyright: ignore[reportUnknownVariableType]
-            return [found for k, v in table.items() for found in _nested_specs(v, (*path, k))]
+            return [nested for k, v in table.items() for nested in _nested_specs(v, (*path, k))]
         case _:
             return []

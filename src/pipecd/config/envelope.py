@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every configuration file begins with: `apiVersion`, `kind` and `spec`."""
+"""The envelope of every configuration file: `apiVersion`, `kind` and `spec`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -14,21 +14,21 @@ API_VERSION = "pipecd.dev/v1beta1"
 
 
 class Generation(Enum):
-    """Whose rules a file is read by."""
+    """The generation of piped whose rules a file is read by."""
 
     V0 = "v0"
-    """Unknown keys are refused, and a pipeline names the stages of v0 only."""
+    """Unknown keys are mistakes, and a pipeline has only stages of v0."""
     V1 = "v1"
-    """Unknown keys are ignored, and what plugins read is checked when they read it."""
+    """Unknown keys are ignored, and plugins check their own settings."""
 
     @property
     def unknown(self) -> Level:
-        """Return the weight of unknown keys."""
+        """Return the severity of unknown keys."""
         return Level.MISTAKE if self is Generation.V0 else Level.WARNING
 
 
 class _Head(Spec):
-    """The keys at the top of a file; `spec` is decoded by its kind."""
+    """The keys at the top of a file; the kind decides the type of `spec`."""
 
     api_version: str = ""
     kind: str = ""
@@ -37,40 +37,45 @@ class _Head(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A file of which the kind is known."""
+    """The kind of a file and its undecoded `spec`."""
 
     decoder: Decoder
     kind: str
     mark: Mark
-    """Where the kind stands."""
+    """The position of the kind."""
     spec: Node
 
     def refuse_kind(self, *kinds: str) -> None:
-        """Remember that the file is of none of these kinds."""
+        """Add the mistake that the file has none of these kinds."""
         if self.decoder.has_mistake("kind"):
             return
         what = f"unsupported kind: {self.kind}" if self.kind else "kind is required"
-        self.decoder.tell(f"{what}, write {_one_of(kinds)}", at=self.mark, path=("kind",))
+        choices = kinds[0] if len(kinds) == 1 else f"one of {', '.join(kinds)}"
+        self.decoder.add(f"{what}, write {choices}", at=self.mark, path=("kind",))
 
 
 def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
-    """Return the parts of a file; whatever is wrong is remembered in the decoder."""
+    """Return the envelope of a file; its decoder collects the mistakes."""
     decoder = Decoder(file)
     try:
         root = read_yaml(text)
     except YamlMistake as e:
-        decoder.tell(e.what, at=e.mark, path=())
+        decoder.add(e.what, at=e.mark, path=())
         decoder.raise_mistakes()
         raise
     if not isinstance(root, Map):
         if root != Scalar(None, root.mark):
             what = "must be an object with the keys apiVersion, kind and spec"
-            decoder.tell(what, at=root.mark, path=())
+            decoder.add(what, at=root.mark, path=())
             decoder.raise_mistakes()
         root = Map((), root.mark)
     decoder.decode(root, _Head, unknown=unknown)
     kind, spec = entry_of(root, "kind"), entry_of(root, "spec")
-    _check_version(decoder, root)
+    entry, version = entry_of(root, "apiVersion"), _text(root, "apiVersion")
+    if version != API_VERSION and not decoder.has_mistake("apiVersion"):
+        what = f"unsupported version: {version}" if version else "apiVersion is required"
+        at = entry.value.mark if entry else root.mark
+        decoder.add(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
     return Envelope(
         decoder=decoder,
         kind=_text(root, "kind"),
@@ -79,20 +84,8 @@ def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
     )
 
 
-def _check_version(decoder: Decoder, root: Map) -> None:
-    entry, version = entry_of(root, "apiVersion"), _text(root, "apiVersion")
-    if version != API_VERSION and not decoder.has_mistake("apiVersion"):
-        what = f"unsupported version: {version}" if version else "apiVersion is required"
-        at = entry.value.mark if entry else root.mark
-        decoder.tell(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
-
-
 def _text(root: Map, key: str) -> str:
-    """Return a text at the top of a file, "" when there is none."""
+    """Return the string of a key at the top of a file, or ""."""
     entry: Entry | None = entry_of(root, key)
     value = entry.value.value if entry and isinstance(entry.value, Scalar) else None
     return value if isinstance(value, str) else ""
-
-
-def _one_of(words: tuple[str, ...]) -> str:
-    return words[0] if len(words) == 1 else f"one of {', '.join(words)}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind Piped: identity, Git, plugins, secrets, event watcher and credentials."""
+"""The kind Piped: identity, Git, plugins, secret management, event watcher, credentials."""
 
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -19,13 +19,13 @@ from pipecd.config.piped_notifications import (
     SlackSpec,
     WebhookSpec,
 )
-from pipecd.config.spec import Rule, Spec, must_be_set, refuse
+from pipecd.config.spec import Rule, Spec, must_be_set, no_duplicates, one_of, refuse
 from pipecd.config.units import Duration
 from pipecd.model.errors import UserMistake
 
 
 class GitSpec(Spec):
-    """Settings of the Git client; an empty value means the effective default beside it."""
+    """Settings of the Git client; the properties have the effective values."""
 
     username: str = ""
     email: str = ""
@@ -37,7 +37,7 @@ class GitSpec(Spec):
     password: Annotated[str, Field(repr=False)] = ""
 
     @model_validator(mode="after")
-    def _one_way_to_authenticate(self) -> Self:
+    def _one_authentication(self) -> Self:
         has_key = bool(self.ssh_key_file or self.ssh_key_data)
         refuse(
             self,
@@ -61,24 +61,24 @@ class GitSpec(Spec):
 
     @property
     def ssh_host(self) -> str:
-        """Return the `Host` of the ssh block for the key."""
+        """Return the `Host` of the key in the SSH configuration."""
         return self.host or "github.com"
 
     @property
     def ssh_host_name(self) -> str:
-        """Return the `Hostname` of the ssh block for the key."""
+        """Return the `Hostname` of the key in the SSH configuration."""
         return self.host_name or self.ssh_host
 
     @property
     def ssh_config_file(self) -> Path:
-        """Return the ssh client configuration that gets a block for the key."""
+        """Return the SSH configuration file that the key is added to."""
         if self.ssh_config_file_path:
             return Path(self.ssh_config_file_path)
         return Path.home() / ".ssh" / "config"
 
 
 class RepositorySpec(Spec):
-    """One repository this piped handles."""
+    """A Git repository that piped watches."""
 
     repo_id: str = ""
     remote: str = ""
@@ -88,11 +88,10 @@ class RepositorySpec(Spec):
 KEY_PAIR = "KEY_PAIR"
 GCP_KMS = "GCP_KMS"
 AWS_KMS = "AWS_KMS"
-_TYPES = (KEY_PAIR, GCP_KMS, AWS_KMS)
 
 
 class PreviousKeySpec(Spec):
-    """A key that was used before: its private half, or its name in the key service."""
+    """A former key that still decrypts: a private key, or its name in the key service."""
 
     private_key_file: str = ""
     private_key_data: Annotated[str, Field(repr=False)] = ""
@@ -100,7 +99,7 @@ class PreviousKeySpec(Spec):
 
 
 class SecretManagementConfig(Spec):
-    """The keys of one type of secret management; which ones count is decided by the type."""
+    """The keys of secret management; the type decides which fields are used."""
 
     private_key_file: str = ""
     private_key_data: Annotated[str, Field(repr=False)] = ""
@@ -116,51 +115,39 @@ class SecretManagementConfig(Spec):
 class SecretManagementSpec(Spec):
     """How the secrets in application files are decrypted."""
 
-    type: str = Field(default="", validate_default=True)
+    type: Annotated[
+        str,
+        Field(validate_default=True),
+        one_of((KEY_PAIR, GCP_KMS, AWS_KMS), "unsupported secret management type: {}"),
+    ] = ""
     config: SecretManagementConfig = SecretManagementConfig()
 
-    @field_validator("type")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in _TYPES:
-            raise ValueError(
-                f"unsupported secret management type: {value}, write {' or '.join(_TYPES)}"
-            )
-        return value
-
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _has_keys_of_its_type(self) -> Self:
         c = self.config
+        rules: list[Rule] = []
         if self.type == KEY_PAIR:
-            refuse(
-                self,
-                *_one_of("privateKeyFile", c.private_key_file, c.private_key_data),
-                *_one_of("publicKeyFile", c.public_key_file, c.public_key_data),
-                *self._previous_keys(),
-            )
+            rules += _file_or_data("privateKey", c.private_key_file, c.private_key_data, "config")
+            rules += _file_or_data("publicKey", c.public_key_file, c.public_key_data, "config")
         else:
-            refuse(
-                self,
-                (not c.key_name, ("config", "keyName"), "keyName must be set"),
-                *self._previous_keys(),
-            )
+            rules.append((not c.key_name, ("config", "keyName"), "keyName must be set"))
+        for i, key in enumerate(c.previous_keys):
+            path = ("config", "previousKeys", i)
+            values = [v for v in (key.private_key_file, key.private_key_data, key.key_name) if v]
+            what = "exactly one of privateKeyFile, privateKeyData and keyName must be set"
+            rules.append((len(values) != 1, path, what))
+            what = f"is for {GCP_KMS} and {AWS_KMS} only"
+            rules.append((key.key_name and self.type == KEY_PAIR, (*path, "keyName"), what))
+        refuse(self, *rules)
         return self
 
-    def _previous_keys(self) -> Iterator[Rule]:
-        for index, key in enumerate(self.config.previous_keys):
-            place = ("config", "previousKeys", index)
-            given = [key.private_key_file, key.private_key_data, key.key_name]
-            what = "exactly one of privateKeyFile, privateKeyData and keyName must be set"
-            yield len([each for each in given if each]) != 1, place, what
-            is_misplaced = key.key_name and self.type == KEY_PAIR
-            yield is_misplaced, (*place, "keyName"), f"is for {GCP_KMS} and {AWS_KMS} only"
 
-
-def _one_of(key: str, file: str, data: str) -> list[Rule]:
-    other = key.removesuffix("File") + "Data"
+def _file_or_data(key: str, file: str, data: str, section: str = "") -> list[Rule]:
+    """Return the rules that exactly one of two keys is set: the name of a file, or its content."""
+    path = (section, f"{key}Data") if section else f"{key}Data"
     return [
-        (not file and not data, "config", f"either {key} or {other} must be set"),
-        (file and data, ("config", other), f"only {key} or {other} can be set"),
+        (not file and not data, section, f"either {key}File or {key}Data must be set"),
+        (file and data, path, f"only {key}File or {key}Data can be set"),
     ]
 
 
@@ -174,9 +161,9 @@ class EventWatcherRepoSpec(Spec):
 
 
 class EventWatcherSpec(Spec):
-    """How often events are looked for, and overrides by repository.
+    """How often events are polled, and overrides by repository.
 
-    Every repository of the piped is watched, listed here or not, as upstream does.
+    As in upstream, every repository of the piped is watched, listed here or not.
     """
 
     check_interval: Duration = Duration(60)
@@ -190,26 +177,19 @@ class EventWatcherSpec(Spec):
         return value
 
     @model_validator(mode="after")
-    def _repos_are_told_apart(self) -> Self:
+    def _has_repo_ids(self) -> Self:
         ids = [repo.repo_id for repo in self.git_repos]
         missing = (
             (not id, ("gitRepos", i, "repoId"), f"missing repoID at index {i}")
             for i, id in enumerate(ids)
         )
-        doubled = (
-            (
-                id and id in ids[:i],
-                ("gitRepos", i, "repoId"),
-                f"duplicated repo id ({id}) found in the eventWatcher directive",
-            )
-            for i, id in enumerate(ids)
-        )
-        refuse(self, *missing, *doubled)
+        what = "duplicated repo id ({}) found in the eventWatcher directive"
+        refuse(self, *missing, *no_duplicates("gitRepos", "repoId", ids, what))
         return self
 
 
 class PlanPreviewSpec(Spec):
-    """How plan previews are worked on."""
+    """Settings of plan previews."""
 
     worker_num: int = 3
     command_queue_buffer_size: int = 10
@@ -217,7 +197,7 @@ class PlanPreviewSpec(Spec):
     command_handle_timeout: Duration = Duration(5 * 60)
 
     @model_validator(mode="after")
-    def _nothing_negative(self) -> Self:
+    def _no_negative_numbers(self) -> Self:
         numbers = {
             "workerNum": self.worker_num,
             "commandQueueBufferSize": self.command_queue_buffer_size,
@@ -240,7 +220,7 @@ _CHECKSUM = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 
 class DeployTargetSpec(Spec):
-    """One place a plugin deploys to, such as a cluster or an account."""
+    """A deploy target of a plugin, such as a cluster or an account."""
 
     name: Annotated[str, Field(validate_default=True), must_be_set("name")] = ""
     labels: Mapping[str, str] = Field(default_factory=dict[str, str])
@@ -248,9 +228,9 @@ class DeployTargetSpec(Spec):
 
 
 class PluginSpec(Spec):
-    """One plugin: where its program comes from, its settings and its deploy targets.
+    """One plugin: the URL of its program, its settings and its deploy targets.
 
-    Without `url`, or with `builtin://NAME`, it is the plugin of that name shipped with piped.
+    Without `url`, or with `builtin://NAME`, it is the built-in plugin of that name.
     """
 
     name: Annotated[str, Field(validate_default=True), must_be_set("name")] = ""
@@ -289,28 +269,19 @@ class PluginSpec(Spec):
             raise ValueError("write sha256: and the 64 digits that sha256sum prints")
         url: str = info.data.get("url", "")
         if urlsplit(url).scheme in ("", BUILTIN):
-            raise ValueError("only a plugin with a url of its program has a checksum")
+            raise ValueError("a checksum requires the url of a program")
         return checksum.lower()
 
     @model_validator(mode="after")
-    def _targets_differ(self) -> Self:
+    def _unique_targets(self) -> Self:
         names = [target.name for target in self.deploy_targets]
-        refuse(
-            self,
-            *(
-                (
-                    name in names[:i],
-                    ("deployTargets", i, "name"),
-                    f"two deploy targets are named {name}",
-                )
-                for i, name in enumerate(names)
-            ),
-        )
+        what = "two deploy targets are named {}"
+        refuse(self, *no_duplicates("deployTargets", "name", names, what))
         return self
 
     @property
     def builtin(self) -> str:
-        """Return the name of the built-in plugin this is, or "" for a program of its own."""
+        """Return the name of the built-in plugin, or "" for a plugin with its own program."""
         if not self.url:
             return self.name
         parts = urlsplit(self.url)
@@ -319,7 +290,7 @@ class PluginSpec(Spec):
 
 
 class IdentitySpec(Spec):
-    """Who a piped is and whom it talks to; all that a launcher reads."""
+    """The identity of a piped and its control plane, which is all that a launcher reads."""
 
     project_id: Annotated[
         str, Field(alias="projectID", validate_default=True), must_be_set("projectID")
@@ -333,24 +304,12 @@ class IdentitySpec(Spec):
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
-        refuse(
-            self,
-            (
-                not self.piped_key_file and not self.piped_key_data,
-                "",
-                "either pipedKeyFile or pipedKeyData must be set",
-            ),
-            (
-                self.piped_key_file and self.piped_key_data,
-                "pipedKeyData",
-                "only pipedKeyFile or pipedKeyData can be set",
-            ),
-        )
+        refuse(self, *_file_or_data("pipedKey", self.piped_key_file, self.piped_key_data))
         return self
 
 
-class AgentSpec(IdentitySpec):
-    """What piped files of both generations say alike."""
+class CommonPipedSpec(IdentitySpec):
+    """The fields of piped files of both generations."""
 
     name: str = ""
     web_address: str = ""
@@ -379,26 +338,20 @@ class AgentSpec(IdentitySpec):
         return value
 
 
-class PipedSpec(AgentSpec):
-    """Everything a piped is told; what it deploys to is told by its plugins."""
+class PipedSpec(CommonPipedSpec):
+    """The `spec` of a v1 piped file, and of a translated v0 file."""
 
     plugins: tuple[PluginSpec, ...] = ()
 
     @model_validator(mode="after")
-    def _plugins_differ(self) -> Self:
+    def _unique_plugins(self) -> Self:
         names = [plugin.name for plugin in self.plugins]
-        refuse(
-            self,
-            *(
-                (name in names[:i], ("plugins", i, "name"), f"two plugins are named {name}")
-                for i, name in enumerate(names)
-            ),
-        )
+        refuse(self, *no_duplicates("plugins", "name", names, "two plugins are named {}"))
         return self
 
 
 class PlatformProviderSpec(Spec):
-    """One platform of a v0 file; its `config` is checked by the plugin that took it over."""
+    """A platform provider of a v0 file; the plugin of its type checks `config`."""
 
     name: str = ""
     type: str = ""
@@ -406,8 +359,8 @@ class PlatformProviderSpec(Spec):
     config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
 
 
-class V0PipedSpec(AgentSpec):
-    """A v0 file as it is written; charts and analysis are checked by the plugins for them."""
+class V0PipedSpec(CommonPipedSpec):
+    """The `spec` of a v0 piped file; plugins check the chart and analysis settings."""
 
     platform_providers: tuple[PlatformProviderSpec, ...] = ()
     cloud_providers: tuple[PlatformProviderSpec, ...] = ()
@@ -418,7 +371,7 @@ class V0PipedSpec(AgentSpec):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """The PEM texts that encrypt and decrypt the secrets of applications."""
+    """The key pair that encrypts and decrypts the secrets of applications, as PEM."""
 
     private: bytes
     public: bytes
@@ -428,116 +381,113 @@ class KeyPair:
 
 
 def piped_key(spec: IdentitySpec) -> str:
-    """Return the key that proves which piped this is."""
-    return _text(
-        "pipedKeyFile or pipedKeyData",
-        _either("pipedKey", spec.piped_key_file, spec.piped_key_data),
-    )
+    """Return the key that authenticates piped to the control plane."""
+    content = _read_either("pipedKey", spec.piped_key_file, spec.piped_key_data)
+    return _text("pipedKeyFile or pipedKeyData", content)
 
 
 def ssh_key(git: GitSpec) -> bytes:
-    """Return the private key for Git over SSH, or nothing when none is configured."""
+    """Return the private key for Git over SSH, or b"" if none is configured."""
     if not git.ssh_key_file and not git.ssh_key_data:
         return b""
-    return _either("git.sshKey", git.ssh_key_file, git.ssh_key_data)
+    return _read_either("git.sshKey", git.ssh_key_file, git.ssh_key_data)
 
 
 def git_password(git: GitSpec) -> str:
-    """Return the password or token for Git over HTTPS, or "" when none is configured."""
+    """Return the password or token for Git over HTTPS, or "" if none is configured."""
     if not git.password:
         return ""
-    return _text("git.password", _from_base64("git.password", git.password))
+    return _text("git.password", _decode_base64("git.password", git.password))
 
 
 def slack_token(slack: SlackSpec) -> str:
-    """Return the token for Slack's API, or "" when a hook URL is used instead."""
+    """Return the token for Slack's API, or "" if a hook URL is used instead."""
     if slack.oauth_token:
         return slack.oauth_token.strip()
     if not slack.oauth_token_file and not slack.oauth_token_data:
         return ""
     key = "notifications.receivers.slack.oauthToken"
-    return _text(key, _either(key, slack.oauth_token_file, slack.oauth_token_data))
+    return _text(key, _read_either(key, slack.oauth_token_file, slack.oauth_token_data))
 
 
 def webhook_signature(webhook: WebhookSpec) -> str:
-    """Return the value of the signature header, read anew so that the file may be rotated."""
+    """Return the value of the signature header; its file is read each time and may be rotated."""
     if webhook.signature_value and webhook.signature_value_file:
         raise UserMistake("only either signatureValue or signatureValueFile can be set")
     if not webhook.signature_value_file:
         return webhook.signature_value
     key = "notifications.receivers.webhook.signatureValueFile"
-    text = _decoded(key, _from_file(key, webhook.signature_value_file))
+    text = _utf8(key, _read_file(key, webhook.signature_value_file))
     return text.removesuffix("\n").removesuffix("\r")
 
 
 def signing_secret(webhook: WebhookSpec) -> str:
-    """Return the secret that events are signed with, or "" when they are not."""
+    """Return the secret that signs events, or "" if they are not signed."""
     if not webhook.signing_secret_file:
         return webhook.signing_secret.strip()
-    key = "notifications.receivers.webhook.signingSecretFile"
-    return _text(key, _from_file(key, webhook.signing_secret_file))
+    return _file_text(
+        "notifications.receivers.webhook.signingSecretFile", webhook.signing_secret_file
+    )
 
 
 def hook_url(hook: HookSpec) -> str:
     """Return the webhook URL of a channel."""
     if not hook.hook_url_file:
         return hook.hook_url.strip()
-    key = f"notifications.receivers.{hook.kind}.hookURLFile"
-    return _text(key, _from_file(key, hook.hook_url_file))
+    return _file_text(f"notifications.receivers.{hook.kind}.hookURLFile", hook.hook_url_file)
 
 
 def mail_password(email: EmailSpec) -> str:
-    """Return the password for the mail server, or "" when none is needed."""
+    """Return the password for the mail server, or "" if none is configured."""
     if not email.password_file:
         return email.password
-    key = "notifications.receivers.email.passwordFile"
-    return _text(key, _from_file(key, email.password_file))
+    return _file_text("notifications.receivers.email.passwordFile", email.password_file)
 
 
 def key_pair(config: SecretManagementConfig) -> KeyPair:
     """Return the keys that decrypt the secrets of applications."""
     where = "secretManagement.config"
     return KeyPair(
-        private=_either(
+        private=_read_either(
             f"{where}.privateKey", config.private_key_file, config.private_key_data
         ).strip(),
-        public=_either(
+        public=_read_either(
             f"{where}.publicKey", config.public_key_file, config.public_key_data
         ).strip(),
     )
 
 
 def previous_key(key: PreviousKeySpec) -> bytes:
-    """Return a private key that was used before."""
+    """Return a former private key."""
     where = "secretManagement.config.previousKeys.privateKey"
-    return _either(where, key.private_key_file, key.private_key_data).strip()
+    return _read_either(where, key.private_key_file, key.private_key_data).strip()
 
 
-def _either(key: str, file: str, data: str) -> bytes:
-    return _from_file(f"{key}File", file) if file else _from_base64(f"{key}Data", data)
+def _read_either(key: str, file: str, data: str) -> bytes:
+    return _read_file(f"{key}File", file) if file else _decode_base64(f"{key}Data", data)
 
 
-def _from_file(key: str, path: str) -> bytes:
+def _read_file(key: str, path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as e:
         raise UserMistake(
             f"{key}: cannot read {path}: {e.strerror}",
-            hint="name a file that piped may read",
+            hint="give piped permission to read it, or correct the path",
         ) from e
 
 
-def _from_base64(key: str, text: str) -> bytes:
+def _decode_base64(key: str, text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except binascii.Error as e:
         raise UserMistake(
             f"{key}: the value is not base64",
-            hint="encode it with the standard padded alphabet, such as `base64 -w0 FILE` does",
+            hint="encode it in standard base64 with padding, such as `base64 -w0 FILE` does",
         ) from e
 
 
-def _decoded(key: str, content: bytes) -> str:
+def _utf8(key: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as e:
@@ -545,7 +495,11 @@ def _decoded(key: str, content: bytes) -> str:
 
 
 def _text(key: str, content: bytes) -> str:
-    text = _decoded(key, content).strip()
+    text = _utf8(key, content).strip()
     if not text:
         raise UserMistake(f"{key}: the value is empty")
     return text
+
+
+def _file_text(key: str, path: str) -> str:
+    return _text(key, _read_file(key, path))

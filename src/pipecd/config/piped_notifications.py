@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told about what."""
+"""Notifications of piped: routes, receivers and message templates."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,25 +7,25 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipecd.config.application import ANY_EVENT, EVENTS, known_event
+from pipecd.config.application import ANY_EVENT, EVENTS, check_event
 from pipecd.config.spec import Advice, Spec, must_be_set, refuse
 
 SUBTEAM = "!subteam^"
-GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
+EVENT_GROUPS = ("DEPLOYMENT", "APPLICATION_SYNC", "APPLICATION_HEALTH", "PIPED", "STAGE")
 
-_WORD = r"[\w!#$%&'*+/=?^`{|}~-]+"
+_ATOM = r"[\w!#$%&'*+/=?^`{|}~-]+"
 ADDRESS = re.compile(
-    rf"{_WORD}(?:\.{_WORD})*@(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f.:]+\])", re.ASCII
+    rf"{_ATOM}(?:\.{_ATOM})*@(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f.:]+\])", re.ASCII
 )
 
 
 def is_mail_address(text: str) -> bool:
-    """Whether mail can be addressed to the text, which has no name of a person in it."""
+    """Report whether a text is a bare mail address, without a display name."""
     return ADDRESS.fullmatch(text) is not None
 
 
 class TemplateSpec(Spec):
-    """Words for one event in place of the usual ones; an empty text keeps the usual one."""
+    """A message template for one event; an empty title or text means the default one."""
 
     event: str = ANY_EVENT
     title: str = ""
@@ -33,12 +33,12 @@ class TemplateSpec(Spec):
 
     @field_validator("event")
     @classmethod
-    def _known(cls, event: str) -> str:
-        return known_event(event)
+    def _event_exists(cls, event: str) -> str:
+        return check_event(event)
 
 
 class RouteSpec(Spec):
-    """Which events go to one receiver; event and group names come without `EVENT_`."""
+    """Selects the events for one receiver; event and group names have no prefix `EVENT_`."""
 
     name: str = ""
     receiver: str = ""
@@ -53,16 +53,17 @@ class RouteSpec(Spec):
     templates: tuple[TemplateSpec, ...] = ()
 
     def advice(self) -> Iterator[Advice]:
-        for key, names, known in (
+        for key, names, allowed in (
             ("events", self.events, EVENTS),
             ("ignoreEvents", self.ignore_events, EVENTS),
-            ("groups", self.groups, GROUPS),
-            ("ignoreGroups", self.ignore_groups, GROUPS),
+            ("groups", self.groups, EVENT_GROUPS),
+            ("ignoreGroups", self.ignore_groups, EVENT_GROUPS),
         ):
             for i, name in enumerate(names):
-                if name not in known:
-                    told = f"{name!r} never happens, use one of {', '.join(known)}"
-                    yield Advice((key, i), told)
+                if name not in allowed:
+                    yield Advice(
+                        (key, i), f"{name!r} does not exist, use one of {', '.join(allowed)}"
+                    )
 
 
 class SlackSpec(Spec):
@@ -88,7 +89,7 @@ class SlackSpec(Spec):
         return tuple(g if SUBTEAM in g else f"<{SUBTEAM}{g}>" for g in groups)
 
     @model_validator(mode="after")
-    def _one_way_to_send(self) -> Self:
+    def _hook_or_api(self) -> Self:
         tokens = [t for t in (self.oauth_token, self.oauth_token_data, self.oauth_token_file) if t]
         by_hook = bool(self.hook_url)
         refuse(
@@ -113,10 +114,10 @@ class SlackSpec(Spec):
 
 
 class WebhookSpec(Spec):
-    """An HTTP endpoint that receives every event as JSON; `signatureKey` names the header.
+    """An HTTP endpoint that receives events as JSON; `signatureKey` is the name of a header.
 
-    The value of that header is the same each time. With a signing secret every body is signed
-    too, as Standard Webhooks say.
+    The value of that header is constant. With a signing secret every body is signed as well,
+    according to Standard Webhooks.
     """
 
     url: Annotated[str, Field(repr=False)] = ""
@@ -147,7 +148,7 @@ class HookSpec(Spec):
     hook_url_file: Annotated[str, Field(alias="hookURLFile")] = ""
 
     @model_validator(mode="after")
-    def _one_address(self) -> Self:
+    def _one_url(self) -> Self:
         refuse(
             self,
             (
@@ -160,14 +161,14 @@ class HookSpec(Spec):
 
 
 class TeamsSpec(HookSpec):
-    """A channel of Microsoft Teams; people are named by the address they sign in with."""
+    """A channel of Microsoft Teams; users are named by the address they sign in with."""
 
     kind: ClassVar[str] = "teams"
     mentioned_users: tuple[str, ...] = ()
 
 
 class DiscordSpec(HookSpec):
-    """A channel of Discord; people and roles are named by their ids."""
+    """A channel of Discord; users and roles are named by their ids."""
 
     kind: ClassVar[str] = "discord"
     mentioned_users: tuple[str, ...] = ()
@@ -178,7 +179,7 @@ _MAIL_PORTS = {"STARTTLS": 587, "TLS": 465, "NONE": 25}
 
 
 class EmailSpec(Spec):
-    """People who read mail, and the server that takes it; a port of 0 is the usual one."""
+    """Mail recipients and the SMTP server; port 0 is the default port of the TLS mode."""
 
     host: Annotated[str, Field(validate_default=True), must_be_set("host")] = ""
     port: int = 0
@@ -192,17 +193,17 @@ class EmailSpec(Spec):
 
     @property
     def server_port(self) -> int:
-        """The port to connect to."""
+        """Return the port to connect to."""
         return self.port or _MAIL_PORTS[self.tls]
 
     @model_validator(mode="after")
-    def _deliverable(self) -> Self:
+    def _valid_addresses(self) -> Self:
         refuse(
             self,
             (not 0 <= self.port < 65536, "port", "must be a port between 1 and 65535"),
-            (not is_mail_address(self.sender), "from", _ADDRESS_WANTED),
+            (not is_mail_address(self.sender), "from", _INVALID_ADDRESS),
             (not self.to, "to", "name at least one address"),
-            *((not is_mail_address(a), ("to", i), _ADDRESS_WANTED) for i, a in enumerate(self.to)),
+            *((not is_mail_address(a), ("to", i), _INVALID_ADDRESS) for i, a in enumerate(self.to)),
             (
                 self.password and self.password_file,
                 "passwordFile",
@@ -217,7 +218,7 @@ class EmailSpec(Spec):
         return self
 
 
-_ADDRESS_WANTED = "must be an address such as team@example.com"
+_INVALID_ADDRESS = "must be an address such as team@example.com"
 
 
 class ReceiverSpec(Spec):
@@ -233,12 +234,12 @@ class ReceiverSpec(Spec):
 
     @classmethod
     def kinds(cls) -> tuple[str, ...]:
-        """The sections of which a receiver has one, in order of precedence."""
+        """Return the sections of which a receiver has one, in order of precedence."""
         return tuple(name for name in cls.model_fields if name not in ("name", "templates"))
 
     @property
     def kind(self) -> str | None:
-        """The kind of this receiver, or None if no section is set."""
+        """Return the kind of this receiver, or None if no section is set."""
         return next((kind for kind in self.kinds() if getattr(self, kind) is not None), None)
 
     @model_validator(mode="after")
@@ -264,12 +265,12 @@ class NotificationsSpec(Spec):
 
     @model_validator(mode="after")
     def _receivers_exist(self) -> Self:
-        known = {receiver.name for receiver in self.receivers}
+        names = {receiver.name for receiver in self.receivers}
         refuse(
             self,
             *(
                 (
-                    route.receiver not in known,
+                    route.receiver not in names,
                     ("routes", i, "receiver"),
                     f"missing receiver {route.receiver} that is used in route {route.name}",
                 )

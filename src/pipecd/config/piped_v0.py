@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Piped file of either generation becomes plugins and their deploy targets.
+"""Decodes piped files of both generations; a v0 file is translated to plugin settings.
 
-The settings of a plugin are checked by the types that the plugin declares in the catalog.
+The types that plugins declare in the catalog check their settings.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipecd.config.catalog import Catalog, PluginConfig
+from pipecd.config.catalog import Catalog
 from pipecd.config.decode import Decoder, Level, entry_of
 from pipecd.config.piped import (
-    AgentSpec,
+    CommonPipedSpec,
     DeployTargetSpec,
     PipedSpec,
-    PlatformProviderSpec,
     PluginSpec,
     V0PipedSpec,
 )
@@ -30,24 +28,27 @@ DEFAULT_KUBERNETES = "kubernetes-default"
 
 
 def is_v0(spec: Node) -> bool:
-    """Say whether the `spec` of a Piped file is of the first generation."""
+    """Report whether the `spec` of a piped file is of generation v0."""
     return any(_entry(spec, key) for key in V0_KEYS)
 
 
 def decode_piped(
     decoder: Decoder, spec: Node, catalog: Catalog, path: Path = ("spec",)
 ) -> PipedSpec | None:
-    """Return the `spec` of a Piped file in the form of plugins, or None when it is wrong."""
+    """Return the `spec` of a piped file with plugins, or None if it is invalid."""
     plugins = _entry(spec, "plugins")
     if not is_v0(spec):
         decoded = decoder.decode(spec, PipedSpec, path=path)
-        if decoded:
-            _check_plugins(decoder, decoded, plugins, catalog, path)
+        if decoded and plugins and isinstance(plugins.value, List):
+            for i, (plugin, node) in enumerate(
+                zip(decoded.plugins, plugins.value.items, strict=True)
+            ):
+                _check_plugin(decoder, plugin, node, catalog, (*path, "plugins", i))
         return decoded
     if plugins:
-        decoder.tell(
-            "plugins and platformProviders, analysisProviders or charts are of two generations, "
-            "write only one of them",
+        decoder.add(
+            "plugins (v1) cannot be combined with platformProviders, cloudProviders, "
+            "analysisProviders or chart settings (v0), write a file of one generation",
             at=plugins.mark,
             path=(*path, "plugins"),
         )
@@ -57,19 +58,20 @@ def decode_piped(
 
 
 def with_default_kubernetes(spec: PipedSpec) -> PipedSpec:
-    """Return `spec` with the cluster that piped runs in as a deploy target of Kubernetes."""
-    found = next((p for p in spec.plugins if p.name == "kubernetes"), PluginSpec(name="kubernetes"))
-    if any(target.name == DEFAULT_KUBERNETES for target in found.deploy_targets):
+    """Return `spec` with the cluster of piped as a deploy target of the plugin kubernetes."""
+    name = "kubernetes"
+    plugin = next((p for p in spec.plugins if p.name == name), PluginSpec(name=name))
+    if any(target.name == DEFAULT_KUBERNETES for target in plugin.deploy_targets):
         return spec
-    targets = (*found.deploy_targets, DeployTargetSpec(name=DEFAULT_KUBERNETES))
-    changed = found.model_copy(update={"deploy_targets": targets})
-    others = tuple(plugin for plugin in spec.plugins if plugin is not found)
+    targets = (*plugin.deploy_targets, DeployTargetSpec(name=DEFAULT_KUBERNETES))
+    changed = plugin.model_copy(update={"deploy_targets": targets})
+    others = tuple(p for p in spec.plugins if p is not plugin)
     return spec.model_copy(update={"plugins": (*others, changed)})
 
 
 @dataclass(slots=True)
 class _Plugin:
-    """A plugin while its parts are gathered from a v0 file."""
+    """The settings of a plugin, collected from a v0 file."""
 
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     targets: dict[str, DeployTargetSpec] = field(default_factory=dict[str, DeployTargetSpec])
@@ -80,29 +82,34 @@ def _translate(
 ) -> PipedSpec:
     plugins: dict[str, _Plugin] = {}
     providers = (*v0.platform_providers, *v0.cloud_providers)
-    for provider, (node, at) in zip(providers, _provider_nodes(spec, path), strict=True):
-        found = catalog.provider(provider.type)
-        if not found:
-            known = sorted(p.v0.provider_type for p in catalog.plugins if p.v0)
-            decoder.tell(
+    nodes = [
+        (node, (*path, key, i))
+        for key in PLATFORMS
+        if (entry := _entry(spec, key)) and isinstance(entry.value, List)
+        for i, node in enumerate(entry.value.items)
+    ]
+    for provider, (node, at) in zip(providers, nodes, strict=True):
+        match = catalog.provider(provider.type)
+        if not match:
+            types = sorted(p.v0.provider_type for p in catalog.plugins if p.v0)
+            decoder.add(
                 f"unsupported platform provider type: {provider.type}, "
-                f"write one of {', '.join(known)}",
+                f"write one of {', '.join(types)}",
                 at=_mark(node, "type"),
                 path=(*at, "type"),
             )
             continue
-        plugin, kind = found
+        plugin, kind = match
         config = _decode_part(decoder, node, "config", kind.provider_config, at)
-        target = _target(decoder, provider, node, at)
-        if config and target:
-            settings = kind.translate_provider(config)
-            gathered = plugins.setdefault(plugin.name, _Plugin())
-            # Of two providers with one name upstream finds the first.
-            gathered.targets.setdefault(
-                target.name, target.model_copy(update={"config": dict(settings)})
-            )
+        if not provider.name:
+            decoder.add("name must be set", at=node.mark, path=(*at, "name"))
+        elif config:
+            settings = dict(kind.translate_provider(config))
+            target = DeployTargetSpec(name=provider.name, labels=provider.labels, config=settings)
+            # As in upstream, the first of two providers with the same name is used.
+            plugins.setdefault(plugin.name, _Plugin()).targets.setdefault(target.name, target)
     _add_settings(decoder, spec, catalog, path, plugins)
-    shared = {name: getattr(v0, name) for name in AgentSpec.model_fields}
+    shared = {name: getattr(v0, name) for name in CommonPipedSpec.model_fields}
     return PipedSpec(
         **shared,
         plugins=tuple(
@@ -112,19 +119,10 @@ def _translate(
     )
 
 
-def _target(
-    decoder: Decoder, provider: PlatformProviderSpec, node: Node, at: Path
-) -> DeployTargetSpec | None:
-    if provider.name:
-        return DeployTargetSpec(name=provider.name, labels=provider.labels)
-    decoder.tell("name must be set", at=node.mark, path=(*at, "name"))
-    return None
-
-
 def _add_settings(
     decoder: Decoder, spec: Node, catalog: Catalog, path: Path, plugins: dict[str, _Plugin]
 ) -> None:
-    """Add charts to the plugin of Kubernetes and analysis providers to that of analysis."""
+    """Add chart settings to the plugin kubernetes and analysis providers to analysis."""
     kubernetes = catalog.provider("KUBERNETES")
     for plugin, keys in (
         (kubernetes[0] if kubernetes else None, CHARTS),
@@ -138,40 +136,34 @@ def _add_settings(
             plugins.setdefault(plugin.name, _Plugin()).config |= plain(settings)
 
 
-def _check_plugins(
-    decoder: Decoder, spec: PipedSpec, plugins: Entry | None, catalog: Catalog, path: Path
+def _check_plugin(
+    decoder: Decoder, plugin: PluginSpec, node: Node, catalog: Catalog, at: Path
 ) -> None:
-    """Check the settings of built-in plugins; those of others are known to them alone."""
-    for i, plugin in enumerate(spec.plugins):
-        node, at = _item(plugins, i), (*path, "plugins", i)
-        if not plugin.builtin:
-            continue
-        declared = catalog.plugin(plugin.builtin)
-        if not declared:
-            known = ", ".join(p.name for p in catalog.plugins)
-            decoder.tell(
-                f"no built-in plugin is named {plugin.builtin}, "
-                f"write the url of its program or one of: {known}",
-                at=_mark(node, "name"),
-                path=(*at, "name"),
-            )
-            continue
-        _check_settings(decoder, node, declared, at)
-
-
-def _check_settings(decoder: Decoder, node: Node, declared: PluginConfig, at: Path) -> None:
+    """Check the settings of a built-in plugin; other plugins check theirs when they start."""
+    if not plugin.builtin:
+        return
+    declared = catalog.plugin(plugin.builtin)
+    if not declared:
+        names = ", ".join(p.name for p in catalog.plugins)
+        decoder.add(
+            f"no built-in plugin is named {plugin.builtin}, "
+            f"write the url of its program or one of: {names}",
+            at=_mark(node, "name"),
+            path=(*at, "name"),
+        )
+        return
     config, targets = _entry(node, "config"), _entry(node, "deployTargets")
     if declared.piped:
         _decode_part(decoder, node, "config", declared.piped, at)
     elif config:
-        _tell_unused(decoder, config, declared.name, (*at, "config"))
+        _warn_unused(decoder, config, declared.name, (*at, "config"))
     if not declared.deploy_target:
         if targets:
-            _tell_unused(decoder, targets, declared.name, (*at, "deployTargets"))
+            _warn_unused(decoder, targets, declared.name, (*at, "deployTargets"))
         return
     items = targets.value.items if targets and isinstance(targets.value, List) else ()
     if not items:
-        decoder.tell(
+        decoder.add(
             f"the plugin {declared.name} deploys nothing without deployTargets",
             at=node.mark,
             path=at,
@@ -181,9 +173,9 @@ def _check_settings(decoder: Decoder, node: Node, declared: PluginConfig, at: Pa
         _decode_part(decoder, target, "config", declared.deploy_target, (*at, "deployTargets", i))
 
 
-def _tell_unused(decoder: Decoder, entry: Entry, plugin: str, path: Path) -> None:
+def _warn_unused(decoder: Decoder, entry: Entry, plugin: str, path: Path) -> None:
     what = f"the plugin {plugin} does not use this"
-    decoder.tell(what, at=entry.mark, path=path, level=Level.WARNING)
+    decoder.add(what, at=entry.mark, path=path, level=Level.WARNING)
 
 
 def _decode_part(decoder: Decoder, node: Node, key: str, to: type[Spec], path: Path) -> Spec | None:
@@ -192,26 +184,12 @@ def _decode_part(decoder: Decoder, node: Node, key: str, to: type[Spec], path: P
     return decoder.decode(part, to, path=(*path, key))
 
 
-def _provider_nodes(spec: Node, path: Path) -> Iterator[tuple[Node, Path]]:
-    """Yield the places of the providers in the order they are merged."""
-    for key in PLATFORMS:
-        entry = _entry(spec, key)
-        if entry and isinstance(entry.value, List):
-            for i, node in enumerate(entry.value.items):
-                yield node, (*path, key, i)
-
-
 def _entry(node: Node, key: str) -> Entry | None:
-    """Return what an object says for a key in any spelling; null says nothing."""
-    found = entry_of(node, key)
-    if found is None or (isinstance(found.value, Scalar) and found.value.value is None):
+    """Return the entry of an object for a key, in upper or lower case; None for null."""
+    entry = entry_of(node, key)
+    if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
         return None
-    return found
-
-
-def _item(entry: Entry | None, i: int) -> Node:
-    assert entry and isinstance(entry.value, List), "the decoder saw a list here"  # noqa: S101
-    return entry.value.items[i]
+    return entry
 
 
 def _mark(node: Node, key: str) -> Mark:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a configuration file, every mistake with its place."""
+"""The mistakes of a configuration file, each with its position."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ Path = tuple[str | int, ...]
 
 
 def dotted(path: Path) -> str:
-    """Write a path as people do: `spec.pipeline.stages[3].with`."""
+    """Return a path as text: `spec.pipeline.stages[3].with`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -23,9 +23,9 @@ def dotted(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One wrong thing: where it stands, which value it is, what is wrong and what to write.
+    """A mistake: its position, the path of the value, what is wrong and what to write instead.
 
-    Line and column count from 1; 0 is for a value that was never in a file.
+    Line and column count from 1, and are 0 for a value that did not come from a file.
     """
 
     file: str
@@ -35,28 +35,28 @@ class Mistake:
     what: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return ": ".join(part for part in (place, self.path, self.what) if part)
+        position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return ": ".join(part for part in (position, self.path, self.what) if part)
 
 
 @dataclass(frozen=True, slots=True)
-class Mention:
-    """Where a file names something that another file has."""
+class LocatedReference:
+    """A reference to an entry of another file, with its position."""
 
-    place: Mistake
+    location: Mistake
     reference: Reference
 
     def mistake(self, what: str) -> Mistake:
-        """Return what is wrong with the name."""
-        return replace(self.place, what=what)
+        """Return a mistake at the position of the reference."""
+        return replace(self.location, what=what)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every mistake of one file, in the order of its lines.
+    """Every mistake of one file, in the order of lines.
 
-    Mistakes keep the file from being used. Warnings do not: the file is used as upstream uses it,
-    and what they name is ignored or fails later.
+    A file with mistakes cannot be used. A file with warnings is used as upstream uses it: the
+    values with warnings are ignored, or fail later.
     """
 
     mistakes: tuple[Mistake, ...] = ()
@@ -64,7 +64,7 @@ class Report:
 
     @classmethod
     def of(cls, mistakes: Iterable[Mistake], warnings: Iterable[Mistake]) -> "Report":
-        """Return a report in the order of lines, nothing told twice."""
+        """Return a report in the order of lines, without duplicates."""
         return cls(tuple(sorted(set(mistakes))), tuple(sorted(set(warnings))))
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Report:
 
 
 class ConfigMistake(UserMistake):
-    """A configuration file cannot be used; `report` holds every mistake in it."""
+    """A configuration file cannot be used; `report` has its mistakes."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Schema of every kind of file, for editors, out of the types that read them.
+"""JSON Schemas of configuration files for editors, generated from the configuration types.
 
-A schema is closed where the reader is lenient: an editor should underline an unknown key even in
-a file that loads.
+A schema is stricter than the reader: an editor should mark an unknown key even if the file loads.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from pipecd.config.application import ApplicationSpec, EventWatcherFileSpec, StageSpec
 from pipecd.config.application_v0 import v0_type
-from pipecd.config.catalog import Catalog, PluginConfig
+from pipecd.config.catalog import Catalog
 from pipecd.config.controlplane import ControlPlaneSpec
 from pipecd.config.decode import AnyType, UnitType, fields_of
 from pipecd.config.envelope import API_VERSION
@@ -34,16 +33,30 @@ def kinds_of(catalog: Catalog) -> tuple[str, ...]:
 
 
 def schema_of(kind: str, catalog: Catalog) -> dict[str, Any]:
-    """Return the JSON Schema of a whole file of one kind; raise NotFound for an unknown one."""
-    specs = _types_of(kind, catalog)
+    """Return the JSON Schema of a file of a kind; raise NotFound for an unknown kind."""
+    v0 = catalog.v0_kind(kind)
+    types: dict[str, tuple[type[Spec], ...]] = {
+        APPLICATION: (ApplicationSpec,),
+        PIPED: (V0PipedSpec, PipedSpec),
+        CONTROL_PLANE: (ControlPlaneSpec,),
+        EVENT_WATCHER: (EventWatcherFileSpec,),
+        **{name: (spec,) for name, spec in catalog.kinds.items()},
+        **({kind: (v0_type(v0.spec),)} if v0 else {}),
+    }
+    specs = types.get(kind, ())
     if not specs:
         hint = f"use one of {', '.join(kinds_of(catalog))}"
         raise NotFound(f"no configuration file has the kind {kind}", hint=hint)
-    generator = _EditorSchema(catalog, is_v0=catalog.v0_kind(kind) is not None)
+    generator = _EditorSchema(catalog, is_v0=v0 is not None)
     refs, definitions = generator.generate_definitions(
         [(spec.__name__, "validation", spec.__pydantic_core_schema__) for spec in specs]
     )
-    body = [refs[spec.__name__, "validation"] for spec in specs]
+    schema, *v1 = [refs[spec.__name__, "validation"] for spec in specs]
+    if v1:
+        # A file of v0 has one of the keys that v1 does not have.
+        v0_keys = sorted(fields_of(specs[0]).keys() - fields_of(specs[1]).keys())
+        is_v0 = {"anyOf": [{"required": [key]} for key in v0_keys]}
+        schema = {"if": is_v0, "then": schema, "else": v1[0]}
     return {
         "$schema": DIALECT,
         "title": f"PipeCD {kind}",
@@ -53,34 +66,14 @@ def schema_of(kind: str, catalog: Catalog) -> dict[str, Any]:
         "properties": {
             "apiVersion": {"const": API_VERSION},
             "kind": {"const": kind},
-            "spec": {"anyOf": [body[0] if len(body) == 1 else _by_generation(*body), _NULL]},
+            "spec": {"anyOf": [schema, _NULL]},
         },
         "$defs": definitions,
     }
 
 
-def _types_of(kind: str, catalog: Catalog) -> tuple[type[Spec], ...]:
-    """Return the types of `spec`: two for Piped, which has two generations."""
-    v0 = catalog.v0_kind(kind)
-    if v0:
-        return (v0_type(v0.spec),)
-    known: dict[str, tuple[type[Spec], ...]] = {
-        APPLICATION: (ApplicationSpec,),
-        PIPED: (V0PipedSpec, PipedSpec),
-        CONTROL_PLANE: (ControlPlaneSpec,),
-        EVENT_WATCHER: (EventWatcherFileSpec,),
-        **{name: (spec,) for name, spec in catalog.kinds.items()},
-    }
-    return known.get(kind, ())
-
-
-def _by_generation(v0: JsonSchemaValue, v1: JsonSchemaValue) -> JsonSchemaValue:
-    only_v0 = fields_of(V0PipedSpec).keys() - fields_of(PipedSpec).keys()
-    return {"if": {"anyOf": [{"required": [k]} for k in sorted(only_v0)]}, "then": v0, "else": v1}
-
-
 class _EditorSchema(GenerateJsonSchema):
-    """Closes objects, lets null stand for absence, and ties options to the names they go with."""
+    """Refuses unknown keys, allows null, and selects the schema of options by their name."""
 
     def __init__(self, catalog: Catalog, *, is_v0: bool) -> None:
         super().__init__(by_alias=True)
@@ -102,55 +95,52 @@ class _EditorSchema(GenerateJsonSchema):
             if key in properties:
                 is_nullable = not isinstance(field.shape, UnitType | AnyType)
                 properties[key] = _property(properties[key], is_nullable=is_nullable)
-        self._tie(spec, described, properties)
+        self._add_conditions(spec, described, properties)
         return described
 
-    def _tie(
+    def _add_conditions(
         self, spec: type[Spec], described: JsonSchemaValue, properties: dict[str, Any]
     ) -> None:
-        """Add what a name says about the values beside it."""
+        """Add the schemas of options that depend on a name or type beside them."""
         if issubclass(spec, ApplicationSpec):
-            properties["plugins"] = {} if self._is_v0 else self._sections()
+            plugins = [p for p in self._catalog.plugins if p.application]
+            sections = {
+                "type": ["object", "null"],
+                "properties": {p.name: self._ref(p.application) for p in plugins},
+                "additionalProperties": {"type": ["object", "null"]},
+            }
+            properties["plugins"] = {} if self._is_v0 else sections
         elif spec is StageSpec:
-            stages = self._stages()
-            known = {"enum": sorted(stages)} if self._is_v0 else {"examples": sorted(stages)}
-            properties["name"] = {"type": "string", **known}
-            described["allOf"] = _ties("name", {n: {"with": s} for n, s in stages.items()})
+            options: Mapping[str, type[Spec]] = self._catalog.stages
+            if self._is_v0:
+                options = {name: s.options for name, s in self._catalog.v0_stages.items()}
+            names = {"enum" if self._is_v0 else "examples": sorted(options)}
+            properties["name"] = {"type": "string", **names}
+            described["allOf"] = _conditions(
+                "name", {name: {"with": self._ref(o)} for name, o in options.items()}
+            )
         elif spec is PluginSpec:
-            plugins = {plugin.name: self._plugin(plugin) for plugin in self._catalog.plugins}
-            described["allOf"] = _ties("name", plugins)
+            parts: dict[str, dict[str, JsonSchemaValue]] = {}
+            for plugin in self._catalog.plugins:
+                parts[plugin.name] = {"config": self._ref(plugin.piped)} if plugin.piped else {}
+                if plugin.deploy_target:
+                    config = {"properties": {"config": self._ref(plugin.deploy_target)}}
+                    parts[plugin.name]["deployTargets"] = {"items": config}
+            described["allOf"] = _conditions("name", parts)
         elif spec is PlatformProviderSpec:
             kinds = [plugin.v0 for plugin in self._catalog.plugins if plugin.v0]
             configs = {k.provider_type: {"config": self._ref(k.provider_config)} for k in kinds}
             properties["type"] = {"enum": sorted(configs)}
-            described["allOf"] = _ties("type", configs)
-
-    def _sections(self) -> JsonSchemaValue:
-        plugins = [p for p in self._catalog.plugins if p.application]
-        return {
-            "type": ["object", "null"],
-            "properties": {p.name: self._ref(p.application) for p in plugins},
-            "additionalProperties": {"type": ["object", "null"]},
-        }
-
-    def _stages(self) -> dict[str, JsonSchemaValue]:
-        if self._is_v0:
-            return {name: self._ref(s.options) for name, s in self._catalog.v0_stages.items()}
-        return {name: self._ref(options) for name, options in self._catalog.stages.items()}
-
-    def _plugin(self, plugin: PluginConfig) -> dict[str, JsonSchemaValue]:
-        parts = {"config": self._ref(plugin.piped)} if plugin.piped else {}
-        if plugin.deploy_target:
-            config = {"properties": {"config": self._ref(plugin.deploy_target)}}
-            parts["deployTargets"] = {"items": config}
-        return parts
+            described["allOf"] = _conditions("type", configs)
 
     def _ref(self, spec: type[Spec] | None) -> JsonSchemaValue:
         schema: CoreSchema | None = spec.__pydantic_core_schema__ if spec else None
         return {"anyOf": [self.generate_inner(schema), _NULL]} if schema else {}
 
 
-def _ties(key: str, values: Mapping[str, Mapping[str, JsonSchemaValue]]) -> list[JsonSchemaValue]:
+def _conditions(
+    key: str, values: Mapping[str, Mapping[str, JsonSchemaValue]]
+) -> list[JsonSchemaValue]:
     return [
         {
             "if": {"properties": {key: {"const": name}}, "required": [key]},
@@ -162,7 +152,7 @@ def _ties(key: str, values: Mapping[str, Mapping[str, JsonSchemaValue]]) -> list
 
 
 def _property(described: JsonSchemaValue, *, is_nullable: bool) -> JsonSchemaValue:
-    """Return a property without defaults that only repeat those further in."""
+    """Return a property that allows null, without a default that is empty or an object."""
     default = described.get("default")
     if default is None or default == "" or isinstance(default, dict | list):
         described = {key: value for key, value in described.items() if key != "default"}
@@ -175,12 +165,12 @@ def _property(described: JsonSchemaValue, *, is_nullable: bool) -> JsonSchemaVal
 
 
 def _required(spec: type[Spec]) -> list[str]:
-    """Return the keys without which a part is refused."""
+    """Return the required keys of a part."""
     try:
         spec.model_validate({}, by_alias=True, by_name=False)
     except ValidationError as e:
         errors = [error for error in e.errors(include_url=False) if len(error["loc"]) == 1]
-        # Pydantic names an absent field by its attribute or by its key.
-        absent = {error["loc"][0] for error in errors if error["type"] in _FIELD_ERRORS}
-        return [key for key, f in fields_of(spec).items() if {key, f.name} & absent]
+        # Pydantic names a missing field by its attribute or by its key.
+        missing = {error["loc"][0] for error in errors if error["type"] in _FIELD_ERRORS}
+        return [key for key, f in fields_of(spec).items() if {key, f.name} & missing]
     return []

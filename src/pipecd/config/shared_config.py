@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a repository keeps for all of its applications: the files under `.pipe/`."""
+"""The files under `.pipe/`, which all applications of a repository share."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,38 +19,33 @@ _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 def read_shared(directory: Path, kind: str, to: type[SpecT]) -> SpecT | None:
     """Return the `spec` of the first file of a kind, by name, or None.
 
-    A file that cannot be read is a mistake only if none of the others is of the kind.
+    A file that cannot be parsed is an error only if no other file has the kind.
     """
     unreadable: ConfigMistake | None = None
-    for path in _files_in(directory):
+    files = directory.iterdir() if directory.is_dir() else ()
+    for path in sorted(p for p in files if p.suffix in _SUFFIXES and p.is_file()):
         text, file = path.read_bytes(), f"{SHARED_CONFIG}/{path.name}"
         try:
-            found = open_envelope(text, file=file, unknown=Level.IGNORED).kind
+            file_kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
         except ConfigMistake as e:
             unreadable = unreadable or e
             continue
-        if found == kind:
+        if file_kind == kind:
             return read_kind(text, file=file, kind=kind, to=to)
     if unreadable is not None:
         raise unreadable
     return None
 
 
-def not_found(reference: Reference, directory: Path, catalog: Catalog) -> str:
-    """Return what keeps a reference from being followed, nothing when it leads somewhere."""
+def unresolved(reference: Reference, directory: Path, catalog: Catalog) -> str:
+    """Return why a reference cannot be resolved, or "" if it can."""
     try:
-        found = read_shared(directory, reference.kind, catalog.kinds[reference.kind])
+        shared = read_shared(directory, reference.kind, catalog.kinds[reference.kind])
     except ConfigMistake as e:
-        return f"cannot be looked up: {e.report.mistakes[0]}"
-    known: Mapping[str, object] = plain(found).get(reference.section, {}) if found else {}
-    if reference.name in known:
+        return f"cannot be resolved: {e.report.mistakes[0]}"
+    entries: Mapping[str, object] = plain(shared).get(reference.section, {}) if shared else {}
+    if reference.name in entries:
         return ""
     where = f"a file of kind {reference.kind} under {SHARED_CONFIG}/"
     what = f'there is no {reference.section} "{reference.name}" in {where}'
-    return f"{what}, known are: {', '.join(sorted(known))}" if known else what
-
-
-def _files_in(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(p for p in directory.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+    return f"{what}, it has: {', '.join(sorted(entries))}" if entries else what

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of every configuration type."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something in a part that loads and yet is not what its author wants."""
+    """A warning about a value that loads but is probably not intended."""
 
     at: tuple[str | int, ...]
     what: str
@@ -20,9 +20,9 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something that a part names and a file under `.pipe/` has: an entry of one of its sections.
+    """A reference to an entry of a section in a file under `.pipe/`.
 
-    `at` is where the name stands in the part.
+    `at` is the path of the name within the part.
     """
 
     at: tuple[str | int, ...]
@@ -34,9 +34,9 @@ class Reference:
 class Spec(BaseModel):
     """A frozen part of a configuration file.
 
-    Attributes are the snake_case of the camelCase keys. Whether unknown keys are refused is a
-    property of the file that is read (`pipecd.config.decode`), not of the type. A broken rule is
-    a `ValueError` of a validator, or `pipecd.config.spec.refuse`, which tells several at once.
+    Attributes are the snake_case of the camelCase keys. Whether unknown keys are refused is decided
+    by the reader of the file (`pipecd.config.decode`), not by the type. A validator raises
+    `ValueError` for a broken rule, or calls `refuse`, which reports several at once.
     """
 
     model_config = ConfigDict(
@@ -49,28 +49,28 @@ class Spec(BaseModel):
     )
 
     tolerant: ClassVar[bool] = False
-    """Whether unknown keys pass even where the file is read strictly, as in pipeline stages."""
+    """Whether unknown keys are only warnings even if the file is read strictly."""
 
     def advice(self) -> Iterator[Advice]:
-        """Yield what `pipectl lint` tells about a part that upstream loads without a word."""
+        """Yield warnings for `pipectl lint` about values that upstream loads silently."""
         yield from ()
 
     def references(self) -> Iterator[Reference]:
-        """Yield what `pipectl lint` looks up in the repository of the file."""
+        """Yield the references that `pipectl lint` resolves in the repository of the file."""
         yield from ()
 
 
 def plain(spec: Spec) -> dict[str, Any]:
-    """Return a part as its file would write it: keys in camelCase, absent values left out."""
+    """Return a part as plain values with the keys of the file, without None."""
     return spec.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 Rule: TypeAlias = tuple[object, str | tuple[str | int, ...], str]
-"""Whether it is broken, the key (or the path, or "" for the whole) and what is wrong."""
+"""Whether it is broken, the key (or the path, or "" for the whole object) and the message."""
 
 
 def refuse(spec: Spec, *rules: Rule) -> None:
-    """Refuse `spec` for every rule that is broken."""
+    """Raise a validation error with every broken rule."""
     broken = [
         InitErrorDetails(
             type=PydanticCustomError("mistake", "{what}", {"what": what}),
@@ -84,8 +84,33 @@ def refuse(spec: Spec, *rules: Rule) -> None:
         raise ValidationError.from_exception_data(type(spec).__name__, broken)
 
 
+def no_duplicates(section: str, key: str, values: Iterable[str], what: str) -> Iterator[Rule]:
+    """Yield a rule for every item of a list: its `key` must differ from those before it.
+
+    `what` is the message, with `{}` for the repeated value; empty values may repeat.
+    """
+    seen: set[str] = set()
+    for i, value in enumerate(values):
+        yield value in seen, (section, i, key), what.format(value)
+        seen |= {value} if value else set()
+
+
+def one_of(choices: Sequence[str], what: str) -> AfterValidator:
+    """Refuse a value that is not one of `choices`; `what` is the message, `{}` for the value.
+
+    The field needs `validate_default` to refuse absence.
+    """
+
+    def check(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"{what.format(value)}, write one of {', '.join(choices)}")
+        return value
+
+    return AfterValidator(check)
+
+
 def must_be_set(key: str) -> AfterValidator:
-    """Refuse an empty text for `key`; the field needs `validate_default` to catch absence."""
+    """Refuse an empty string for `key`; the field needs `validate_default` to refuse absence."""
 
     def check(value: str) -> str:
         if not value:

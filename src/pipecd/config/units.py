@@ -2,8 +2,9 @@
 """Durations in the syntax of Go, percentages and replica counts."""
 
 import re
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -12,34 +13,17 @@ from pydantic_core import CoreSchema, core_schema
 from pipecd.model.duration import LONGEST, SECOND, SYNTAX, duration_text, parse_duration
 
 
-class Duration(float):
-    """A length of time in seconds.
+class _Unit:
+    """Makes a class a type of configuration fields that are strings or numbers in files."""
 
-    Files write `1h30m`, `1.5h`, `300ms`, or a bare number of nanoseconds as upstream reads it. It
-    is exact to the nanosecond up to 26 days, and to the microsecond beyond.
-    """
-
-    @classmethod
-    def of_nanoseconds(cls, nanoseconds: int) -> Self:
-        """Return the length of so many nanoseconds."""
-        return cls(nanoseconds / SECOND)
+    __slots__ = ()
+    _pattern: ClassVar[str]
+    _number_type: ClassVar[str] = "number"
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read Go's duration syntax; raise ValueError saying what to write instead."""
-        return cls.of_nanoseconds(parse_duration(text))
-
-    @property
-    def nanoseconds(self) -> int:
-        """Return the length in whole nanoseconds."""
-        return round(self * SECOND)
-
-    def __str__(self) -> str:
-        """Write the length as Go does, such as `6h0m0s` or `1.5s`."""
-        return duration_text(self.nanoseconds)
-
-    def __repr__(self) -> str:
-        return f"Duration({str(self)!r})"
+    @abstractmethod
+    def _of_input(cls, value: object) -> Self:
+        """Return the value of a string or number; raise ValueError for any other."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -53,9 +37,42 @@ class Duration(float):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        number = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
-        pattern = rf"^[-+]?(0|({number}(ns|us|µs|μs|ms|s|m|h))+)$"
-        return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number"}]}
+        return {"anyOf": [{"type": "string", "pattern": cls._pattern}, {"type": cls._number_type}]}
+
+
+_DECIMAL = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+
+
+class Duration(_Unit, float):
+    """A length of time in seconds.
+
+    Files write `1h30m`, `1.5h`, `300ms`, or a bare number of nanoseconds as upstream reads it. It
+    is exact to the nanosecond up to 26 days, and to the microsecond beyond.
+    """
+
+    _pattern = rf"^[-+]?(0|({_DECIMAL}(ns|us|µs|μs|ms|s|m|h))+)$"
+
+    @classmethod
+    def of_nanoseconds(cls, nanoseconds: int) -> Self:
+        """Return a duration in nanoseconds."""
+        return cls(nanoseconds / SECOND)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read Go's duration syntax; raise ValueError saying what to write instead."""
+        return cls.of_nanoseconds(parse_duration(text))
+
+    @property
+    def nanoseconds(self) -> int:
+        """Return the duration in whole nanoseconds."""
+        return round(self * SECOND)
+
+    def __str__(self) -> str:
+        """Return the duration as Go prints it, such as `6h0m0s` or `1.5s`."""
+        return duration_text(self.nanoseconds)
+
+    def __repr__(self) -> str:
+        return f"Duration({str(self)!r})"
 
     @classmethod
     def _of_input(cls, value: object) -> Self:
@@ -73,10 +90,14 @@ class Duration(float):
 
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+_PERCENT_OR_NUMBER = "^[+-]?[0-9]+%?$"
 
 
-class Percentage(int):
-    """A whole number of hundredths, written `30`, `"30"` or `30%`; the sign `%` is kept."""
+class Percentage(_Unit, int):
+    """A whole percentage, written `30`, `"30"` or `30%`; it prints as it was written."""
+
+    _pattern = _PERCENT_OR_NUMBER
+    _number_type = "integer"
 
     has_sign: bool
 
@@ -100,20 +121,6 @@ class Percentage(int):
         return f"Percentage({str(self)!r})"
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: type[Any], handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls._of_input, serialization=core_schema.to_string_ser_schema()
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "pattern": "^[+-]?[0-9]+%?$"}, {"type": "integer"}]}
-
-    @classmethod
     def _of_input(cls, value: object) -> Self:
         match value:
             case Percentage():
@@ -126,13 +133,15 @@ class Percentage(int):
                 raise ValueError("invalid percentage, write a whole number such as 30 or 30%")
 
 
-_LARGEST = 2**63 - 1
-_SYNTAX = "write a number such as 2, or a share such as 50%"
+_MAX_NUMBER = 2**63 - 1
+_SYNTAX = "write a number such as 2 or a percentage such as 50%"
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
-    """A number of copies, written `2`, `"2"` or `50%`."""
+class Replicas(_Unit):
+    """A number of replicas, written `2`, `"2"` or `50%`."""
+
+    _pattern = _PERCENT_OR_NUMBER
 
     number: int
     is_share: bool = False
@@ -146,7 +155,7 @@ class Replicas:
         return cls(int(number), is_share=number != text)
 
     def of(self, total: int, *, default: int = 1) -> int:
-        """Return the copies for a workload that has `total` now; none asked for is `default`."""
+        """Return the replicas for a workload that has `total` now; 0 means `default`."""
         if self.number == 0:
             return default
         if not self.is_share:
@@ -157,20 +166,6 @@ class Replicas:
         return f"{self.number}%" if self.is_share else f"{self.number}"
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: type[Any], handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls._of_input, serialization=core_schema.to_string_ser_schema()
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "pattern": "^[+-]?[0-9]+%?$"}, {"type": "number"}]}
-
-    @classmethod
     def _of_input(cls, value: object) -> Self:
         match value:
             case Replicas():
@@ -179,7 +174,7 @@ class Replicas:
                 return cls.parse(value)
             case bool() | None:
                 raise ValueError(f"invalid replicas, {_SYNTAX}")
-            case int() | float() if abs(value) <= _LARGEST:
+            case int() | float() if abs(value) <= _MAX_NUMBER:
                 return cls(int(value))
             case _:
                 raise ValueError(f"invalid replicas, {_SYNTAX}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads YAML into a tree whose nodes have line and column, in the dialect of upstream."""
+"""Reads YAML, in the dialect of upstream, into a tree whose nodes have line and column."""
 
 import base64
 import binascii
@@ -11,36 +11,36 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-DEEPEST = 100
-"""The most levels of values inside values."""
+MAX_DEPTH = 100
+"""The most levels of nested values."""
 
 Value: TypeAlias = bool | int | float | str | None
 
 
 class Mark(NamedTuple):
-    """A place in a file; line and column count from 1, 0 is no place."""
+    """A position in a file; line and column count from 1, 0 is no position."""
 
     line: int
     column: int
 
 
-NOWHERE = Mark(0, 0)
+NO_MARK = Mark(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value."""
+    """A string, number, boolean or null."""
 
     value: Value
-    mark: Mark = NOWHERE
+    mark: Mark = NO_MARK
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Values in order."""
+    """A list of nodes."""
 
     items: tuple["Node", ...]
-    mark: Mark = NOWHERE
+    mark: Mark = NO_MARK
 
 
 class Entry(NamedTuple):
@@ -48,21 +48,21 @@ class Entry(NamedTuple):
 
     key: str
     value: "Node"
-    mark: Mark = NOWHERE
+    mark: Mark = NO_MARK
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Values by key, every key once."""
+    """An object; every key occurs once."""
 
     entries: tuple[Entry, ...]
-    mark: Mark = NOWHERE
+    mark: Mark = NO_MARK
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
     def get(self, key: str) -> Entry | None:
-        """Return the entry spelled exactly so."""
+        """Return the entry of a key, in exactly this spelling."""
         return next((entry for entry in self.entries if entry.key == key), None)
 
 
@@ -70,7 +70,7 @@ Node: TypeAlias = Scalar | List | Map
 
 
 def to_plain(node: Node) -> Any:
-    """Return the values of a tree as `json.loads` would."""
+    """Return a tree as plain values, like those of `json.loads`."""
     match node:
         case Scalar():
             return node.value
@@ -81,15 +81,15 @@ def to_plain(node: Node) -> Any:
 
 
 def of_plain(value: object, depth: int = 0) -> Node:
-    """Return the tree of values that `json.loads` returned; raise ValueError for any others."""
-    if depth > DEEPEST:
-        raise ValueError(f"values are nested more than {DEEPEST} deep")
+    """Return the tree of plain values; raise ValueError for what JSON cannot represent."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"values are nested more than {MAX_DEPTH} deep")
     match value:
         case Mapping():
             pairs: Mapping[Any, object] = value  # pyright: ignore[reportUnknownVariableType]
-            return Map(
-                tuple(Entry(_checked_key(k), of_plain(v, depth + 1)) for k, v in pairs.items())
-            )
+            if not all(isinstance(key, str) for key in pairs):
+                raise ValueError("a key must be a string")
+            return Map(tuple(Entry(k, of_plain(v, depth + 1)) for k, v in pairs.items()))
         case list() | tuple():
             items: list[object] | tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
             return List(tuple(of_plain(item, depth + 1) for item in items))
@@ -98,13 +98,7 @@ def of_plain(value: object, depth: int = 0) -> Node:
         case float() if math.isfinite(value):
             return Scalar(int(value) if value.is_integer() else value)
         case _:
-            raise ValueError(f"a {type(value).__name__} cannot stand in a configuration")
-
-
-def _checked_key(key: object) -> str:
-    if not isinstance(key, str):
-        raise ValueError("a key must be a string")  # noqa: TRY004
-    return key
+            raise ValueError(f"a configuration cannot contain a {type(value).__name__}")
 
 
 _YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
@@ -115,69 +109,63 @@ _WORDS: dict[str, Value] = {
     **dict.fromkeys(_NO, False),
     **dict.fromkeys(_NULL, None),
 }
-_ENDLESS = re.compile(r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_NOT_FINITE = re.compile(r"[+-]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(
     r"(?P<sign>[+-]?)"
     r"(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[bB](?P<binary>[01]+)|0[oO]?(?P<octal>[0-7]+)|(?P<decimal>0|[1-9][0-9]*))"
 )
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _BASES = {"hex": 16, "binary": 2, "octal": 8, "decimal": 10}
-# A number of so many digits is beyond 64 bits in any base above 2.
-_MOST_DIGITS = 64
-_EXPONENT_FORM = 1e21
+# A number with more digits does not fit 64 bits in any base.
+_MAX_DIGITS = 64
+# Go prints larger floats with an exponent.
+_MIN_EXPONENT_FORM = 1e21
 
 
-class EndlessNumber(ValueError):
-    """The word is an infinity or no number at all, which JSON cannot say."""
+class NotFinite(ValueError):
+    """The word is an infinity or NaN, which JSON cannot represent."""
 
 
 def resolve(word: str) -> Value:
-    """Return the value of an unquoted word; raise EndlessNumber for `.inf` and `.nan`."""
+    """Return the value of an unquoted word; raise NotFinite for `.inf` and `.nan`."""
     if word in _WORDS:
         return _WORDS[word]
     if word[0] not in "+-.0123456789":
         return word
-    if _ENDLESS.fullmatch(word):
-        raise EndlessNumber(f"{word} is no number that can be used here")
+    if _NOT_FINITE.fullmatch(word):
+        raise NotFinite(f"{word} cannot be used, write a finite number")
     digits = word if word[0] == "." else word.replace("_", "")
-    number = _integer(digits)
-    if number is None and _FLOAT.fullmatch(digits):
-        number = _fraction(digits)
-    return word if number is None else number
+    if (integer := _integer(digits)) is not None:
+        return integer
+    if not _FLOAT.fullmatch(digits) or math.isinf(number := float(digits)):
+        return word
+    # A whole number written as a fraction, such as 1.0 or 1e3, is an integer.
+    is_integer = number.is_integer() and abs(number) < _MIN_EXPONENT_FORM
+    return int(number) if is_integer else number
 
 
 def _integer(digits: str) -> int | None:
-    """Return an integer that fits 64 bits, as larger ones become fractions."""
+    """Return an integer that fits 64 bits; larger ones are read as floats."""
     match = _INTEGER.fullmatch(digits)
     if match is None:
         return None
     for name, base in _BASES.items():
         text = (match[name] or "").lstrip("0") if match[name] is not None else None
-        if text is not None and len(text) <= _MOST_DIGITS:
+        if text is not None and len(text) <= _MAX_DIGITS:
             number = int(match["sign"] + (text or "0"), base)
             return number if -(2**63) <= number < 2**64 else None
     return None
 
 
-def _fraction(digits: str) -> int | float | None:
-    number = float(digits)
-    if math.isinf(number):
-        return None
-    # A whole number written as a fraction, such as 1.0 or 1e3, is that whole number.
-    if number.is_integer() and abs(number) < _EXPONENT_FORM:
-        return int(number)
-    return number
-
-
-LARGEST = 100_000
-"""The most values a file may stand for once its aliases are followed."""
+MAX_VALUES = 100_000
+"""The most values of a file, counted with its aliases expanded."""
 
 _TAG = "tag:yaml.org,2002:"
 _TYPED = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}
 
 
 class YamlMistake(ValueError):
-    """The file is no YAML that can be used; `mark` is the place."""
+    """The file is not valid YAML; `mark` is the position."""
 
     def __init__(self, what: str, mark: Mark) -> None:
         super().__init__(what)
@@ -209,7 +197,7 @@ def _mark(mark: Any) -> Mark:
 
 
 class _Composer:
-    """Builds a tree from events, with a limit on its depth and on its size."""
+    """Builds a tree from the events of the parser, with limits on its depth and size."""
 
     def __init__(self, parser: yaml.CSafeLoader) -> None:
         self._parser = parser
@@ -227,80 +215,68 @@ class _Composer:
 
     def _count(self, values: int, mark: Mark) -> None:
         self._size += values
-        if self._size > LARGEST:
-            raise YamlMistake(f"the file stands for more than {LARGEST} values", mark)
+        if self._size > MAX_VALUES:
+            raise YamlMistake(
+                f"the file has more than {MAX_VALUES} values with its aliases expanded", mark
+            )
 
     def _node(self, event: Any, depth: int) -> Node:
         mark = _mark(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event.anchor, mark)
-        if depth > DEEPEST:
-            raise YamlMistake(f"values are nested more than {DEEPEST} deep", mark)
+            anchor: Any = event.anchor
+            if anchor not in self._anchors:
+                raise YamlMistake(f"no value before this alias has the anchor &{anchor}", mark)
+            anchored = self._anchors[anchor]
+            if anchored is None:
+                raise YamlMistake(f"the value of the anchor &{anchor} contains itself", mark)
+            node, size = anchored
+            self._count(size, mark)
+            return node
+        if depth > MAX_DEPTH:
+            raise YamlMistake(f"values are nested more than {MAX_DEPTH} deep", mark)
         self._count(1, mark)
         before = self._size
         if event.anchor:
             self._anchors[event.anchor] = None
-        node = self._collection(event, mark, depth)
+        match event:
+            case yaml.SequenceStartEvent():
+                node = List(tuple(self._node(e, depth + 1) for e in self._inside()), mark)
+            case yaml.MappingStartEvent():
+                node = self._map(mark, depth)
+            case _:
+                node = _scalar(event, mark)
         if event.anchor:
             self._anchors[event.anchor] = node, self._size - before + 1
         return node
 
-    def _alias(self, anchor: Any, mark: Mark) -> Node:
-        if anchor not in self._anchors:
-            raise YamlMistake(f"no value before this one is marked &{anchor}", mark)
-        marked = self._anchors[anchor]
-        if marked is None:
-            raise YamlMistake(f"the value marked &{anchor} contains itself", mark)
-        node, size = marked
-        self._count(size, mark)
-        return node
-
-    def _collection(self, event: Any, mark: Mark, depth: int) -> Node:
-        match event:
-            case yaml.SequenceStartEvent():
-                return List(tuple(self._node(e, depth + 1) for e in self._inside()), mark)
-            case yaml.MappingStartEvent():
-                return _object(list(self._pairs(depth)), mark)
-            case _:
-                return _scalar(event, mark)
-
     def _inside(self) -> Iterator[Any]:
+        """Yield the events up to the end of the current collection."""
         while not isinstance(event := self._next(), yaml.CollectionEndEvent):
             yield event
 
-    def _pairs(self, depth: int) -> Iterator[tuple[Entry, bool]]:
-        """Yield every key with its value, and whether it is the key that merges."""
+    def _map(self, mark: Mark, depth: int) -> Map:
+        """Return an object: of equal keys the last wins, `<<` adds keys that are missing."""
+        own: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
         for event in self._inside():
-            mark = _mark(event.start_mark)
-            is_merge = isinstance(event, yaml.ScalarEvent) and _is_merge(event)
-            key = "<<" if is_merge else _key(self._node(event, depth + 1), mark)
-            yield Entry(key, self._node(self._next(), depth + 1), mark), is_merge
+            key_mark = _mark(event.start_mark)
+            if (
+                isinstance(event, yaml.ScalarEvent)
+                and event.value == "<<"
+                and (event.implicit[0] or event.tag == f"{_TAG}merge")
+            ):
+                value = self._node(self._next(), depth + 1)
+                for source in value.items if isinstance(value, List) else (value,):
+                    if not isinstance(source, Map):
+                        raise YamlMistake("<< takes an object or a list of objects", key_mark)
+                    merged = {e.key: e for e in source} | merged
+            else:
+                key = _key_text(self._node(event, depth + 1), key_mark)
+                own[key] = Entry(key, self._node(self._next(), depth + 1), key_mark)
+        return Map(tuple((merged | own).values()), mark)
 
 
-def _object(pairs: list[tuple[Entry, bool]], mark: Mark) -> Map:
-    """Return an object: the last of equal keys wins, `<<` fills in keys that are not there."""
-    own = {entry.key: entry for entry, is_merge in pairs if not is_merge}
-    merged: dict[str, Entry] = {}
-    for entry, is_merge in pairs:
-        if is_merge:
-            for source in _merge_sources(entry):
-                merged = {e.key: e for e in source} | merged
-    return Map(tuple((merged | own).values()), mark)
-
-
-def _merge_sources(entry: Entry) -> Iterator[Map]:
-    sources = entry.value.items if isinstance(entry.value, List) else (entry.value,)
-    for source in sources:
-        if not isinstance(source, Map):
-            raise YamlMistake("<< takes an object or a list of objects", entry.mark)
-        yield source
-
-
-def _is_merge(event: Any) -> bool:
-    return event.value == "<<" and (event.implicit[0] or event.tag == f"{_TAG}merge")
-
-
-def _key(node: Node, mark: Mark) -> str:
+def _key_text(node: Node, mark: Mark) -> str:
     match node:
         case Scalar(value=bool() as value):
             return "true" if value else "false"
@@ -311,22 +287,22 @@ def _key(node: Node, mark: Mark) -> str:
         case Scalar():
             raise YamlMistake("a key must not be null, put it in quotes", mark)
         case _:
-            raise YamlMistake("a key must be a single word, not a list or an object", mark)
+            raise YamlMistake("a key must be a scalar, not a list or an object", mark)
 
 
 def _scalar(event: Any, mark: Mark) -> Scalar:
-    """Return the value of a scalar by its tag, or by its spelling when it is unquoted."""
+    """Return the value of a scalar: by its tag, or resolved if it is unquoted."""
     tag: str = (event.tag or "").removeprefix(_TAG)
     try:
         if tag in _TYPED:
             value = resolve(event.value)
             if not isinstance(value, _TYPED[tag]):
-                raise YamlMistake(f"this is no !!{tag}", mark)
+                raise YamlMistake(f"this is not a valid !!{tag}", mark)
             return Scalar(value, mark)
         if tag == "binary":
             return Scalar(base64.b64decode(event.value).decode(), mark)
         return Scalar(resolve(event.value) if not tag and event.implicit[0] else event.value, mark)
-    except EndlessNumber as e:
+    except NotFinite as e:
         raise YamlMistake(str(e), mark) from e
     except (binascii.Error, UnicodeDecodeError) as e:
-        raise YamlMistake("this is no text in base64", mark) from e
+        raise YamlMistake("this is not UTF-8 text in base64", mark) from e

@@ -9,7 +9,7 @@ from pipecd.commandline import flags
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import Config, read_file
 from pipecd.config.report import ConfigMistake, Mistake
-from pipecd.config.shared_config import SHARED_CONFIG, not_found
+from pipecd.config.shared_config import SHARED_CONFIG, unresolved
 from pipecd.model.errors import PipecdError, UserMistake
 
 
@@ -48,10 +48,10 @@ def _dangling(config: Config, file: Path, catalog: Catalog) -> list[Mistake]:
     root = _repository_of(file)
     if root is None:
         return []
-    looked_up = [
-        (m, not_found(m.reference, root / SHARED_CONFIG, catalog)) for m in config.mentions
+    reasons = [
+        (r, unresolved(r.reference, root / SHARED_CONFIG, catalog)) for r in config.references
     ]
-    return [mention.mistake(what) for mention, what in looked_up if what]
+    return [reference.mistake(reason) for reference, reason in reasons if reason]
 
 
 def _repository_of(file: Path) -> Path | None:

@@ -10,7 +10,7 @@ import yaml
 
 from pipecd.commandline import flags
 from pipecd.config.application import is_application_file
-from pipecd.config.application_v0 import MOVED
+from pipecd.config.application_v0 import STAGE_FIELDS
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
@@ -176,7 +176,7 @@ def _stages(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         where = f"spec.pipeline.stages[{index}]"
         own = dict(_mapping(stage, where))
         options = _mapping(own.get("with") or {}, f"{where}.with")
-        stages.append({**own, **_pick(options, MOVED)})
+        stages.append({**own, **_pick(options, STAGE_FIELDS)})
     return stages
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 import yaml.resolver
 
-from pipecd.config.yaml_tree import EndlessNumber, resolve
+from pipecd.config.yaml_tree import NotFinite, resolve
 from pipecd.model.errors import UserMistake
 from pipecd.piped.eventwatcher.field_tree import (
     MAX_DEPTH,
@@ -134,7 +134,7 @@ def _resolve(word: str) -> Any:
     """The value of a plain scalar."""
     try:
         return resolve(word)
-    except EndlessNumber:
+    except NotFinite:
         return math.inf
 
 

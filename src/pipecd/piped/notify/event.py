@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from pydantic import ValidationError
 
 from pipecd.config.application import NotificationSpec
-from pipecd.config.piped_notifications import GROUPS
+from pipecd.config.piped_notifications import EVENT_GROUPS
 from pipecd.model.application import ApplicationKind
 from pipecd.proto.model import notification_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
@@ -52,7 +52,7 @@ class EventType(IntEnum):
     @property
     def group(self) -> str:
         """The group by which a route selects all events of a sort."""
-        return GROUPS[self // 100]
+        return EVENT_GROUPS[self // 100]
 
 
 @dataclass(frozen=True)

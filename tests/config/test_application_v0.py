@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Application kinds of the first generation come out in the form of plugins."""
+"""v0 application kinds are translated to plugin settings."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def stages(spec: str, catalog: Catalog, reader: Generation = V0) -> Any:
 
 @pytest.mark.parametrize("reader", [V0, V1], ids=["v0", "v1"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_becomes_the_section_of_its_plugin(
+def test_a_v0_kind_becomes_the_section_of_its_plugin(
     kind: str, reader: Generation, catalog: Catalog
 ) -> None:
     plugin, application_kind = KINDS[kind]
@@ -48,7 +48,7 @@ def test_a_kind_becomes_the_section_of_its_plugin(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_translated_section_is_one_its_plugin_understands(kind: str, catalog: Catalog) -> None:
+def test_a_translated_section_is_valid_for_its_plugin(kind: str, catalog: Catalog) -> None:
     name, section = next(iter(read(kind, "{}", catalog).plugins.items()))
     plugin = catalog.plugin(name)
     assert plugin is not None
@@ -68,7 +68,7 @@ def test_a_translated_section_is_one_its_plugin_understands(kind: str, catalog: 
         pytest.param("KubernetesApp", "{planner: {autoRollback: false}}", V1, False, id="it counts for the newer piped"),
     ],
 )  # fmt: skip
-def test_rollback(
+def test_auto_rollback_of_v0_kinds(
     kind: str, spec: str, reader: Generation, expected: bool, catalog: Catalog
 ) -> None:
     read_spec = read(kind, spec, catalog, reader)
@@ -76,19 +76,19 @@ def test_rollback(
     assert "autoRollback" not in str(read_spec.plugins)
 
 
-def test_terraform_settings_lose_their_input(catalog: Catalog) -> None:
+def test_terraform_input_becomes_the_section(catalog: Catalog) -> None:
     section = read("TerraformApp", "{input: {workspace: prod, vars: [a=b]}}", catalog).plugins
     assert section["terraform"]["workspace"] == "prod"
     assert section["terraform"]["vars"] == ["a=b"]
 
 
-def test_a_standalone_task_of_ecs_runs_unless_told_otherwise(catalog: Catalog) -> None:
+def test_a_standalone_task_of_ecs_runs_by_default(catalog: Catalog) -> None:
     assert read("ECSApp", "{}", catalog).plugins["ecs"]["input"]["runStandaloneTask"] is True
-    told = read("ECSApp", "{input: {runStandaloneTask: false}}", catalog).plugins["ecs"]
-    assert told["input"]["runStandaloneTask"] is False
+    message = read("ECSApp", "{input: {runStandaloneTask: false}}", catalog).plugins["ecs"]
+    assert message["input"]["runStandaloneTask"] is False
 
 
-def test_an_analysis_of_kubernetes_knows_the_namespace(catalog: Catalog) -> None:
+def test_an_analysis_of_kubernetes_has_the_namespace(catalog: Catalog) -> None:
     pipeline = "pipeline: {stages: [{name: ANALYSIS, with: {duration: 1m}}]}"
     spec = read("KubernetesApp", f"{{input: {{namespace: shop}}, {pipeline}}}", catalog)
     assert spec.plugins["analysis"] == {"appCustomArgs": {"k8sNamespace": "shop"}}
@@ -108,7 +108,7 @@ def test_an_analysis_of_kubernetes_knows_the_namespace(catalog: Catalog) -> None
         pytest.param("{name: CUSTOM_SYNC, with: {run: a, timeout: 0s}}", "6h", id="zero is none given"),
     ],
 )  # fmt: skip
-def test_the_limit_of_a_stage(stage: str, limit: str, catalog: Catalog) -> None:
+def test_the_timeout_of_a_stage(stage: str, limit: str, catalog: Catalog) -> None:
     [translated] = stages(stage, catalog)
     assert translated.timeout == Duration.parse(limit)
     assert "timeout" not in translated.with_
@@ -122,7 +122,7 @@ def test_skip_on_moves_out_of_with(name: str, catalog: Catalog) -> None:
     assert "skipOn" not in stage.with_
 
 
-def test_skip_on_beside_with_counts_for_the_newer_piped_only(catalog: Catalog) -> None:
+def test_skip_on_beside_with_is_read_by_v1_only(catalog: Catalog) -> None:
     text = "{name: WAIT, skipOn: {paths: [docs]}}"
     assert stages(text, catalog, V0)[0].skip_on == SkipOn()
     assert stages(text, catalog, V1)[0].skip_on == SkipOn(paths=("docs",))
@@ -139,21 +139,21 @@ def test_a_custom_sync_is_a_script(catalog: Catalog) -> None:
     assert stage.with_ == {"run": "make", "env": {"A": "b"}}
 
 
-def test_every_translated_stage_is_one_that_a_plugin_has(catalog: Catalog) -> None:
+def test_every_translated_stage_belongs_to_a_plugin(catalog: Catalog) -> None:
     options = "{duration: 1m, run: a, approvers: [b]}"
     for name in catalog.v0_stages:
         [stage] = stages(f"{{name: {name}, with: {options}}}", catalog)
         decode_plain(stage.with_, catalog.stages[stage.name], what=name)
 
 
-def test_the_newer_piped_lets_sections_of_plugins_win(catalog: Catalog) -> None:
+def test_in_v1_plugin_sections_override_translated_settings(catalog: Catalog) -> None:
     text = "{input: {namespace: a}, quickSync: {prune: true}, plugins: {kubernetes: {input: {namespace: b}}}}"
     section = read("KubernetesApp", text, catalog, V1).plugins["kubernetes"]
     assert section["input"] == {"namespace": "b"}
     assert section["quickSync"]["prune"] is True
 
 
-def test_the_older_piped_reads_an_application_by_its_platform(catalog: Catalog) -> None:
+def test_v0_reads_an_application_by_its_platform(catalog: Catalog) -> None:
     text = "{name: shop, plugins: {kubernetes: {input: {namespace: x, autoRollback: false}}}}"
     spec = read("Application", text, catalog)
     assert spec.name == "shop"
@@ -161,7 +161,7 @@ def test_the_older_piped_reads_an_application_by_its_platform(catalog: Catalog) 
     assert not spec.planner.auto_rollback
 
 
-def test_a_section_wins_over_the_keys_of_the_spec_for_the_older_piped(catalog: Catalog) -> None:
+def test_in_v0_a_plugin_section_overrides_the_spec(catalog: Catalog) -> None:
     text = "{input: {namespace: a}, plugins: {kubernetes: {input: {namespace: b}}}}"
     spec = read("Application", text, catalog)
     assert spec.plugins["kubernetes"]["input"]["namespace"] == "b"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML is read in the dialect of upstream, with the place of every value."""
+"""YAML is read in the dialect of upstream, with the position of every value."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ NULL = ("~", "null", "Null", "NULL")
         pytest.param("|\n  a\n  b\n", "a\nb\n", id="a block of text"),
     ],
 )  # fmt: skip
-def test_a_word_has_the_value_upstream_gives_it(text: str, value: object) -> None:
+def test_an_unquoted_word_has_the_value_of_upstream(text: str, value: object) -> None:
     read = to_plain(read_yaml(f"- {text}"))[0]
     assert read == value
     assert type(read) is type(value)
@@ -92,14 +92,14 @@ def test_a_document_is_read(text: str | bytes, value: object) -> None:
         pytest.param("a: [", "not valid YAML", (2, 1), id="an open bracket"),
         pytest.param("a:\n\t- b", "indent with spaces", (2, 1), id="a tab"),
         pytest.param("a: 1\n  b: 2", "not valid YAML", (2, 4), id="a key in the wrong column"),
-        pytest.param("a: *x", "no value before this one is marked &x", (1, 4), id="an unknown alias"),
+        pytest.param("a: *x", "no value before this alias has the anchor &x", (1, 4), id="an unknown alias"),
         pytest.param("&a [*a]", "contains itself", (1, 5), id="a value inside itself"),
-        pytest.param("? [1]\n: 2", "a key must be a single word", (1, 3), id="a list as a key"),
+        pytest.param("? [1]\n: 2", "a key must be a scalar", (1, 3), id="a list as a key"),
         pytest.param("~: 1", "a key must not be null", (1, 1), id="null as a key"),
-        pytest.param("a: .inf", ".inf is no number", (1, 4), id="infinity"),
-        pytest.param("a: .nan", ".nan is no number", (1, 4), id="no number"),
-        pytest.param("a: !!int x", "this is no !!int", (1, 4), id="a tag that does not fit"),
-        pytest.param("a: !!binary x", "no text in base64", (1, 4), id="base64 that is none"),
+        pytest.param("a: .inf", ".inf cannot be used", (1, 4), id="infinity"),
+        pytest.param("a: .nan", ".nan cannot be used", (1, 4), id="no number"),
+        pytest.param("a: !!int x", "this is not a valid !!int", (1, 4), id="a tag that does not fit"),
+        pytest.param("a: !!binary x", "not UTF-8 text in base64", (1, 4), id="base64 that is none"),
         pytest.param("a:\n  <<: 1", "<< takes an object", (2, 3), id="a merge of a number"),
         pytest.param(b"a: \xc3(", "UTF-8", (1, 1), id="bytes that are no text"),
         pytest.param("a: \x01", "UTF-8", (1, 1), id="a control character"),
@@ -108,15 +108,15 @@ def test_a_document_is_read(text: str | bytes, value: object) -> None:
         pytest.param("[" * 100_000, "nested more than 100 deep", (1, 102), id="brackets without end"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_told_with_its_place(
+def test_invalid_yaml_is_reported_with_its_position(
     text: str | bytes, what: str, place: tuple[int, int]
 ) -> None:
-    with pytest.raises(YamlMistake, match=what) as told:
+    with pytest.raises(YamlMistake, match=what) as caught:
         read_yaml(text)
-    assert told.value.mark == place
+    assert caught.value.mark == place
 
 
-def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
+def test_nested_aliases_are_limited() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):
         lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]")
@@ -124,7 +124,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
         read_yaml("\n".join(lines))
 
 
-def test_every_value_knows_its_place() -> None:
+def test_every_value_has_its_position() -> None:
     tree = read_yaml("a: 1\nb:\n  - x\n  - {c: d}\n")
     assert isinstance(tree, Map)
     b = tree.get("b")
@@ -152,7 +152,7 @@ def test_json_is_read_as_json(value: Any) -> None:
 
 
 @given(st.text() | st.binary())
-def test_reading_anything_ends_with_a_value_or_a_mistake(text: str | bytes) -> None:
+def test_any_text_is_read_or_raises_yaml_mistake(text: str | bytes) -> None:
     try:
         to_plain(read_yaml(text))
     except YamlMistake as e:
@@ -160,7 +160,7 @@ def test_reading_anything_ends_with_a_value_or_a_mistake(text: str | bytes) -> N
 
 
 @given(st.text("-[]{}:,&*!|>'\"#%@ab<0.\n \t?~", max_size=40))
-def test_reading_something_like_yaml_ends_with_a_value_or_a_mistake(text: str) -> None:
+def test_any_yaml_like_text_is_read_or_raises_yaml_mistake(text: str) -> None:
     try:
         to_plain(read_yaml(text))
     except YamlMistake as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A v0 file becomes plugins and their deploy targets."""
+"""A v0 piped file is translated to plugins and their deploy targets."""
 
 from typing import Any
 
@@ -110,7 +110,7 @@ def test_providers_of_one_type_share_a_plugin() -> None:
     assert [t.name for t in plugin(spec, "kubernetes").deploy_targets] == ["a", "b"]
 
 
-def test_the_older_name_of_providers_comes_after_the_newer_one() -> None:
+def test_cloud_providers_come_after_platform_providers() -> None:
     spec = read(
         "  cloudProviders: [{name: old, type: KUBERNETES}]\n"
         "  platformProviders: [{name: new, type: KUBERNETES}]\n"
@@ -118,7 +118,7 @@ def test_the_older_name_of_providers_comes_after_the_newer_one() -> None:
     assert [t.name for t in plugin(spec, "kubernetes").deploy_targets] == ["new", "old"]
 
 
-def test_of_two_providers_with_one_name_the_first_counts() -> None:
+def test_of_two_providers_with_the_same_name_the_first_is_used() -> None:
     spec = read(
         providers(
             "{name: a, type: KUBERNETES, config: {kubeConfigPath: /first}}",
@@ -161,7 +161,7 @@ def test_analysis_providers_become_settings_of_analysis() -> None:
     assert (provider["name"], provider["config"]["address"]) == ("m", "http://p")
 
 
-def test_a_v0_file_names_no_plugins_of_stages_since_piped_has_them_anyway() -> None:
+def test_a_v0_file_has_no_plugins_of_generic_stages() -> None:
     assert read("  platformProviders: []\n").plugins == ()
 
 
@@ -169,7 +169,7 @@ def test_a_v1_file_has_the_plugins_it_names() -> None:
     assert [p.name for p in read("  plugins: [{name: wait}]\n").plugins] == ["wait"]
 
 
-def test_everything_else_is_carried_over() -> None:
+def test_all_other_fields_are_copied() -> None:
     spec = read("  platformProviders: []\n  syncInterval: 2m\n")
     assert (spec.project_id, spec.name, spec.git.username) == ("shop", "tokyo", "bot")
     assert spec.sync_interval == 120
@@ -243,11 +243,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), REFUSED)
-def test_a_v0_file_is_refused_with(line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), REFUSED)
+def test_a_v0_file_is_refused_with(line: str, message: str) -> None:
     with pytest.raises(ConfigMistake) as caught:
         read(f"  {line}\n")
-    assert [f"{m.path}: {m.what}" for m in caught.value.report.mistakes] == [told]
+    assert [f"{m.path}: {m.what}" for m in caught.value.report.mistakes] == [message]
 
 
 WARNED = [
@@ -275,10 +275,10 @@ WARNED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), WARNED)
-def test_a_file_is_read_with_a_warning_about(line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), WARNED)
+def test_a_file_is_read_with_a_warning_about(line: str, message: str) -> None:
     warnings = read_config(f"  {line}\n").warnings
-    assert [f"{w.path}: {w.what}" for w in warnings] == [told]
+    assert [f"{w.path}: {w.what}" for w in warnings] == [message]
 
 
 def test_the_cluster_of_piped_can_be_a_deploy_target() -> None:

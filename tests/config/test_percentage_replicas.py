@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Percentages and replicas as files write them."""
+"""Percentages and replicas are parsed and printed."""
 
 import math
 from fractions import Fraction
@@ -15,17 +15,17 @@ from pipecd.config.units import Percentage, Replicas
 
 
 class Holder(Spec):
-    """A part with one of each."""
+    """A spec with a percentage and replicas."""
 
     share: Percentage = Percentage(0)
     copies: Replicas = Replicas(0)
 
 
-def share(written: object) -> Percentage:
+def percentage(written: object) -> Percentage:
     return decode_plain({"share": written}, Holder, what="x").share
 
 
-def copies(written: object) -> Replicas:
+def replicas(written: object) -> Replicas:
     return decode_plain({"copies": written}, Holder, what="x").copies
 
 
@@ -42,17 +42,17 @@ def copies(written: object) -> Replicas:
     ],
 )
 def test_a_percentage_is_read(written: object, value: int) -> None:
-    assert share(written) == value
+    assert percentage(written) == value
 
 
 @pytest.mark.parametrize("written", [10.5, "10.5%", "", "%", " 5", "5%%", "٣", None, True, []], ids=repr)  # fmt: skip
-def test_what_is_no_percentage_is_refused(written: object) -> None:
+def test_an_invalid_percentage_is_refused(written: object) -> None:
     with pytest.raises(ConfigMistake, match="x: share: invalid percentage"):
-        share(written)
+        percentage(written)
 
 
 @pytest.mark.parametrize(("written", "text"), [("30%", "30%"), ("30", "30"), (30, "30")], ids=repr)
-def test_a_percentage_is_written_as_text_with_the_sign_it_had(written: object, text: str) -> None:
+def test_a_percentage_prints_as_it_was_written(written: object, text: str) -> None:
     assert plain(decode_plain({"share": written}, Holder, what="x"))["share"] == text
 
 
@@ -67,13 +67,13 @@ def test_a_percentage_is_written_as_text_with_the_sign_it_had(written: object, t
     ],
 )
 def test_replicas_are_read(written: object, value: Replicas) -> None:
-    assert copies(written) == value
+    assert replicas(written) == value
 
 
 @pytest.mark.parametrize("written", ["10.5%", "10.5", "", "%", "many", None, True, {}], ids=repr)
-def test_what_is_no_number_of_replicas_is_refused(written: object) -> None:
+def test_invalid_replicas_are_refused(written: object) -> None:
     with pytest.raises(ConfigMistake, match="x: copies: invalid replicas"):
-        copies(written)
+        replicas(written)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_replicas_of_a_workload(replicas: Replicas, total: int, expected: int) -
 
 
 @given(st.integers(1, 1000), st.integers(0, 10**6))
-def test_a_share_is_the_exact_one_rounded_up(number: int, total: int) -> None:
+def test_a_percentage_of_replicas_is_rounded_up(number: int, total: int) -> None:
     assert Replicas(number, is_share=True).of(total) == math.ceil(Fraction(number * total, 100))
 
 
 @given(st.integers(-(10**17), 10**17), st.booleans())
-def test_what_is_written_is_read_back(number: int, with_sign: bool) -> None:
+def test_printing_and_parsing_are_inverse(number: int, with_sign: bool) -> None:
     replicas, percentage = Replicas(number, with_sign), Percentage(number, has_sign=with_sign)
     assert Replicas.parse(str(replicas)) == replicas
     assert Percentage.parse(str(percentage)) == percentage
