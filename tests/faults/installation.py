@@ -238,6 +238,31 @@ class FaultyInstallation:
             return deployment
         return None
 
+    async def running(self, commit: str, replica: int = 0) -> bool:
+        """Whether the deployment of a commit runs."""
+        deployment = await self.deployment_of(commit, replica)
+        return deployment is not None and deployment.status == DeploymentStatus.RUNNING
+
+    async def count_is(self, commit: str, count: int) -> bool:
+        """Whether a commit has so many deployments."""
+        deployments = await self.deployments()
+        return sum(d.trigger.commit.hash == commit for d in deployments) == count
+
+    async def all_completed(self) -> bool:
+        """Whether every deployment is completed."""
+        deployments = await self.deployments()
+        return all(DeploymentStatus(d.status).is_completed for d in deployments)
+
+    async def is_idle(self, name: str) -> bool:
+        """Whether an application is not deploying."""
+        async with self.api() as api:
+            request = pb.GetApplicationRequest(application_id=self.applications[name])
+            return not (await api.GetApplication(request, timeout=10)).application.deploying
+
+    async def value_is(self, read: Callable[[], object], value: object) -> bool:
+        """Whether something outside of the control plane has a value."""
+        return read() == value
+
     async def sync(self, name: str, replica: int = 0) -> str:
         """Requests a sync of an application, as a user does; returns the id of the command."""
         async with self.api(replica) as api:

@@ -26,7 +26,8 @@ from pipecd.proto.model.application_pb2 import (
 )
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
-from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
+from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment, DeployTargets
+from pipecd.proto.service import piped_pb2 as rpc
 
 
 async def test_an_application_takes_its_repository_from_the_piped(application: Application) -> None:
@@ -224,6 +225,36 @@ async def test_another_project_cannot_be_listed(cases: UseCases, admin: User) ->
         await cases.applications.list(ApplicationFilter("declared"), by=admin)
 
 
+async def test_an_application_deploys_only_while_a_deployment_is_not_completed(
+    cases: UseCases,
+    application: Application,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    reports, deployments = cases.application_reports, cases.deployment_reports
+
+    async def is_deploying() -> bool:
+        return (await cases.applications.get(application.id, by=piped)).deploying
+
+    # A late report of a deployment that has ended long ago.
+    await reports.report_deploying(application.id, True, by=piped)
+    assert not await is_deploying()
+    deployment = new_deployment()
+    await deployments.create(deployment, by=piped)
+    await reports.report_deploying(application.id, True, by=piped)
+    assert await is_deploying()
+    plan = rpc.ReportDeploymentPlannedRequest(deployment_id=deployment.id)
+    await deployments.report_planned(plan, by=piped)
+    # Another late report: the deployment goes on.
+    await reports.report_deploying(application.id, False, by=piped)
+    assert await is_deploying()
+    completed = rpc.ReportDeploymentCompletedRequest(
+        deployment_id=deployment.id, status=DEPLOYMENT_SUCCESS, completed_at=9
+    )
+    await deployments.report_completed(completed, by=piped)
+    assert not await is_deploying()
+
+
 async def test_reports_of_a_piped_are_stored(
     cases: UseCases,
     application: Application,
@@ -231,6 +262,7 @@ async def test_reports_of_a_piped_are_stored(
     new_deployment: Callable[[], Deployment],
 ) -> None:
     reports = cases.application_reports
+    await cases.deployment_reports.create(new_deployment(), by=piped)
     reference = ApplicationDeploymentReference(
         deployment_id="d1", trigger=new_deployment().trigger, started_at=1
     )

@@ -100,11 +100,13 @@ async def test_a_piped_cannot_deploy_an_application_of_another_piped(
         await cases.deployment_reports.create(new_deployment(), by=other_piped)
 
 
-async def test_a_reported_plan_replaces_the_previous_one(
-    cases: UseCases, deployment: Deployment, piped: PipedCaller
+async def test_a_plan_is_taken_once(
+    cases: UseCases, new_deployment: Callable[[], Deployment], piped: PipedCaller
 ) -> None:
+    pending = new_deployment()
+    await cases.deployment_reports.create(pending, by=piped)
     plan = rpc.ReportDeploymentPlannedRequest(
-        deployment_id=deployment.id,
+        deployment_id=pending.id,
         status_reason="planned",
         running_commit_hash="beef",
         running_config_filename="app.yaml",
@@ -112,7 +114,9 @@ async def test_a_reported_plan_replaces_the_previous_one(
         stages=[pb.PipelineStage(id="x", name="WAIT", created_at=1, updated_at=1)],
     )
     await cases.deployment_reports.report_planned(plan, by=piped)
-    stored = await cases.deployments.get(deployment.id, by=piped)
+    late = rpc.ReportDeploymentPlannedRequest(deployment_id=pending.id, summary="another plan")
+    await cases.deployment_reports.report_planned(late, by=piped)
+    stored = await cases.deployments.get(pending.id, by=piped)
     assert (stored.status, stored.summary) == (DeploymentStatus.PLANNED, "")
     assert [stage.id for stage in stored.stages] == ["x"]
     assert stored.trigger.sync_strategy == 2
@@ -171,13 +175,15 @@ async def test_the_same_completion_can_be_reported_twice(
     await cases.deployment_reports.report_completed(completed_report(deployment), by=piped)
 
 
-async def test_a_running_deployment_can_return_to_an_earlier_status(
+async def test_a_running_deployment_does_not_return_to_an_earlier_status(
     cases: UseCases, deployment: Deployment, piped: PipedCaller
 ) -> None:
     await cases.deployment_reports.report_status(status_report(deployment), by=piped)
+    before = await cases.deployments.get(deployment.id, by=piped)
     await cases.deployment_reports.report_planned(planned_report(deployment), by=piped)
-    stored = await cases.deployments.get(deployment.id, by=piped)
-    assert stored.status == DeploymentStatus.PLANNED
+    earlier = status_report(deployment, pb.DEPLOYMENT_PLANNED)
+    await cases.deployment_reports.report_status(earlier, by=piped)
+    assert await cases.deployments.get(deployment.id, by=piped) == before
 
 
 async def test_a_completion_with_a_status_that_is_not_completed_is_refused(

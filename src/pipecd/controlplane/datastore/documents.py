@@ -331,6 +331,8 @@ class Documents(Generic[M]):
         if update.unconfirmed and before == self._cache.parsed(update.unconfirmed):
             return before
         after = self._changed(before, update)
+        if after is before:
+            return before
         text = self._checked_change(before, after)
         transaction.execute(self._update, {"id": row, "data": text})
         if (labels := self._labels(after)) != self._labels(before):
@@ -356,7 +358,7 @@ class Documents(Generic[M]):
         except PipecdError:
             # The cached document may be outdated; the stored one decides.
             return None
-        if self._labels(before) != self._labels(after):
+        if after is before or self._labels(before) != self._labels(after):
             return None
         values = {"id": row, "expected": expected, "data": text}
         try:
@@ -369,9 +371,12 @@ class Documents(Generic[M]):
         return after
 
     def _changed(self, before: M, update: "_Update[M]") -> M:
+        """Returns the changed document, or `before` itself if the update changes nothing."""
         after = self._kind.message()
         after.CopyFrom(before)
         update.change(after)
+        if after == before:
+            return before
         stored, was = _stored(after), _stored(before)
         if stored.id != was.id:
             raise ValueError(f"an update must not change the id {was.id!r} to {stored.id!r}")

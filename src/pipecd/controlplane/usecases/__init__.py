@@ -99,14 +99,15 @@ def build_use_cases(
     credentials = Credentials(stores, encryption_key, config_projects=configured, now=now)
     commands = CommandUseCases(stores, bus, access)
     projects = ProjectUseCases(stores, bus, access, encryption_key, projects_from_config)
-    deployment_reports = DeploymentReports(stores, bus, access)
+    application_reports = ApplicationReports(stores, bus, access)
+    deployment_reports = DeploymentReports(stores, bus, access, application_reports)
     return UseCases(
         address=address,
         bus=bus,
         access=access,
         credentials=credentials,
         applications=ApplicationUseCases(stores, bus, access, commands, now),
-        application_reports=ApplicationReports(stores, bus, access),
+        application_reports=application_reports,
         deployments=DeploymentUseCases(stores, access, commands),
         deployment_reports=deployment_reports,
         commands=commands,

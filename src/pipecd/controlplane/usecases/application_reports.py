@@ -9,6 +9,7 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_own_application, or_not_found
 from pipecd.controlplane.usecases.applications import check_not_deleted
+from pipecd.controlplane.usecases.transitions import is_deploying
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import NotFound
@@ -36,8 +37,16 @@ class ApplicationReports:
     async def report_deploying(
         self, application_id: str, deploying: bool, *, by: PipedCaller
     ) -> None:
+        """Stores whether an application is deploying, as far as its deployments allow it."""
+        application = await self._access.own_application(application_id, by=by)
+        check_not_deleted(application)
+        open_deployments = await self._stores.deployments.list_not_completed(by.piped)
+        is_now = is_deploying(open_deployments, application_id, deploying)
+        if application.deploying == is_now:
+            return
+
         def change(application: Application) -> None:
-            application.deploying = deploying
+            application.deploying = is_now
 
         await self._report(application_id, change, by)
 
