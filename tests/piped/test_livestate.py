@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drift through a whole piped, whose platform is a plugin in a process of its own."""
+"""Drift is reported and deployed by a whole piped, whose plugin runs in its own process."""
 
 import json
 import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.model.application import SyncStatus
-from pipecd.proto.model.application_pb2 import ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import DeployTargets
-from servers.control_plane import RunPiped, ServedControlPlane, StartControlPlane
+from servers.control_plane import RunPiped, StartControlPlane
 from servers.directory_plugin import CART_ON_SHELF, contents, piped_entry
+from servers.environment import matching_sync_state
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.server import free_port
@@ -30,28 +29,8 @@ def more(tmp_path: Path) -> str:
     return f"plugins: {json.dumps([piped_entry(tmp_path, free_port())])}\n"
 
 
-@dataclass
-class Scene:
-    """One application, and what a test asks about it."""
-
-    plane: ServedControlPlane
-    file: Path
-
-    async def state(self) -> ApplicationSyncState:
-        return (await self.plane.application_named("cart")).sync_state
-
-    def is_in(self, status: SyncStatus) -> Any:
-        """A question for `eventually`."""
-
-        async def ask() -> ApplicationSyncState | None:
-            state = await self.state()
-            return state if state.status == status else None
-
-        return ask
-
-
 @pytest.mark.slow
-async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
+async def test_a_manual_change_is_reported_as_drift_at_once(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
@@ -60,42 +39,44 @@ async def test_drift_made_by_hand_is_told_and_explained_within_a_moment(
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART_ON_SHELF, "cart/files/a": "1"})
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
-        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
-        scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
-        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
-        assert scene.file.read_text() == "1"
-        scene.file.write_text("by hand")
-        begun = time.perf_counter()
-        state = await eventually(scene.is_in(SyncStatus.OUT_OF_SYNC))
-        took = time.perf_counter() - begun
+        cart = await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        has_status = partial(matching_sync_state, plane, cart)
+        file = tmp_path / "shelf" / "cart" / "a"
+        await eventually(partial(has_status, SyncStatus.SYNCED), 30)
+        assert file.read_text() == "1"
+        file.write_text("by hand")
+        started = time.perf_counter()
+        state = await eventually(partial(has_status, SyncStatus.OUT_OF_SYNC))
+        took = time.perf_counter() - started
         assert "- a: by hand\n+ a: 1" in state.reason
         assert took < 2
-        scene.file.write_text("1")
-        await eventually(scene.is_in(SyncStatus.SYNCED))
+        file.write_text("1")
+        await eventually(partial(has_status, SyncStatus.SYNCED))
         assert len(await plane.completed_deployments()) == 1
 
 
 @pytest.mark.slow
-async def test_drift_is_deployed_away_where_an_application_wants_it(
+async def test_drift_triggers_a_deployment_if_on_out_of_sync_is_enabled(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
     more: str,
     tmp_path: Path,
 ) -> None:
-    wants = CART_ON_SHELF + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
-    origin.commit({"cart/app.pipecd.yaml": wants, "cart/files/a": "1"})
+    config = CART_ON_SHELF + "  trigger: {onOutOfSync: {disabled: false, minWindow: 1s}}\n"
+    origin.commit({"cart/app.pipecd.yaml": config, "cart/files/a": "1"})
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
-        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
-        scene = Scene(plane, tmp_path / "shelf" / "cart" / "a")
-        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
+        cart = await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        has_status = partial(matching_sync_state, plane, cart)
+        file = tmp_path / "shelf" / "cart" / "a"
+        await eventually(partial(has_status, SyncStatus.SYNCED), 30)
         (first,) = await plane.completed_deployments()
         await eventually(lambda: time.time() > first.completed_at + 2)
-        scene.file.write_text("by hand")
-        begun = time.perf_counter()
-        await eventually(lambda: contents(scene.file.parent) == {"a": "1"})
-        took = time.perf_counter() - begun
-        await eventually(scene.is_in(SyncStatus.SYNCED))
+        file.write_text("by hand")
+        started = time.perf_counter()
+        await eventually(lambda: contents(file.parent) == {"a": "1"})
+        took = time.perf_counter() - started
+        await eventually(partial(has_status, SyncStatus.SYNCED))
         _, second = await plane.completed_deployments()
         assert second.trigger.commit.hash == first.trigger.commit.hash
         assert took < 4
@@ -103,36 +84,36 @@ async def test_drift_is_deployed_away_where_an_application_wants_it(
 
 def processes_of(program: Path) -> list[int]:
     """The ids of the processes that run a program."""
-    found: list[int] = []
+    ids: list[int] = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and str(program).encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
+                ids.append(int(entry.name))
+    return ids
 
 
 @pytest.mark.slow
-async def test_a_plugin_that_was_killed_is_asked_again(
+async def test_a_killed_plugin_is_restarted_and_read_again(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
     more: str,
     tmp_path: Path,
 ) -> None:
-    quiet = CART_ON_SHELF + "  trigger: {onCommit: {disabled: true}}\n"
-    origin.commit({"cart/app.pipecd.yaml": quiet, "cart/files/a": "1"})
+    config = CART_ON_SHELF + "  trigger: {onCommit: {disabled: true}}\n"
+    origin.commit({"cart/app.pipecd.yaml": config, "cart/files/a": "1"})
     file = tmp_path / "shelf" / "cart" / "a"
     file.parent.mkdir(parents=True)
     file.write_text("1")
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
-        await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
-        scene = Scene(plane, file)
-        await eventually(scene.is_in(SyncStatus.SYNCED), 30)
+        cart = await piped.add_application("cart", deploy_targets_by_plugin=TARGETS)
+        has_status = partial(matching_sync_state, plane, cart)
+        await eventually(partial(has_status, SyncStatus.SYNCED), 30)
         killed = processes_of(tmp_path / "shelf-plugin")
         for process in killed:
             os.kill(process, signal.SIGKILL)
         origin.commit({"cart/files/a": "2"})
-        state = await eventually(scene.is_in(SyncStatus.OUT_OF_SYNC), 30)
+        state = await eventually(partial(has_status, SyncStatus.OUT_OF_SYNC), 30)
         assert "- a: 1\n+ a: 2" in state.reason
         assert killed
         assert not set(killed) & set(processes_of(tmp_path / "shelf-plugin"))

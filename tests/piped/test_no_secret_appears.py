@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that a whole piped and a control plane write or show has a secret in it.
+"""No secret appears in anything that a piped and a control plane write or show.
 
-A plugin that tells everything it knows, and a script that does, deploy an application with planted
-secrets; the deployments succeed, fail, and cannot be planned, there is drift and a preview. Then
-everything on disk, in the logs, on the pages and at the receivers is searched.
+A plugin and a script that print all secrets deploy an application; its deployments succeed, fail and
+cannot be planned, there is drift and a plan preview. Then every file, log, console page and
+notification is searched.
 """
 
 import asyncio
@@ -11,23 +11,22 @@ import base64
 import gzip
 import json
 import sys
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, quote_plus
 
 import httpx2
 import pytest
 
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.proto.model.application_pb2 import ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from pipecd.secrets import hybrid
-from servers.control_plane import RunPiped, StartControlPlane
+from servers.control_plane import LocalControlPlane, LocalPiped, RunPiped, StartControlPlane
+from servers.environment import matching_sync_state
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.receivers import Mailbox, Receivers, notifications_config
@@ -43,7 +42,7 @@ OLD_TOKEN = "older1token1J3hG6fD9sA2qW5eR8tY1uI4o"
 PLANTED = {"token": TOKEN, "password": PASSWORD, "key": KEY}
 
 LEAKY = f'''#!{sys.executable}
-"""A plugin that keeps nothing to itself."""
+"""A plugin that prints every secret."""
 import base64, json, sys
 from urllib.parse import quote
 from pipecd.sdk import *
@@ -52,7 +51,7 @@ def all_of(source):
     names = ("token", "password", "key")
     return [(source.application_directory / name).read_text() for name in names]
 
-def told(source):
+def leaked(source):
     texts = all_of(source)
     encoded = [base64.b64encode(t.encode()).decode() for t in texts]
     basic = base64.b64encode(f"user:{{texts[0]}}".encode()).decode()
@@ -69,7 +68,7 @@ class Leaky(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return [Version(token, f"named {{token}}", f"https://u:{{token}}@example.com/")]
 
     async def strategy(self, plan):
-        return Strategy(SyncStrategy.PIPELINE, f"changed: {{told(plan.target)}}")
+        return Strategy(SyncStrategy.PIPELINE, f"changed: {{leaked(plan.target)}}")
 
     async def quick_sync(self, *, rollback):
         undo = PlannedStage("LEAKY_ROLLBACK", is_rollback=True)
@@ -80,7 +79,7 @@ class Leaky(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return [PlannedStage(requested.name, requested.index), *([undo] if rollback else [])]
 
     async def execute(self, stage):
-        text = told(stage.target)
+        text = leaked(stage.target)
         stage.log.info(text)
         await stage.metadata.put({{DISPLAY_KEY: text}})
         stage.log.write(text[:50])
@@ -91,14 +90,14 @@ class Leaky(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return StageResult.succeeded(text)
 
     async def live_state(self, look):
-        text = told(look.source)
+        text = leaked(look.source)
         resource = Resource(
             id="r", name="r", health=Health.UNHEALTHY, health_text=text, metadata={{"m": text}}
         )
         return LiveState([resource], SyncState(SyncStatus.OUT_OF_SYNC, text, text))
 
     async def preview(self, change):
-        text = told(change.target)
+        text = leaked(change.target)
         return [Preview("here", text, text)]
 
 if __name__ == "__main__":
@@ -137,71 +136,36 @@ def files(public: bytes, script: str = SCRIPT, token: str = TOKEN) -> dict[str, 
     return {"cart/app.pipecd.yaml": application(public, script, secrets), **written}
 
 
-@dataclass
-class Scene:
-    """A control plane and a piped with the leaky plugin."""
-
-    plane: Any
-    piped: Any
-
-    async def deployments(self) -> tuple[Deployment, ...]:
-        listed = await self.plane.cases.deployments.list(
-            DeploymentFilter(project="demo"), by=self.plane.admin
-        )
-        return tuple(listed.items)
-
-    async def ended(self, commit: str) -> Deployment:
-        async def found() -> Deployment | None:
-            for each in await self.deployments():
-                done = DeploymentStatus(each.status).is_completed
-                if each.trigger.commit.hash == commit and done:
-                    return each
-            return None
-
-        return await eventually(found, 40)
-
-    async def application(self) -> Any:
-        (deployment, *_) = await self.deployments()
-        applications = self.plane.cases.applications
-        return await applications.get(deployment.application_id, by=self.plane.admin)
-
-    async def drifted(self) -> bool:
-        state = (await self.application()).sync_state
-        return state.status == ApplicationSyncStatus.OUT_OF_SYNC
-
-    async def preview(self, remote: str, commit: str) -> str:
-        previews, by = self.plane.cases.plan_previews, self.plane.admin
-        wanted = RequestPlanPreviewRequest(
-            repo_remote_url=remote,
-            base_branch="main",
-            head_branch="feature",
-            head_commit=commit,
-        )
-        (command,) = await previews.request(wanted, by=by)
-
-        async def handled() -> bool:
-            return bool((await self.plane.cases.commands.get(command, by=by)).status)
-
-        await eventually(handled, 40)
-        return str(await previews.results([command], by=by))
-
-    async def pages(self) -> str:
-        """What a person sees of it all."""
-        cases = self.plane.cases
-        site = f"http://{self.plane.address}"
-        cookies = {"token": cases.sessions.issue(self.plane.admin)}
-        paths = ["/applications", f"/applications/{(await self.application()).id}", "/deployments"]
-        for each in await self.deployments():
-            one = f"/deployments/{each.id}"
-            paths += [one, *(f"{one}/stages/{stage.id}/log.txt" for stage in each.stages)]
-        async with httpx2.AsyncClient(base_url=site, cookies=cookies) as client:
-            answers = [await client.get(path) for path in paths]
-        assert {answer.status_code for answer in answers} == {200}
-        return "".join(answer.text for answer in answers)
+async def preview_result(plane: LocalControlPlane, remote: str, commit: str) -> str:
+    """The result of a plan preview, as pipectl receives it."""
+    previews = plane.cases.plan_previews
+    request = RequestPlanPreviewRequest(
+        repo_remote_url=remote,
+        base_branch="main",
+        head_branch="feature",
+        head_commit=commit,
+    )
+    (command,) = await previews.request(request, by=plane.admin)
+    await plane.wait_for_command(command, within=40)
+    return str(await previews.results([command], by=plane.admin))
 
 
-def traces(secret: str) -> Iterator[str]:
-    """What gives a secret away."""
+async def console_pages(plane: LocalControlPlane) -> str:
+    """The text of every console page about the application and its deployments."""
+    cookies = {"token": plane.cases.sessions.issue(plane.admin)}
+    cart = await plane.application_named("cart")
+    paths = ["/applications", f"/applications/{cart.id}", "/deployments"]
+    for deployment in await plane.deployments():
+        page = f"/deployments/{deployment.id}"
+        paths += [page, *(f"{page}/stages/{stage.id}/log.txt" for stage in deployment.stages)]
+    async with httpx2.AsyncClient(base_url=f"http://{plane.address}", cookies=cookies) as client:
+        responses = [await client.get(path) for path in paths]
+    assert {response.status_code for response in responses} == {200}
+    return "".join(response.text for response in responses)
+
+
+def encodings(secret: str) -> Iterator[str]:
+    """The encodings in which a secret may leak."""
     encoded = base64.b64encode(secret.encode()).decode()
     yield from (secret, encoded.rstrip("=")[:-1], encoded.translate(str.maketrans("+/", "-_")))
     yield from (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
@@ -220,43 +184,48 @@ def everything_in(directory: Path) -> Iterator[tuple[str, bytes]]:
             )
 
 
-async def live_through(scene: Scene, origin: Origin, public: bytes) -> str:
-    """Everything that can happen to an application; what people were shown of it."""
-    first = origin.commit(files(public, token=OLD_TOKEN), "the first")
+async def run_everything(
+    plane: LocalControlPlane, piped: LocalPiped, origin: Origin, public: bytes
+) -> str:
+    """Runs everything that can happen to an application; returns what users are shown of it."""
+
+    async def completed(files: dict[str, str], message: str) -> Deployment:
+        return await plane.wait_for_completed(origin.commit(files, message), within=40)
+
     targets = {"leaky": DeployTargets(deploy_targets=["here"])}
-    await scene.piped.add_application("cart", deploy_targets_by_plugin=targets)
-    done = await scene.ended(first)
-    assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-    script = files(public, script=f"{SCRIPT}\nexit 1\n")
-    failed = await scene.ended(origin.commit(script, "a script that fails"))
+    first = origin.commit(files(public, token=OLD_TOKEN), "the first")
+    cart = await piped.add_application("cart", deploy_targets_by_plugin=targets)
+    deployed = await plane.wait_for_completed(first, within=40)
+    assert DeploymentStatus(deployed.status) is DeploymentStatus.SUCCESS, deployed.status_reason
+    failed = await completed(files(public, script=f"{SCRIPT}\nexit 1\n"), "a script that fails")
     assert DeploymentStatus(failed.status) is DeploymentStatus.FAILURE
-    stage = await scene.ended(origin.commit({"cart/fail": ""}, "a stage that fails"))
+    stage = await completed({"cart/fail": ""}, "a stage that fails")
     assert "cannot: ******" in stage.status_reason
-    await eventually(scene.drifted, 20)
+    await eventually(partial(matching_sync_state, plane, cart, SyncStatus.OUT_OF_SYNC), 20)
     origin.git("checkout", "-q", "-b", "feature")
-    preview = await scene.preview(origin.remote, origin.commit({"cart/x": "1"}))
+    preview = await preview_result(plane, origin.remote, origin.commit({"cart/x": "1"}))
     assert "******" in preview
     origin.git("checkout", "-q", "main")
     template = {"cart/token": "{{ fail .encryptedSecrets.token }}"}
-    unplanned = await scene.ended(origin.commit(template, "a template that fails"))
+    unplanned = await completed(template, "a template that fails")
     assert "failed to render target file token" in unplanned.status_reason
-    strange = application(public, SCRIPT, PLANTED).replace('"token": "A', '"token": "B')
-    unreadable = await scene.ended(origin.commit({"cart/app.pipecd.yaml": strange}, "strange"))
+    damaged = application(public, SCRIPT, PLANTED).replace('"token": "A', '"token": "B')
+    unreadable = await completed({"cart/app.pipecd.yaml": damaged}, "a damaged secret")
     assert "failed to decrypt token secret" in unreadable.status_reason
-    return preview + await scene.pages() + str(await scene.deployments())
+    return preview + await console_pages(plane) + str(await plane.deployments())
 
 
 @dataclass
-class Outside:
-    """What gets to know of it beside the control plane."""
+class Outputs:
+    """What piped writes besides what it sends to the control plane."""
 
     receivers: Receivers
     mailbox: Mailbox
-    printed: pytest.CaptureFixture[str]
+    captured: pytest.CaptureFixture[str]
 
-    def heard(self) -> dict[str, bytes]:
-        printed = self.printed.readouterr()
-        assert "stdout: ******" in printed.err, "the plugin was heard"
+    def contents(self) -> dict[str, bytes]:
+        printed = self.captured.readouterr()
+        assert "stdout: ******" in printed.err, "the output of the plugin is logged"
         assert self.receivers.deliveries
         assert self.mailbox.mails
         return {
@@ -267,18 +236,18 @@ class Outside:
 
 
 @pytest.fixture
-def outside(receivers: Receivers, mailbox: Mailbox, capfd: pytest.CaptureFixture[str]) -> Outside:
-    return Outside(receivers, mailbox, capfd)
+def outputs(receivers: Receivers, mailbox: Mailbox, capfd: pytest.CaptureFixture[str]) -> Outputs:
+    return Outputs(receivers, mailbox, capfd)
 
 
 @pytest.fixture
-def configuration(outside: Outside, spec_dir: Path, tmp_path: Path) -> str:
+def configuration(outputs: Outputs, spec_dir: Path, tmp_path: Path) -> str:
     program = tmp_path / "leaky"
     program.write_text(LEAKY)
     program.chmod(0o755)
     private, public = (spec_dir / "vectors" / f"secret_{h}.pem" for h in ("private", "public"))
     return f"""\
-{notifications_config(outside.receivers, outside.mailbox)}
+{notifications_config(outputs.receivers, outputs.mailbox)}
 secretManagement:
   type: KEY_PAIR
   config: {{privateKeyFile: {private}, publicKeyFile: {public}}}
@@ -286,45 +255,45 @@ plugins: [{{name: leaky, url: "file://{program}", deployTargets: [{{name: here}}
 """
 
 
-@pytest.fixture
-def start(start_plane: StartControlPlane, whole_piped: RunPiped, tmp_path: Path) -> Any:
-    @asynccontextmanager
-    async def started(remote: str, configuration: str) -> AsyncGenerator[Scene]:
-        given = {"more": configuration, "plugins_dir": tmp_path / "plugins"}
-        async with start_plane() as plane, whole_piped(plane, remote, **given) as piped:
-            yield Scene(plane, piped)
-
-    return started
-
-
 async def test_no_secret_appears_anywhere(
-    start: Any, origin: Origin, configuration: str, outside: Outside, spec_dir: Path, tmp_path: Path
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    configuration: str,
+    outputs: Outputs,
+    spec_dir: Path,
+    tmp_path: Path,
 ) -> None:
     public = (spec_dir / "vectors" / "secret_public.pem").read_bytes()
     origin.commit({"README": ""})
-    async with asyncio.timeout(170), start(origin.remote, configuration) as scene:
-        shown = await live_through(scene, origin, public)
-    found = dict(everything_in(tmp_path))
-    assert not [name for name in found if "/sources/" in name], "no working copy is left"
-    logs = b"".join(content for name, content in found.items() if name.startswith("files/"))
+    settings = {"more": configuration, "plugins_dir": tmp_path / "plugins"}
+    async with (
+        asyncio.timeout(170),
+        start_plane() as plane,
+        whole_piped(plane, origin.remote, **settings) as piped,
+    ):
+        shown = await run_everything(plane, piped, origin, public)
+    contents = dict(everything_in(tmp_path))
+    assert not [name for name in contents if "/sources/" in name], "no working copy is left"
+    logs = b"".join(content for name, content in contents.items() if name.startswith("files/"))
     assert logs.count(b"******") > 20
-    found |= {"shown": shown.encode(), **outside.heard()}
+    contents |= {"shown": shown.encode(), **outputs.contents()}
     lines = [line for line in KEY.splitlines() if line]
     for secret in (TOKEN, OLD_TOKEN, PASSWORD, KEY, *lines):
-        for trace in traces(secret):
-            where = [name for name, content in found.items() if trace.encode() in content]
-            assert where == [], trace
+        for encoded in encodings(secret):
+            where = [name for name, content in contents.items() if encoded.encode() in content]
+            assert where == [], encoded
 
 
-async def test_what_a_killed_piped_left_behind_is_removed(
+async def test_working_copies_of_a_killed_piped_are_removed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
     tmp_path: Path,
 ) -> None:
     origin.commit({"README": ""})
-    places = ("deployments/d1/sources/s1/target", "livestate/a1", "plan-previews/c1/a1/target")
-    left = [tmp_path / "workspace of dev" / place / "secret" for place in places]
+    paths = ("deployments/d1/sources/s1/target", "livestate/a1", "plan-previews/c1/a1/target")
+    left = [tmp_path / "workspace of dev" / path / "secret" for path in paths]
     for file in left:
         file.parent.mkdir(parents=True)
         file.write_text(TOKEN)

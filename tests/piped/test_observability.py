@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of a piped: metrics, traces and profiles."""
+"""Metrics, traces and profiles of a piped."""
 
 import asyncio
 import gzip
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,107 +40,114 @@ spec:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A control plane in front of a collector, and a piped with one application."""
+class TracedPiped:
+    """A control plane that exports spans to a collector, and a piped with one application."""
 
     plane: ServedControlPlane
     piped: LocalPiped
     collector: TraceCollector
 
     async def deployment(self) -> Deployment | None:
-        """The deployment, once it has ended."""
-        ended = await self.plane.completed_deployments()
-        return ended[0] if ended else None
+        """The deployment, once it is completed."""
+        completed = await self.plane.completed_deployments()
+        return completed[0] if completed else None
+
+
+RunTraced = Callable[[str], AbstractAsyncContextManager[TracedPiped]]
 
 
 @pytest.fixture
-def scene(start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin) -> Any:
+def run_traced(start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin) -> RunTraced:
+    """Runs a piped with an application whose pipeline has a script."""
+
     @asynccontextmanager
-    async def set_up(script: str, **more: Any) -> AsyncGenerator[Scene]:
+    async def run(script: str) -> AsyncGenerator[TracedPiped]:
         origin.commit({"cart/app.pipecd.yaml": APP.format(script=script)})
         collector = TraceCollector()
         async with (
             grpc_server([collector], host="127.0.0.1", port=0) as port,
             start_plane(trace_collector=f"127.0.0.1:{port}") as plane,
-            whole_piped(plane, origin.remote, **more) as piped,
+            whole_piped(plane, origin.remote) as piped,
         ):
             labels = {"team": "shop", "env": "dev"}
             await piped.add_application("cart", platform_provider="p", labels=labels)
-            yield Scene(plane, piped, collector)
+            yield TracedPiped(plane, piped, collector)
 
-    return set_up
+    return run
 
 
-def about(span: Span) -> dict[str, str]:
+def attributes(span: Span) -> dict[str, str]:
     return {a.key: a.value.string_value for a in span.attributes}
 
 
 async def test_a_deployment_is_one_trace_through_the_control_plane(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
+    run_traced: RunTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
-    async with scene("true") as there:
-        made = await eventually(there.deployment, 20)
-        whole = await there.collector.named("Deploy")
+    async with run_traced("true") as traced:
+        deployment = await eventually(traced.deployment, 20)
+        whole = await traced.collector.named("Deploy")
         plan, stages = (
-            await there.collector.named("Plan"),
-            [await there.collector.named(name) for name in ("WAIT", "SCRIPT_RUN")],
+            await traced.collector.named("Plan"),
+            [await traced.collector.named(name) for name in ("WAIT", "SCRIPT_RUN")],
         )
     everything = (plan, whole, *stages)
-    assert {span.trace_id for span in everything} == {trace_id(made.id)}
+    assert {span.trace_id for span in everything} == {trace_id(deployment.id)}
     assert [span.parent_span_id for span in everything] == [b"", b"", whole.span_id, whole.span_id]
     assert {span.status.code for span in everything} == {Status.STATUS_CODE_UNSET}
-    assert [about(span).get("stage-id") for span in stages] == [s.id for s in made.stages[:2]]
-    assert about(whole) == {
-        "application-id": made.application_id,
-        "deployment-id": made.id,
+    assert [attributes(span).get("stage-id") for span in stages] == [
+        s.id for s in deployment.stages[:2]
+    ]
+    assert attributes(whole) == {
+        "application-id": deployment.application_id,
+        "deployment-id": deployment.id,
         "kind": "KUBERNETES",
         "labels": "env=dev,team=shop",
     }
-    scopes = {span.name: there.collector.scopes[span.span_id] for span in everything}
+    scopes = {span.name: traced.collector.scopes[span.span_id] for span in everything}
     assert scopes["Plan"] == "controller/planner"
     assert scopes["Deploy"] == scopes["WAIT"] == "controller/scheduler"
-    resource = there.collector.resources[whole.span_id]
+    resource = traced.collector.resources[whole.span_id]
     assert resource.pop("service.version")
     assert resource == {
         "service.name": "piped",
         "service.namespace": "demo",
-        "service.instance.id": there.piped.id,
+        "service.instance.id": traced.piped.id,
         "project-id": "demo",
-        "piped-id": there.piped.id,
+        "piped-id": traced.piped.id,
     }
 
 
 async def test_a_failure_is_an_error_in_the_trace(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
+    run_traced: RunTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.05)
-    async with scene("exit 3") as there:
-        made = await eventually(there.deployment, 20)
-        whole = await there.collector.named("Deploy")
-        stage = await there.collector.named("SCRIPT_RUN")
-        undone = await there.collector.named("SCRIPT_RUN_ROLLBACK")
+    async with run_traced("exit 3") as traced:
+        deployment = await eventually(traced.deployment, 20)
+        whole = await traced.collector.named("Deploy")
+        stage = await traced.collector.named("SCRIPT_RUN")
+        rollback = await traced.collector.named("SCRIPT_RUN_ROLLBACK")
     assert whole.status.code == stage.status.code == Status.STATUS_CODE_ERROR
-    assert whole.status.message == made.status_reason
-    assert undone.status.code == Status.STATUS_CODE_UNSET
-    assert undone.parent_span_id == whole.span_id
+    assert whole.status.message == deployment.status_reason
+    assert rollback.status.code == Status.STATUS_CODE_UNSET
+    assert rollback.parent_span_id == whole.span_id
 
 
 async def test_queued_spans_are_exported_when_piped_ends(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
+    run_traced: RunTraced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 3600)
-    async with scene("sleep 30") as there:
+    async with run_traced("sleep 30") as traced:
 
-        async def is_at_work() -> bool:
-            listed = await there.plane.cases.deployments.list(
-                DeploymentFilter(project="demo"), by=there.plane.admin
+        async def is_running() -> bool:
+            listed = await traced.plane.cases.deployments.list(
+                DeploymentFilter(project="demo"), by=traced.plane.admin
             )
             return any(s.name == "SCRIPT_RUN" and s.status for d in listed.items for s in d.stages)
 
-        await eventually(is_at_work, 20)
-        assert there.collector.spans == []
-    names = [span.name for span in there.collector.spans]
+        await eventually(is_running, 20)
+        assert traced.collector.spans == []
+    names = [span.name for span in traced.collector.spans]
     assert sorted(names) == ["Deploy", "Plan", "SCRIPT_RUN", "WAIT"]
 
 
@@ -191,7 +198,7 @@ async def test_deployment_statuses_are_metrics_until_their_end_is_reported(
 
         await eventually(lambda: _is(shown(), {"DEPLOYMENT_RUNNING"}), 20)
         text = (await http.get("/metrics")).text
-        # It was reported several times by now and is shown as long as it goes on.
+        # It has been reported several times and is exported while the deployment runs.
         await asyncio.sleep(0.05)
         assert await shown() == {"DEPLOYMENT_RUNNING"}
         gate.touch()

@@ -90,11 +90,11 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
     tells_changes = True
 
     def __init__(self) -> None:
-        self.looks: list[str] = []
+        self.reads: list[str] = []
         self.sources: list[Path] = []
-        # Applications about which nobody gets an answer, or that fail with these words.
-        self.silent: set[str] = set()
-        self.broken: dict[str, Exception] = {}
+        # Applications whose reads hang, or fail with an error.
+        self.hanging: set[str] = set()
+        self.errors: dict[str, Exception] = {}
         self._whose: dict[Path, str] = {}
         self._seen: dict[Path, dict[str, str]] = {}
 
@@ -129,11 +129,11 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
         return StageResult.succeeded()
 
     async def live_state(self, look: LiveContext) -> LiveState:
-        self.looks.append(look.application_name)
+        self.reads.append(look.application_name)
         self.sources.append(look.source.application_directory)
-        if look.application_name in self.silent:
+        if look.application_name in self.hanging:
             await asyncio.Event().wait()
-        if (error := self.broken.get(look.application_name)) is not None:
+        if (error := self.errors.get(look.application_name)) is not None:
             raise error
         wanted = declared(look.source)
         resources: list[Resource] = []

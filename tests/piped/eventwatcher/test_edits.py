@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events share a commit where its words allow it."""
+"""Events share a commit if their messages and trailers allow it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
         pytest.param(
             [task("x", "a", template="t"), task("y", "b", template="t")],
             [(["a", "b"], "t", {})],
-            id="the same words are said once",
+            id="equal messages are written once",
         ),
         pytest.param(
             [task("x", "a", commit="1"), task("y", "b", commit="2"), task("z", "c", commit="1")],
@@ -100,7 +100,9 @@ async def test_commits(
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        pytest.param("", 'Replace values with "a \\"b\\"" set by Event "x"', id="upstream's words"),
+        pytest.param(
+            "", 'Replace values with "a \\"b\\"" set by Event "x"', id="upstream's message"
+        ),
         pytest.param("bump {{ .EventName }} to {{ .Value }}", 'bump x to a "b"', id="a template"),
         pytest.param(" {{ .Value | upper }} \n", 'A "B"', id="functions, and no space around"),
         pytest.param("{{ .Nothing }} x", "{{ .Nothing }} x", id="a mistake is taken as it is"),

@@ -80,7 +80,7 @@ def test_only_the_value_changes(
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "error"),
     [
         pytest.param("$.module.web.none", "there is no", id="an attribute that is not there"),
         pytest.param("$.module.web", "is an object", id="a block"),
@@ -94,13 +94,13 @@ def test_only_the_value_changes(
         pytest.param("$.module.web.count", "is a number, and 'x' is not", id="text for a number"),
     ],
 )
-def test_what_cannot_be_replaced_is_told(path: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(told)):
+def test_a_value_that_cannot_be_replaced_is_an_error(path: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(error)):
         replace_field(FILE, parse_hcl, path, "x")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         pytest.param('a = "b', "a string in line 1 does not end", id="quotes"),
         pytest.param('a = "${b"', "does not end", id="a template"),
@@ -115,8 +115,8 @@ def test_what_cannot_be_replaced_is_told(path: str, told: str) -> None:
         pytest.param("a = " + "(" * 2000, "nested", id="brackets too deep to read"),
     ],
 )
-def test_what_is_no_hcl_is_told(text: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(told)):
+def test_invalid_hcl_is_an_error(text: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(error)):
         replace_field(text, parse_hcl, "$.a", "x")
 
 

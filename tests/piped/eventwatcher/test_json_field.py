@@ -52,7 +52,7 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "told"),
+    ("text", "path", "error"),
     [
         pytest.param('{"a": 1}', "$.b", "there is no $.b", id="a name that is not there"),
         pytest.param('{"a": 1}', "$.a", "is a number, and 'x' is not", id="text for a number"),
@@ -67,8 +67,8 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
         pytest.param("[" * 200, "$", "nested", id="values too deep to read"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_replaced_is_told(text: str, path: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(told)):
+def test_a_value_that_cannot_be_replaced_is_an_error(text: str, path: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(error)):
         replace_field(text, parse_json, path, "x")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pull requests are opened where the host is known, else people are told where to."""
+"""Pull requests are opened on known hosts; for others there is a link."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pipecd.piped.eventwatcher.pull_request import (
 from servers.web import Answer, Request, WebServer
 
 
-def wanted(remote: str) -> PullRequest:
+def pull_request(remote: str) -> PullRequest:
     return PullRequest(remote, "new/image-1", "main", "title", "body")
 
 
@@ -37,7 +37,7 @@ def wanted(remote: str) -> PullRequest:
     ],
 )  # fmt: skip
 def test_where_people_open_one(remote: str, page: str) -> None:
-    assert compare_page(wanted(remote)) == page
+    assert compare_page(pull_request(remote)) == page
 
 
 FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main"}
@@ -56,7 +56,7 @@ FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main
     ],
 )  # fmt: skip
 def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
-    call = api_call(wanted(remote), token)
+    call = api_call(pull_request(remote), token)
     assert (call and call.url) == url
     if call is not None:
         assert call == ApiCall(url or "", {"Authorization": "token t"}, FIELDS, "html_url")
@@ -64,7 +64,7 @@ def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
 
 
 def test_how_piped_opens_one_at_gitlab() -> None:
-    call = api_call(wanted("https://gitlab.com/a/b/shop.git"), "t")
+    call = api_call(pull_request("https://gitlab.com/a/b/shop.git"), "t")
     assert call == ApiCall(
         "https://gitlab.com/api/v4/projects/a%2Fb%2Fshop/merge_requests",
         {"Authorization": "Bearer t"},
@@ -83,11 +83,11 @@ class GitHost(WebServer):
 
     def __init__(self) -> None:
         self.says = Answer(201, b'{"html_url": "https://host/pull/1"}')
-        self.asked: list[tuple[str, str, Any]] = []
+        self.requests: list[tuple[str, str, Any]] = []
         super().__init__()
 
     def answer(self, request: Request) -> Answer:
-        self.asked.append((request.path, request.authorization, json.loads(request.body)))
+        self.requests.append((request.path, request.authorization, json.loads(request.body)))
         return self.says
 
 
@@ -102,11 +102,11 @@ async def test_a_pull_request_is_opened(host: GitHost) -> None:
         f"{host.address}/repos", {"Authorization": "token t"}, {"title": "x"}, "html_url"
     )
     assert await send_call(call) == "https://host/pull/1"
-    assert host.asked == [("/repos", "token t", {"title": "x"})]
+    assert host.requests == [("/repos", "token t", {"title": "x"})]
 
 
 @pytest.mark.parametrize(
-    ("code", "answer", "told"),
+    ("code", "answer", "error"),
     [
         pytest.param(422, b'{"message": "no commits"}', '422 {"message": "no commits"}', id="a refusal"),
         pytest.param(201, b"<html>", "cannot be parsed", id="another page"),
@@ -114,22 +114,22 @@ async def test_a_pull_request_is_opened(host: GitHost) -> None:
     ],
 )  # fmt: skip
 async def test_a_host_that_refuses_is_told_of(
-    host: GitHost, code: int, answer: bytes, told: str
+    host: GitHost, code: int, answer: bytes, error: str
 ) -> None:
     host.says = Answer(code, answer)
-    with pytest.raises(Unavailable, match=told):
+    with pytest.raises(Unavailable, match=error):
         await send_call(ApiCall(host.address, {}, {}, "html_url"))
 
 
 async def test_where_nothing_can_be_opened_people_are_told_where(host: GitHost) -> None:
     remote = "git@github.com:org/shop.git"
-    told = "open a pull request at https://github.com/org/shop/compare/main...new/image-1"
-    assert await open_pull_request(wanted(remote), "t") == told
-    assert await open_pull_request(wanted("file:///srv/shop"), "t") == ""
-    assert host.asked == []
+    text = "open a pull request at https://github.com/org/shop/compare/main...new/image-1"
+    assert await open_pull_request(pull_request(remote), "t") == text
+    assert await open_pull_request(pull_request("file:///srv/shop"), "t") == ""
+    assert host.requests == []
 
 
 async def test_where_opening_fails_people_are_told_why_and_where() -> None:
-    told = await open_pull_request(wanted("http://gitea.invalid/org/shop"), "t")
-    assert told.startswith("no pull request could be opened: ")
-    assert told.endswith("; open it at http://gitea.invalid/org/shop/compare/main...new/image-1")
+    text = await open_pull_request(pull_request("http://gitea.invalid/org/shop"), "t")
+    assert text.startswith("no pull request could be opened: ")
+    assert text.endswith("; open it at http://gitea.invalid/org/shop/compare/main...new/image-1")

@@ -24,7 +24,7 @@ from pipecd.piped.eventwatcher.regex import replace_regex, translate
         pytest.param("a\nb\n", "(?m)^(b)$", "a\nNEW\n", id="lines, where the flag says so"),
         pytest.param("b\nb", "(b)$", "b\nNEW", id="the end is the end of the file"),
         pytest.param("Ab", "(?i)a(B)", "ANEW", id="capitals do not matter, where the flag says so"),
-        pytest.param("x1", r"x([[:digit:]]+)\z", "xNEW", id="words of RE2"),
+        pytest.param("x1", r"x([[:digit:]]+)\z", "xNEW", id="the syntax of RE2"),
         pytest.param("a.b+c", r"a\Q.b+\E(c)", "a.b+NEW", id="a quotation of RE2"),
         pytest.param("٣3", r"(\d)", "٣NEW", id="digits are those of ASCII"),
         pytest.param("k]x", "k[]](x)", "k]NEW", id="a bracket that comes first in a set"),
@@ -36,19 +36,19 @@ async def test_only_the_group_changes(text: str, pattern: str, after: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "error"),
     [
         pytest.param("nowhere(x)", "doesn't match nowhere(x)", id="no match"),
         pytest.param("some", "capturing group not found", id="no group"),
         pytest.param("(some", "is not a regular expression", id="no expression"),
         pytest.param(r"(\pL)", r"\p is not supported", id="a property of Unicode"),
         pytest.param("([[:^alpha:]])", "is not supported", id="a class that is turned round"),
-        pytest.param("(?U)(a)", "flags U are not known", id="a flag that Python lacks"),
+        pytest.param("(?U)(a)", "flags U are not supported", id="a flag that Python lacks"),
         pytest.param("a(?i)(b)", "flags not at the start", id="a flag in the middle"),
     ],
 )
-async def test_what_cannot_be_replaced_is_told(pattern: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(told)):
+async def test_a_value_that_cannot_be_replaced_is_an_error(pattern: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(error)):
         await replace_regex("some text", pattern, "NEW")
 
 

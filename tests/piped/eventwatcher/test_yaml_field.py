@@ -54,9 +54,9 @@ last: end"""
         pytest.param("$.same", "v3", "*image", "v3", id="a reference gets a value of its own"),
         pytest.param("$.number", "5", "number: 3", "number: 5", id="a number stays a number"),
         pytest.param("$.number", "many", "number: 3", "number: many", id="a number may become text"),
-        pytest.param("$.apiVersion", "123", "apiVersion: v1", 'apiVersion: "123"', id="text that looks like a number stays text"),
-        pytest.param("$.apiVersion", "on", "apiVersion: v1", 'apiVersion: "on"', id="text that looks like a truth value stays text"),
-        pytest.param("$.apiVersion", "2026-11-15", "apiVersion: v1", 'apiVersion: "2026-11-15"', id="text that looks like a date stays text"),
+        pytest.param("$.apiVersion", "123", "apiVersion: v1", 'apiVersion: "123"', id="text that reads as a number stays text"),
+        pytest.param("$.apiVersion", "on", "apiVersion: v1", 'apiVersion: "on"', id="text that reads as a truth value stays text"),
+        pytest.param("$.apiVersion", "2026-11-15", "apiVersion: v1", 'apiVersion: "2026-11-15"', id="text that reads as a date stays text"),
         pytest.param("$.apiVersion", "a: b", "apiVersion: v1", 'apiVersion: "a: b"', id="what cannot be plain is quoted"),
         pytest.param("$.apiVersion", "", "apiVersion: v1", 'apiVersion: ""', id="nothing is quoted"),
         pytest.param("$.flow.tag", "v2", "{tag: v1,", "{tag: v2,", id="within braces"),
@@ -105,7 +105,7 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "told"),
+    ("text", "path", "error"),
     [
         pytest.param("a: 1", "$.b", "there is no $.b", id="a name that is not there"),
         pytest.param("a: [1]", "$.a[1]", "there is no $.a[1]", id="an item that is not there"),
@@ -122,8 +122,8 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
         pytest.param("", "$.a", "there is no $.a", id="an empty file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_replaced_is_told(text: str, path: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=re.escape(told)):
+def test_a_value_that_cannot_be_replaced_is_an_error(text: str, path: str, error: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(error)):
         replace_field(text, parse_yaml, path, "x")
 
 

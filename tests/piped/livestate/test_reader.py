@@ -8,7 +8,7 @@ from pipecd.piped.livestate.reader import merge_sync_states
 from pipecd.piped.reporting.sync_states import SyncState
 
 SYNCED = SyncState(SyncStatus.SYNCED)
-UNKNOWN = SyncState(SyncStatus.UNKNOWN, "?", "not known")
+UNKNOWN = SyncState(SyncStatus.UNKNOWN, "?", "unknown")
 DRIFT = SyncState(SyncStatus.OUT_OF_SYNC, "1 differs", "- a\n+ b")
 BROKEN = SyncState(SyncStatus.INVALID_CONFIG, "broken", "line 1\nline 2")
 DEPLOYING = SyncState(SyncStatus.DEPLOYING)
@@ -17,20 +17,20 @@ DEPLOYING = SyncState(SyncStatus.DEPLOYING)
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        pytest.param([], SyncState(SyncStatus.UNKNOWN), id="of nobody nothing is known"),
+        pytest.param([], SyncState(SyncStatus.UNKNOWN), id="without plugins the state is unknown"),
         pytest.param([SYNCED, SYNCED], SYNCED, id="all in sync is in sync"),
         pytest.param([DRIFT, SYNCED], DRIFT, id="one difference counts"),
         pytest.param(
             [DRIFT, UNKNOWN],
-            SyncState(SyncStatus.OUT_OF_SYNC, "1 differs\n?", "- a\n+ b\nnot known"),
-            id="a difference says more than not knowing, and both reasons are told",
+            SyncState(SyncStatus.OUT_OF_SYNC, "1 differs\n?", "- a\n+ b\nunknown"),
+            id="out of sync precedes unknown, with both reasons",
         ),
         pytest.param(
             [DRIFT, BROKEN],
             SyncState(SyncStatus.INVALID_CONFIG, "1 differs\nbroken", "- a\n+ b\nline 1\nline 2"),
             id="a wrong configuration says more than a difference",
         ),
-        pytest.param([SYNCED, UNKNOWN], UNKNOWN, id="not knowing one is not knowing"),
+        pytest.param([SYNCED, UNKNOWN], UNKNOWN, id="unknown precedes synced"),
         pytest.param([BROKEN, DEPLOYING], DEPLOYING, id="a deployment needs no reason"),
     ],
 )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs is told when it changes, and compared again whenever there is a reason to."""
+"""Live states are reported when they change, and compared with Git when there is a reason."""
 
 from dataclasses import replace
-from typing import Any
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.ids import new_id
@@ -10,140 +9,153 @@ from pipecd.piped.notify.event import EventType, subject_of
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import piped_pb2
+from servers.livestate import INTERVALS, LiveStateEnvironment, OpenLiveState
 from servers.polling import eventually
 
 
-async def test_what_runs_and_how_it_compares_are_told(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        commit = scene.push("cart", a="1", b="2")
-        scene.put("cart", a="1", b="ill")
-        id_ = await scene.plane.piped.add_application("cart")
-        async with scene.reporting():
-            state = await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
-            snapshot = await eventually(scene.has_file(id_, "b", "ill"))
+async def test_live_state_and_drift_are_reported(open_live_state: OpenLiveState) -> None:
+    async with open_live_state() as env:
+        commit = env.push("cart", a="1", b="2")
+        env.write_live("cart", a="1", b="ill")
+        id_ = await env.plane.piped.add_application("cart")
+        async with env.reporting():
+            state = await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC))
+            snapshot = await eventually(env.has_live_file(id_, "b", "ill"))
     assert state.short_reason == "1 files differ"
     assert state.reason == f"compared with {commit[:7]}:\n- b: ill\n+ b: 2"
     assert snapshot.health_status == ApplicationLiveStateSnapshot.OTHER
     assert [r.kind for r in snapshot.kubernetes.resources] == ["File", "File"]
 
 
-async def test_a_change_is_told_at_once_and_nothing_is_told_twice(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        async with scene.reporting() as reporter:
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            await eventually(scene.has_file(id_, "a", "1"))
-            gate = scene.plane.gate
-            for looks in range(2, 7):
-                reporter.changed([id_, "nobody"])
-                await eventually(lambda at_least=looks: len(scene.shelf.looks) >= at_least)
+async def test_a_change_is_reported_at_once_and_once(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        async with env.reporting() as reporter:
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+            await eventually(env.has_live_file(id_, "a", "1"))
+            gate = env.plane.gate
+            for count in range(2, 7):
+                reporter.changed([id_, "unknown"])
+                await eventually(lambda at_least=count: len(env.plugin.reads) >= at_least)
             assert gate.count("ReportApplicationLiveState") == 1
             assert gate.count("ReportApplicationSyncState") == 1
-            scene.put("cart", a="by hand")
-            await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, "by hand"), 2)
-            await eventually(scene.has_file(id_, "a", "by hand"))
-            scene.put("cart", a="1")
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED), 2)
-            await eventually(lambda: len(scene.notifier.events) == 2)
-    kinds = [event.type for event in scene.notifier.events]
-    assert kinds == [
+            env.write_live("cart", a="by hand")
+            await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC, "by hand"), 2)
+            await eventually(env.has_live_file(id_, "a", "by hand"))
+            env.write_live("cart", a="1")
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED), 2)
+            await eventually(lambda: len(env.notifier.events) == 2)
+    types = [event.type for event in env.notifier.events]
+    assert types == [
         EventType.APPLICATION_OUT_OF_SYNC,
         EventType.APPLICATION_SYNCED,
     ]
 
 
-async def test_people_hear_when_an_application_is_healthy_again(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        async with scene.reporting():
-            await eventually(scene.has_file(id_, "a", "1"))
-            scene.put("cart", a="ill")
-            await eventually(scene.has_file(id_, "a", "ill"))
-            scene.put("cart", a="1")
-            await eventually(
-                lambda: any(n.type is EventType.APPLICATION_HEALTHY for n in scene.notifier.events)
-            )
-    told = [n for n in scene.notifier.events if n.type is EventType.APPLICATION_HEALTHY]
-    assert [subject_of(event.metadata).application for event in told] == ["cart"]
-
-
-async def test_only_a_commit_that_touches_an_application_is_a_reason_to_look(
-    open_scene: Any,
+async def test_a_recovered_application_is_notified(
+    open_live_state: OpenLiveState,
 ) -> None:
-    async with open_scene() as scene:
-        scene.push("cart", a="1")
-        scene.push("shop", a="1")
-        scene.put("cart", a="1")
-        scene.put("shop", a="1")
-        cart = await scene.plane.piped.add_application("cart")
-        shop = await scene.plane.piped.add_application("shop")
-        async with scene.reporting():
-            await eventually(scene.is_in(cart, SyncStatus.SYNCED))
-            await eventually(scene.is_in(shop, SyncStatus.SYNCED))
-            before = scene.shelf.looks.count("shop")
-            scene.push("cart", a="2")
-            state = await eventually(scene.is_in(cart, SyncStatus.OUT_OF_SYNC))
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        async with env.reporting():
+            await eventually(env.has_live_file(id_, "a", "1"))
+            env.write_live("cart", a="ill")
+            await eventually(env.has_live_file(id_, "a", "ill"))
+            env.write_live("cart", a="1")
+            await eventually(
+                lambda: any(n.type is EventType.APPLICATION_HEALTHY for n in env.notifier.events)
+            )
+    healthy = [n for n in env.notifier.events if n.type is EventType.APPLICATION_HEALTHY]
+    assert [subject_of(event.metadata).application for event in healthy] == ["cart"]
+
+
+async def test_only_commits_that_touch_an_application_cause_a_read(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        env.push("cart", a="1")
+        env.push("shop", a="1")
+        env.write_live("cart", a="1")
+        env.write_live("shop", a="1")
+        cart = await env.plane.piped.add_application("cart")
+        shop = await env.plane.piped.add_application("shop")
+        async with env.reporting():
+            await eventually(env.has_sync_status(cart, SyncStatus.SYNCED))
+            await eventually(env.has_sync_status(shop, SyncStatus.SYNCED))
+            before = env.plugin.reads.count("shop")
+            env.push("cart", a="2")
+            state = await eventually(env.has_sync_status(cart, SyncStatus.OUT_OF_SYNC))
             assert "+ a: 2" in state.reason
-            assert scene.shelf.looks.count("shop") == before
-            # What lies above an application may be read by its tools.
-            scene.origin.commit({"README": "x"})
-            await eventually(lambda: scene.shelf.looks.count("shop") > before)
+            assert env.plugin.reads.count("shop") == before
+            # Tools of an application may read files of its parent directories.
+            env.origin.commit({"README": "x"})
+            await eventually(lambda: env.plugin.reads.count("shop") > before)
 
 
-async def test_what_another_writer_reports_is_put_right(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        async with scene.reporting():
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            async with scene.plane.piped.api() as api:
+async def test_a_wrong_state_of_another_reporter_is_corrected(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        async with env.reporting():
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+            async with env.plane.piped.api() as api:
                 wrong = piped_pb2.ReportApplicationSyncStateRequest(application_id=id_)
                 wrong.state.status, wrong.state.timestamp = SyncStatus.INVALID_CONFIG, 1
                 await api.report_application_sync_state(wrong)
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
 
 
-async def test_a_broken_configuration_is_told_until_it_is_mended(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        async with scene.reporting():
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            scene.origin.commit({"cart/app.pipecd.yaml": "kind: [1]"})
-            await eventually(scene.is_in(id_, SyncStatus.INVALID_CONFIG, "cart/app.pipecd.yaml"))
-            scene.origin.commit({"cart/app.pipecd.yaml": None})
-            await eventually(scene.is_in(id_, SyncStatus.INVALID_CONFIG, "was not found"))
-            scene.push("cart", a="1")
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
+async def test_an_invalid_configuration_is_reported_until_it_is_fixed(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        async with env.reporting():
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+            env.origin.commit({"cart/app.pipecd.yaml": "kind: [1]"})
+            await eventually(
+                env.has_sync_status(id_, SyncStatus.INVALID_CONFIG, "cart/app.pipecd.yaml")
+            )
+            env.origin.commit({"cart/app.pipecd.yaml": None})
+            await eventually(env.has_sync_status(id_, SyncStatus.INVALID_CONFIG, "was not found"))
+            env.push("cart", a="1")
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
 
 
-async def test_a_deployment_is_told_as_such_and_compared_afterwards(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        commit = scene.push("cart", a="1")
-        id_ = await scene.plane.piped.add_application("cart")
-        async with scene.reporting(), scene.plane.piped.api() as api:
-            await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
-            deployment = await _deployment(scene, id_, commit)
+async def test_the_state_is_deploying_during_a_deployment_and_compared_afterwards(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        commit = env.push("cart", a="1")
+        id_ = await env.plane.piped.add_application("cart")
+        async with env.reporting(), env.plane.piped.api() as api:
+            await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC))
+            deployment = await _deployment(env, id_, commit)
             await api.create_deployment(piped_pb2.CreateDeploymentRequest(deployment=deployment))
-            await eventually(scene.is_in(id_, SyncStatus.DEPLOYING))
-            scene.put("cart", a="1")
-            # What runs is told meanwhile.
-            await eventually(scene.has_file(id_, "a", "1"))
-            assert (await scene.state(id_)).status == SyncStatus.DEPLOYING
+            await eventually(env.has_sync_status(id_, SyncStatus.DEPLOYING))
+            env.write_live("cart", a="1")
+            # The live state is reported during the deployment too.
+            await eventually(env.has_live_file(id_, "a", "1"))
+            assert (await env.sync_state(id_)).status == SyncStatus.DEPLOYING
             await api.report_deployment_completed(
                 piped_pb2.ReportDeploymentCompletedRequest(
                     deployment_id=deployment.id, status=DEPLOYMENT_SUCCESS, completed_at=1
                 )
             )
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            await eventually(lambda: len(scene.notifier.events) == 2)
-    kinds = [event.type for event in scene.notifier.events]
-    assert kinds == [
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+            await eventually(lambda: len(env.notifier.events) == 2)
+    types = [event.type for event in env.notifier.events]
+    assert types == [
         EventType.APPLICATION_OUT_OF_SYNC,
         EventType.APPLICATION_SYNCED,
     ]
 
 
-async def _deployment(scene: Any, application_id: str, commit: str) -> Deployment:
-    application = await scene.plane.application(application_id)
+async def _deployment(env: LiveStateEnvironment, application_id: str, commit: str) -> Deployment:
+    application = await env.plane.application(application_id)
     deployment = Deployment(
         id=new_id(),
         application_id=application_id,
@@ -162,56 +174,62 @@ async def _deployment(scene: Any, application_id: str, commit: str) -> Deploymen
     return deployment
 
 
-async def test_a_working_copy_serves_many_looks_and_goes_with_its_application(
-    open_scene: Any,
+async def test_a_working_copy_is_reused_and_removed_with_its_application(
+    open_live_state: OpenLiveState,
 ) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        async with scene.reporting():
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-            kept = scene.copies / id_
-            made = kept.stat().st_ino
-            scene.put("cart", a="2")
-            await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC))
-            assert kept.stat().st_ino == made
-            await scene.plane.cases.applications.disable(id_, by=scene.plane.admin)
-            await eventually(lambda: not kept.exists())
-            looks = len(scene.shelf.looks)
-            scene.put("cart", a="3")
-            await scene.plane.cases.applications.enable(id_, by=scene.plane.admin)
-            await eventually(lambda: len(scene.shelf.looks) > looks)
-            await eventually(scene.is_in(id_, SyncStatus.OUT_OF_SYNC, "- a: 3"))
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        async with env.reporting():
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+            copy = env.working_copies / id_
+            inode = copy.stat().st_ino
+            env.write_live("cart", a="2")
+            await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC))
+            assert copy.stat().st_ino == inode
+            await env.plane.cases.applications.disable(id_, by=env.plane.admin)
+            await eventually(lambda: not copy.exists())
+            reads = len(env.plugin.reads)
+            env.write_live("cart", a="3")
+            await env.plane.cases.applications.enable(id_, by=env.plane.admin)
+            await eventually(lambda: len(env.plugin.reads) > reads)
+            await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC, "- a: 3"))
 
 
-async def test_an_application_without_a_platform_keeps_no_working_copy(open_scene: Any) -> None:
+async def test_an_application_without_live_state_has_no_working_copy(
+    open_live_state: OpenLiveState,
+) -> None:
     pipeline = "  pipeline: {stages: [{name: PAUSE}]}\n"
-    async with open_scene() as scene:
-        scene.push("cart", pipeline)
-        cart = await scene.plane.piped.add_application("cart")
-        async with scene.reporting() as reporter:
-            # The first look finds out that nobody can tell; the next one does without a copy.
-            await eventually(lambda: (post := reporter._running.get(cart)) and post.watcher._result)
-            assert not (scene.copies / cart).exists()
-            scene.push("cart", pipeline, a="2")
+    async with open_live_state() as env:
+        env.push("cart", pipeline)
+        cart = await env.plane.piped.add_application("cart")
+        async with env.reporting() as reporter:
+            # After the first read no plugin supports live states; the next one needs no copy.
+            await eventually(
+                lambda: (running := reporter._running.get(cart)) and running.watcher._result
+            )
+            assert not (env.working_copies / cart).exists()
+            env.push("cart", pipeline, a="2")
             reporter.changed([cart])
-            shop = await scene.deployed("shop", a="1")
-            await eventually(scene.is_in(shop, SyncStatus.SYNCED))
-            assert (scene.copies / shop).exists()
-            assert await scene.snapshot(cart) is None
-            assert (await scene.state(cart)).status == SyncStatus.UNKNOWN
-            assert not (scene.copies / cart).exists()
-            scene.push("shop", pipeline)
-            await eventually(lambda: not (scene.copies / shop).exists())
+            shop = await env.add_deployed("shop", a="1")
+            await eventually(env.has_sync_status(shop, SyncStatus.SYNCED))
+            assert (env.working_copies / shop).exists()
+            assert await env.plane.live_state(cart) is None
+            assert (await env.sync_state(cart)).status == SyncStatus.UNKNOWN
+            assert not (env.working_copies / cart).exists()
+            env.push("shop", pipeline)
+            await eventually(lambda: not (env.working_copies / shop).exists())
 
 
-async def test_what_runs_is_told_again_after_a_while(open_scene: Any) -> None:
-    async with open_scene() as scene:
-        id_ = await scene.deployed("cart", a="1")
-        gate, often = scene.plane.gate, replace(scene.intervals, poll_if_pushed=0.02)
-        async with scene.reporting(intervals=often):
-            await eventually(lambda: len(scene.shelf.looks) > 2)
+async def test_an_unchanged_live_state_is_reported_again_after_a_while(
+    open_live_state: OpenLiveState,
+) -> None:
+    async with open_live_state() as env:
+        id_ = await env.add_deployed("cart", a="1")
+        gate, often = env.plane.gate, replace(INTERVALS, poll_if_pushed=0.02)
+        async with env.reporting(intervals=often):
+            await eventually(lambda: len(env.plugin.reads) > 2)
             assert gate.count("ReportApplicationLiveState") == 1
-            await eventually(scene.is_in(id_, SyncStatus.SYNCED))
-        async with scene.reporting(intervals=replace(often, full_report=0.02)):
+            await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
+        async with env.reporting(intervals=replace(often, full_report=0.02)):
             await eventually(lambda: gate.count("ReportApplicationLiveState") > 3)
         assert gate.count("ReportApplicationSyncState") == 1

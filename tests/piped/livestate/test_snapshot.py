@@ -75,7 +75,7 @@ def test_the_second_generation_has_one_part_for_all_platforms() -> None:
     [
         pytest.param([], Snapshot.HEALTHY, id="nothing is healthy"),
         pytest.param([1, 1], Snapshot.HEALTHY, id="all healthy"),
-        pytest.param([1, 0], Snapshot.UNKNOWN, id="one of which nothing is known"),
+        pytest.param([1, 0], Snapshot.UNKNOWN, id="one with unknown health"),
         pytest.param([0, 2], Snapshot.UNHEALTHY, id="an ill one says more than an unknown one"),
     ],
 )
@@ -85,7 +85,7 @@ def test_health_of_the_whole(healths: list[Any], expected: int) -> None:
 
 
 def test_an_upstream_control_plane_accepts_what_a_plugin_left_out() -> None:
-    given = [ResourceState(id="1"), ResourceState(name="nobody can tell it from others")]
+    given = [ResourceState(id="1"), ResourceState(name="without an id")]
     resources = normalize_resources(given, (), now=7)
     assert [(r.id, r.name, r.created_at, r.updated_at) for r in resources] == [("1", "1", 7, 7)]
     check(create_snapshot(application(ApplicationKind.KUBERNETES), resources, now=7))
@@ -93,7 +93,7 @@ def test_an_upstream_control_plane_accepts_what_a_plugin_left_out() -> None:
 
 def test_the_time_of_a_resource_says_when_it_changed() -> None:
     def now_with(time: int, **fields: Any) -> ResourceState:
-        # The SDKs write the time of the look, whatever has changed.
+        # The SDKs write the time of the read, whatever has changed.
         return ResourceState(id="1", name="web", updated_at=time, **fields)
 
     first = normalize_resources([now_with(7)], (), now=7)
@@ -105,7 +105,7 @@ def test_the_time_of_a_resource_says_when_it_changed() -> None:
 
 
 def test_one_whose_age_nobody_knows_is_as_old_as_when_it_was_first_seen() -> None:
-    # Plugins of the SDK give the time of the look then.
+    # Plugins of the SDK report the time of the read then.
     first = normalize_resources([ResourceState(id="1", created_at=7, updated_at=7)], (), now=7)
     later = normalize_resources([ResourceState(id="1", created_at=9, updated_at=9)], first, now=9)
     assert later == first

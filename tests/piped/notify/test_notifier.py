@@ -169,7 +169,7 @@ async def test_pending_events_without_a_route_are_dropped(
 ) -> None:
     path = tmp_path / "spool"
     spool = Spool.open(path)
-    spool.add(SpoolEntry(events[FAILED], frozenset({"a", "gone"})))
+    spool.add(SpoolEntry(events[FAILED], frozenset({"a", "removed"})))
     spool.close()
     async with running_notifier(spec({"receiver": "a", "groups": ["DEPLOYMENT"]}, a=receivers.url("/a")), path):  # fmt: skip
         pass

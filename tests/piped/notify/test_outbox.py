@@ -151,13 +151,15 @@ async def test_retry_after_is_respected(receivers: Receivers) -> None:
 async def test_deliveries_to_an_unavailable_receiver_are_given_up_one_by_one() -> None:
     tried: list[str] = []
 
-    class Away:
+    class UnavailableReceiver:
         async def send(self, delivery: Delivery) -> None:
             tried.append(str(delivery.event.metadata.name))  # type: ignore[attr-defined]
             if tried[-1] == "a":
-                raise Unavailable("gone fishing")
+                raise Unavailable("not available")
 
-    team = box(Away(), retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.001, 0.001)))
+    team = box(
+        UnavailableReceiver(), retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.001, 0.001))
+    )
     with capture_logs() as logs:
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
@@ -171,7 +173,7 @@ async def test_deliveries_to_an_unavailable_receiver_are_given_up_one_by_one() -
         "log_level": "warning",
         "receiver": "team",
         "event_type": "PIPED_STARTED",
-        "error": "gone fishing",
+        "error": "not available",
     }
 
 
@@ -237,12 +239,12 @@ async def test_pending_deliveries_are_retried_at_once_during_shutdown(receivers:
 async def test_ten_thousand_deliveries_are_queued_without_waiting(receivers: Receivers) -> None:
     count = 0
 
-    class Quick:
+    class CountingReceiver:
         async def send(self, delivery: Delivery) -> None:
             nonlocal count
             count += 1
 
-    team = box(Quick())
+    team = box(CountingReceiver())
     clock = asyncio.get_running_loop().time
     deliveries = [Delivery(event(str(n))) for n in range(10_000)]
     began = clock()
@@ -262,15 +264,15 @@ async def test_secrets_of_urls_are_not_logged(
         spec = DiscordSpec(hook_url=receivers.url(DISCORD))
         team = box(DiscordReceiver(spec, MessageRenderer(ConsoleLinks("", "")), client))
         nowhere = DiscordSpec(hook_url="http://127.0.0.1:1/discord-hook-secret")
-        away = box(
+        unreachable = box(
             DiscordReceiver(nowhere, MessageRenderer(ConsoleLinks("", "")), client),
             retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.01, 0.05)),
         )
         with capture_logs() as logs:
-            async with delivering(team, away):
+            async with delivering(team, unreachable):
                 team.put("a")
-                away.put("b")
-                await eventually(lambda: team.done and away.done)
+                unreachable.put("b")
+                await eventually(lambda: team.done and unreachable.done)
     assert len(logs) >= 3
     out = capfd.readouterr()
     assert "discord-hook-secret" not in f"{logs}{out.out}{out.err}"

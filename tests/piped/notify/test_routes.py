@@ -57,10 +57,10 @@ def test_route_matches(
 
 
 def test_the_groups_equal_those_of_the_wire() -> None:
-    known = {name.removeprefix("EVENT_") for name, _ in pb.NotificationEventGroup.items()} - {
+    groups = {name.removeprefix("EVENT_") for name, _ in pb.NotificationEventGroup.items()} - {
         "NONE"
     }
-    assert {kind.group for kind in EventType} == known
+    assert {kind.group for kind in EventType} == groups
     assert all(kind.name.startswith(kind.group.partition("_")[0]) for kind in EventType)
 
 

@@ -32,7 +32,7 @@ def answered(*no_change: bool) -> list[PluginPreview]:
         pytest.param(answered(True, True), True, id="nothing changes if all say so"),
         pytest.param(answered(True, False), False, id="one change is a change"),
         pytest.param([PluginPreview("p", [])], False, id="a plugin without results"),
-        pytest.param([], False, id="nobody was there to say so"),
+        pytest.param([], False, id="without results"),
     ],
 )
 def test_no_change(previews: list[PluginPreview], expected: bool) -> None:
@@ -60,9 +60,9 @@ def test_long_details_are_truncated_and_short_ones_complete(sizes: list[int]) ->
     shown = [each.plan_details for each in result.results]
     # Each cut adds a line of its own that says so.
     assert sum(map(len, shown)) * 2 <= 4_000 + 100 * len(sizes)
-    for kept, whole in zip(shown, (each.plan_details for each in before.results), strict=True):
-        assert kept == whole or b"more bytes are not shown" in kept
-        assert kept == whole or len(whole) > 4_000 // (2 * len(sizes))
+    for details, whole in zip(shown, (each.plan_details for each in before.results), strict=True):
+        assert details == whole or b"more bytes are not shown" in details
+        assert details == whole or len(whole) > 4_000 // (2 * len(sizes))
     if sum(sizes) * 2 <= 4_000:
         assert result == before
 
@@ -89,9 +89,9 @@ def test_a_hundred_large_diffs_can_be_sent() -> None:
 
 def test_the_output_is_what_upstream_writes_and_reads() -> None:
     result = PlanPreviewCommandResult(command_id="c", piped_id="p")
-    made = result.results.add(application_id="a", plugin_names=["kubernetes"])
+    application = result.results.add(application_id="a", plugin_names=["kubernetes"])
     add_plugin_results(
-        made,
+        application,
         SyncStrategy.PIPELINE,
         [
             PluginPreview(

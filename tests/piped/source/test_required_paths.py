@@ -218,7 +218,7 @@ async def test_writes_of_a_stage_reach_no_other_working_copy(
         one = await at(sources, commit, tmp_path / "one")
         (one.application_directory / "x.yaml").write_text("spoilt")
         (one.application_directory / "new").write_text("new")
-        # Even a file that is shared is mended before the next working copy is made of it.
+        # Even a shared file is repaired before the next working copy is created.
         (one.directory / "lib/log.sh").write_text("spoilt as well")
         two = await at(sources, commit, tmp_path / "two")
     assert (two.application_directory / "x.yaml").read_text() == "as in Git"
@@ -233,10 +233,10 @@ async def test_many_working_copies_at_once(
     scripts = {f"apps/a{i}/run.sh": "cd .." for i in range(0, 20, 5)}
     commit = origin.commit({**OTHERS, **apps, **scripts})
     async with sourced() as sources:
-        made = await asyncio.gather(
+        copies = await asyncio.gather(
             *(at(sources, commit, tmp_path / f"w{i}", f"apps/a{i}") for i in range(20))
         )
-    sizes = [len(names(source.directory)) for source in made]
+    sizes = [len(names(source.directory)) for source in copies]
     assert sizes == [28 if i % 5 == 0 else 1 for i in range(20)]
 
 
@@ -296,10 +296,10 @@ async def test_old_whole_commits_are_evicted(
             await at(sources, commit, tmp_path / "w")
         source = await at(sources, commits[0], tmp_path / "w")
         assert (source.application_directory / "run.sh").read_text() == "cd .. # 0"
-        assert kept_commits(tmp_path) == {*commits[4:], commits[0]}
+        assert cached_commits(tmp_path) == {*commits[4:], commits[0]}
 
 
-def kept_commits(tmp_path: Path) -> set[str]:
+def cached_commits(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.glob("workspace/git/whole/*/*") if path.is_dir()}
 
 
@@ -314,11 +314,11 @@ async def test_file_names_that_are_not_utf8_are_written_unchanged(
     commit = origin.commit()
     async with sourced() as sources:
         source = await at(sources, commit, tmp_path / "w")
-    found = [
+    files = [
         bytes(each.name, "utf-8", "surrogateescape")
         for each in source.application_directory.iterdir()
     ]
-    assert b"caf\xe9 \xff.yaml" in found
+    assert b"caf\xe9 \xff.yaml" in files
 
 
 @pytest.mark.parametrize(
@@ -333,8 +333,8 @@ async def test_file_names_that_are_not_utf8_are_written_unchanged(
         pytest.param("cat ../conf/*.yaml", {"conf"}, False, id="up to a pattern"),
         pytest.param("../lib-$ENV/x", {"lib-"}, False, id="the beginning of a name"),
         pytest.param("a/../../b/./c", {"b/c"}, False, id="ways there and back"),
-        pytest.param("x: ../a/../b", {"b"}, False, id="a way back below"),
-        pytest.param("--from=../a:../b", {"a", "b"}, False, id="several in a word"),
+        pytest.param("x: ../a/../b", {"b"}, False, id="a path that goes up and down"),
+        pytest.param("--from=../a:../b", {"a", "b"}, False, id="several paths in one argument"),
         pytest.param("cd ..", set(), True, id="a directory above"),
         pytest.param("cd ../..; make", set(), True, id="two directories above"),
         pytest.param("cat ../$NAME", set(), True, id="a name that is computed"),
@@ -353,10 +353,10 @@ async def test_file_names_that_are_not_utf8_are_written_unchanged(
     ],
 )
 def test_references(text: str, paths: set[str], is_unbounded: bool) -> None:
-    found = parent_references(text.encode())
-    assert found.is_unbounded is is_unbounded
+    references = parent_references(text.encode())
+    assert references.is_unbounded is is_unbounded
     if not is_unbounded:
-        assert found.paths == paths
+        assert references.paths == paths
 
 
 def test_a_binary_file_has_no_references() -> None:

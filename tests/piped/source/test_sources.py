@@ -41,7 +41,7 @@ async def sources_of(
         yield Sources(mirrors, ApplicationConfigs(load_catalog()), decrypt=decrypt)
 
 
-def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> ApplicationGitPath:
+def git_path(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> ApplicationGitPath:
     repo = ApplicationGitRepository(id="site", remote="x", branch="main")
     return ApplicationGitPath(repo=repo, path=path, config_filename=config_filename)
 
@@ -49,16 +49,16 @@ def place(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> Appli
 async def test_a_source_has_the_paths_that_plugins_receive(origin: Origin, tmp_path: Path) -> None:
     commit = origin.commit({"cart/app.pipecd.yaml": CART, "cart/x": "1", ".pipe/a.yaml": ""})
     async with sources_of(origin, tmp_path) as sources:
-        source = await sources.at(place(), commit, into=tmp_path / "work" / "target")
+        source = await sources.at(git_path(), commit, into=tmp_path / "work" / "target")
     assert source.config.spec.name == "cart"
     assert (source.application_directory / "x").read_text() == "1"
     assert stat.S_IMODE(source.directory.stat().st_mode) == 0o700
-    told = source.to_proto()
-    assert told.commit_hash == commit
-    assert told.application_directory == str(tmp_path / "work" / "target" / "cart")
-    assert told.shared_config_directory == str(tmp_path / "work" / "target" / ".pipe")
-    assert told.application_config == CART.encode()
-    assert told.application_config_filename == "app.pipecd.yaml"
+    proto = source.to_proto()
+    assert proto.commit_hash == commit
+    assert proto.application_directory == str(tmp_path / "work" / "target" / "cart")
+    assert proto.shared_config_directory == str(tmp_path / "work" / "target" / ".pipe")
+    assert proto.application_config == CART.encode()
+    assert proto.application_config_filename == "app.pipecd.yaml"
 
 
 async def test_an_older_commit_with_another_file_name(origin: Origin, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ async def test_an_older_commit_with_another_file_name(origin: Origin, tmp_path: 
     new = origin.commit({"cart/old.pipecd.yaml": None, "cart/app.pipecd.yaml": CART})
     async with sources_of(origin, tmp_path) as sources:
         source = await sources.at(
-            place(), old, config_filename="old.pipecd.yaml", into=tmp_path / "w"
+            git_path(), old, config_filename="old.pipecd.yaml", into=tmp_path / "w"
         )
         assert source.config_filename == "old.pipecd.yaml"
-        again = await sources.at(place(), new, into=tmp_path / "w")
+        again = await sources.at(git_path(), new, into=tmp_path / "w")
     assert sorted(p.name for p in again.application_directory.iterdir()) == ["app.pipecd.yaml"]
 
 
@@ -103,7 +103,7 @@ async def test_secrets_and_attachments_are_rendered(
     async with sources_of(
         origin, tmp_path, decrypt=lambda text: hybrid.decrypt(private, text)
     ) as sources:
-        source = await sources.at(place(), commit, into=tmp_path / "w")
+        source = await sources.at(git_path(), commit, into=tmp_path / "w")
     cart = source.application_directory
     assert (cart / "secret.yaml").read_text() == "a: cGEkJA==\nb: pa$$\n"
     assert (cart / "config.yaml").read_text() == "c: [pa$$] pa$$"
@@ -122,8 +122,8 @@ async def test_without_secret_management_nothing_is_decrypted(
     )
     with capture_logs() as logs:
         async with sources_of(origin, tmp_path) as sources:
-            await sources.at(place(), commit, into=tmp_path / "v")
-            source = await sources.at(place(), commit, into=tmp_path / "w")
+            await sources.at(git_path(), commit, into=tmp_path / "v")
+            source = await sources.at(git_path(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ .encryptedSecrets.a }}"
     assert len([each for each in logs if "no secretManagement" in each["event"]]) == 1
 
@@ -136,12 +136,12 @@ SECRETS = """\
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "error"),
     [
         pytest.param(
             "{{ fail .encryptedSecrets.password }}",
             "failed to render target file secret (template: secret:1: error calling fail: ******)",
-            id="a function that tells what it was given",
+            id="a function that repeats its argument in the error",
         ),
         pytest.param(
             "{{ .encryptedSecrets.other }}",
@@ -152,7 +152,7 @@ SECRETS = """\
     ],
 )
 async def test_an_error_with_secrets_names_the_file_and_never_the_value(
-    origin: Origin, tmp_path: Path, template: str | None, told: str
+    origin: Origin, tmp_path: Path, template: str | None, error: str
 ) -> None:
     spec = SECRETS.format(text="a", pin="b")
     files = {"cart/app.pipecd.yaml": CART + spec, "cart/secret": template or ""}
@@ -160,8 +160,8 @@ async def test_an_error_with_secrets_names_the_file_and_never_the_value(
     commit = origin.commit({"cart/secret": template})
     async with sources_of(origin, tmp_path, decrypt=lambda text: f"hunter22-{text}") as sources:
         with pytest.raises(UserMistake) as caught:
-            await sources.at(place(), commit, into=tmp_path / "w")
-    assert told in str(caught.value)
+            await sources.at(git_path(), commit, into=tmp_path / "w")
+    assert error in str(caught.value)
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
     assert not (tmp_path / "w").exists()
 
@@ -174,7 +174,7 @@ async def test_a_secret_that_cannot_be_decrypted_is_named(
     decrypter = Decrypter(keys[1], [hybrid.PrivateKey(keys[0])])
     async with sources_of(origin, tmp_path, decrypt=decrypter.decrypt) as sources:
         with pytest.raises(UserMistake, match=r"failed to decrypt pin secret \(.*too short\)"):
-            await sources.at(place(), commit, into=tmp_path / "w")
+            await sources.at(git_path(), commit, into=tmp_path / "w")
 
 
 async def test_an_unavailable_key_service_is_not_a_user_mistake(
@@ -183,12 +183,12 @@ async def test_an_unavailable_key_service_is_not_a_user_mistake(
     spec = SECRETS.format(text="a", pin="b")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
 
-    def away(text: str) -> str:
-        raise Unavailable("the key service is away")
+    def unavailable(text: str) -> str:
+        raise Unavailable("the key service is unavailable")
 
-    async with sources_of(origin, tmp_path, decrypt=away) as sources:
+    async with sources_of(origin, tmp_path, decrypt=unavailable) as sources:
         with pytest.raises(Unavailable):
-            await sources.at(place(), commit, into=tmp_path / "w")
+            await sources.at(git_path(), commit, into=tmp_path / "w")
 
 
 async def test_without_secrets_the_targets_are_left_alone(origin: Origin, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_without_secrets_the_targets_are_left_alone(origin: Origin, tmp_pa
     spec += "  attachment: {sources: {}, targets: [x, none]}\n"
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ nonsense }}"})
     async with sources_of(origin, tmp_path, decrypt=str) as sources:
-        source = await sources.at(place(), commit, into=tmp_path / "w")
+        source = await sources.at(git_path(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ nonsense }}"
 
 
@@ -210,7 +210,7 @@ async def test_a_target_of_both_sections_is_rendered_twice(origin: Origin, tmp_p
     }
     commit = origin.commit(files)
     async with sources_of(origin, tmp_path, decrypt=lambda text: text * 5) as sources:
-        source = await sources.at(place(), commit, into=tmp_path / "w")
+        source = await sources.at(git_path(), commit, into=tmp_path / "w")
     assert (source.application_directory / "secret").read_text() == "aaaaa note"
 
 
@@ -222,7 +222,7 @@ async def test_a_secret_too_short_to_be_masked_is_logged_once(
     with capture_logs() as logs:
         async with sources_of(origin, tmp_path, decrypt=str) as sources:
             for _ in range(2):
-                await sources.at(place(), commit, into=tmp_path / "w")
+                await sources.at(git_path(), commit, into=tmp_path / "w")
     (warned,) = [each for each in logs if "too short" in each["event"]]
     assert (warned["secret"], warned["application_name"]) == ("pin", "cart")
     assert warned["config_file"] == "cart/app.pipecd.yaml"
@@ -272,7 +272,7 @@ async def test_template_errors(
     commit = origin.commit()
     async with sources_of(origin, tmp_path) as sources:
         with pytest.raises(UserMistake) as caught:
-            await sources.at(place(), commit, into=tmp_path / "w")
+            await sources.at(git_path(), commit, into=tmp_path / "w")
     assert message in str(caught.value)
     assert "secret of piped" not in str(caught.value)
     assert not (tmp_path / "w").exists()
@@ -282,28 +282,28 @@ async def test_template_errors(
     ("at", "kind", "message"),
     [
         pytest.param(
-            place("nowhere"),
+            git_path("nowhere"),
             NotFound,
             "application config file nowhere/app.pipecd.yaml was not found",
             id="no such directory",
         ),
         pytest.param(
-            place(config_filename="link.yaml"),
+            git_path(config_filename="link.yaml"),
             UserMistake,
             "is a symbolic link to a file outside of the repository",
             id="a link to the outside",
         ),
         pytest.param(
-            place("../.."), UserMistake, "is not a path inside", id="a path to the outside"
+            git_path("../.."), UserMistake, "is not a path inside", id="a path to the outside"
         ),
         pytest.param(
-            place(config_filename="bad.yaml"),
+            git_path(config_filename="bad.yaml"),
             UserMistake,
             "cart/bad.yaml",
             id="a broken configuration names its file",
         ),
         pytest.param(
-            place(config_filename=""),
+            git_path(config_filename=""),
             NotFound,
             "cart/.pipe.yaml was not found",
             id="no file name means the old one",
@@ -328,4 +328,4 @@ async def test_configuration_errors(
     [("a/b", "c.yaml", "a/b/c.yaml"), ("./", "c.yaml", "c.yaml"), ("./a/", "", "a/.pipe.yaml")],
 )
 def test_config_path(path: str, name: str, expected: str) -> None:
-    assert config_path(place(path, name)) == expected
+    assert config_path(git_path(path, name)) == expected

@@ -19,6 +19,7 @@ from pipecd.proto.service import piped_pb2
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.samples import CART
+from servers.trigger import OpenTrigger
 
 
 def commits(deployments: list[Deployment]) -> set[str]:
@@ -26,66 +27,68 @@ def commits(deployments: list[Deployment]) -> set[str]:
 
 
 async def test_a_command_returns_the_deployment_it_triggered(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
-        async with scene.triggering(site):
-            await eventually(scene.has_made(1))
+        async with env.triggering(site):
+            await eventually(env.has_deployments(1))
             command = await plane.cases.applications.sync(
                 id_, SyncStrategy.QUICK_SYNC, by=plane.admin
             )
-            handled = await eventually(lambda: scene.settled(command))
-            await scene.settle()
-        found = await scene.made()
-    assert len(found) == 2
-    asked = next(d for d in found if d.trigger.commander)
+            handled = await eventually(lambda: env.handled_command(command))
+            await env.wait_until_idle()
+        deployments = await env.open_deployments()
+    assert len(deployments) == 2
+    requested = next(d for d in deployments if d.trigger.commander)
     assert handled.status == CommandStatus.SUCCEEDED
-    assert handled.metadata["TriggeredDeploymentID"] == asked.id
-    assert (asked.trigger.commander, asked.trigger.sync_strategy) == (
+    assert handled.metadata["TriggeredDeploymentID"] == requested.id
+    assert (requested.trigger.commander, requested.trigger.sync_strategy) == (
         "root",
         SyncStrategy.QUICK_SYNC,
     )
-    assert asked.trigger.strategy_summary.startswith("Quick sync because piped received a command")
+    assert requested.trigger.strategy_summary.startswith(
+        "Quick sync because piped received a command"
+    )
 
 
 async def test_a_command_deploys_the_newest_commit_once(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
-        async with scene.triggering(site):
-            await eventually(scene.has_made(1))
-            await scene.settle()
+        async with env.triggering(site):
+            await eventually(env.has_deployments(1))
+            await env.wait_until_idle()
             command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
             pushed = origin.commit({"cart/x": "1"})
-            await eventually(lambda: scene.settled(command))
-            await eventually(scene.has_made(2))
-            await scene.settle()
-        assert pushed in commits(await scene.made())
+            await eventually(lambda: env.handled_command(command))
+            await eventually(env.has_deployments(2))
+            await env.wait_until_idle()
+        assert pushed in commits(await env.open_deployments())
 
 
 async def test_a_command_reported_late_is_not_handled_twice(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         plane.gate.refusals["ReportCommandHandled"] = grpc.StatusCode.UNAVAILABLE
-        async with scene.triggering(site):
+        async with env.triggering(site):
             await eventually(lambda: plane.gate.count("ReportCommandHandled"))
         plane.gate.refusals.clear()
-        async with scene.triggering(site):
-            handled = await eventually(lambda: scene.settled(command))
-            await scene.settle()
-        found = await scene.made()
-        assert [d.id for d in found] == [handled.metadata["TriggeredDeploymentID"]]
+        async with env.triggering(site):
+            handled = await eventually(lambda: env.handled_command(command))
+            await env.wait_until_idle()
+        deployments = await env.open_deployments()
+        assert [d.id for d in deployments] == [handled.metadata["TriggeredDeploymentID"]]
 
 
 @pytest.mark.parametrize(
@@ -105,59 +108,59 @@ async def test_a_command_reported_late_is_not_handled_twice(
     ],
 )
 async def test_a_rejected_command_has_a_reason(
-    open_scene: Any, origin: Origin, site: Repository, files: Any, reason: str
+    open_trigger: OpenTrigger, origin: Origin, site: Repository, files: Any, reason: str
 ) -> None:
     origin.commit(files)
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
-        async with scene.triggering(site):
-            handled = await eventually(lambda: scene.settled(command))
+        async with env.triggering(site):
+            handled = await eventually(lambda: env.handled_command(command))
     assert handled.status == CommandStatus.FAILED
     assert reason in handled.metadata["Reason"]
 
 
 async def test_a_disabled_command_does_not_hide_a_commit(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     spec = "  trigger:\n    onCommand: {disabled: true}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
-        async with scene.triggering(site):
-            await eventually(scene.has_made(1))
+        async with env.triggering(site):
+            await eventually(env.has_deployments(1))
             await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
             pushed = origin.commit({"cart/x": "1"})
-            found = await eventually(scene.has_made(2))
-        assert pushed in commits(found)
+            deployments = await eventually(env.has_deployments(2))
+        assert pushed in commits(deployments)
 
 
 async def test_a_command_for_a_deleted_application_fails(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": CART})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
         command = await plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=plane.admin)
         await plane.cases.applications.disable(id_, by=plane.admin)
-        async with scene.triggering(site):
-            handled = await eventually(lambda: scene.settled(command))
+        async with env.triggering(site):
+            handled = await eventually(lambda: env.handled_command(command))
         assert handled.status == CommandStatus.FAILED
 
 
 async def test_drift_deploys_once_the_window_has_passed(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     spec = "  trigger:\n    onOutOfSync: {disabled: false, minWindow: 5m}\n"
     origin.commit({"cart/app.pipecd.yaml": CART + spec})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         id_ = await plane.piped.add_application("cart")
-        async with scene.triggering(site):
-            (first,) = await eventually(scene.has_made(1))
+        async with env.triggering(site):
+            (first,) = await eventually(env.has_deployments(1))
             await eventually(lambda: plane.gate.count("ReportApplicationMostRecentDeployment"))
         async with plane.piped.api() as api:
             await api.report_deployment_completed(
@@ -170,35 +173,35 @@ async def test_drift_deploys_once_the_window_has_passed(
                     application_id=id_, state=ApplicationSyncState(status=OUT_OF_SYNC, timestamp=1)
                 )
             )
-        async with scene.triggering(site):
-            await scene.settle()
-            assert await scene.made() == []
-        async with scene.triggering(site, now=lambda: utc_now() + timedelta(minutes=6)):
-            (second,) = await eventually(scene.has_made(1))
-            await scene.settle()
+        async with env.triggering(site):
+            await env.wait_until_idle()
+            assert await env.open_deployments() == []
+        async with env.triggering(site, now=lambda: utc_now() + timedelta(minutes=6)):
+            (second,) = await eventually(env.has_deployments(1))
+            await env.wait_until_idle()
         assert second.trigger.commit.hash == first.trigger.commit.hash
-        assert len(await scene.made()) == 1
+        assert len(await env.open_deployments()) == 1
 
 
 async def test_a_chain_triggers_the_next_application(
-    open_scene: Any, origin: Origin, site: Repository
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
     chain = "  postSync:\n    chain:\n      applications: [{name: shop}]\n"
     joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
     commit = origin.commit(
         {"cart/app.pipecd.yaml": CART + chain, "shop/app.pipecd.yaml": CART + joins}
     )
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         cart, shop = (
             await plane.piped.add_application("cart"),
             await plane.piped.add_application("shop"),
         )
-        async with scene.triggering(site):
-            (first,) = await eventually(scene.has_made(1, cart))
-            (second,) = await eventually(scene.has_made(1, shop))
-            await scene.settle()
-        assert len(await scene.made()) == 2
+        async with env.triggering(site):
+            (first,) = await eventually(env.has_deployments(1, cart))
+            (second,) = await eventually(env.has_deployments(1, shop))
+            await env.wait_until_idle()
+        assert len(await env.open_deployments()) == 2
     assert first.deployment_chain_id
     assert first.deployment_chain_block_index == 0
     assert second.deployment_chain_id == first.deployment_chain_id

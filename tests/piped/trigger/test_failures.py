@@ -13,7 +13,7 @@ from pipecd.piped.trigger.trigger_pass import TriggerFailures
 from pipecd.proto.model.application_pb2 import Application
 
 CART = Application(id="cart", name="Cart")
-AWAY, REFUSED = Unavailable("nobody answers"), Unauthenticated("the key is wrong")
+UNAVAILABLE, REFUSED = Unavailable("connection refused"), Unauthenticated("the key is wrong")
 
 
 class SilentNotifier(Notifier):
@@ -29,9 +29,9 @@ def commit(hash: str) -> Commit:
 
 def test_a_temporary_error_is_logged_once_per_commit_and_reason_without_a_notification() -> None:
     def entry(commit: Commit, error: Exception) -> dict[str, Any]:
-        words = {"event": "application not triggered, retrying", "log_level": "warning"}
+        fields = {"event": "application not triggered, retrying", "log_level": "warning"}
         return {
-            **words,
+            **fields,
             "application": "cart",
             "application_name": "Cart",
             "commit": commit.hash,
@@ -41,15 +41,20 @@ def test_a_temporary_error_is_logged_once_per_commit_and_reason_without_a_notifi
     first, second = commit("a1"), commit("b2")
     failures = TriggerFailures(SilentNotifier(PipedIdentity("", "", "")))
     with structlog.testing.capture_logs() as logs:
-        for seen, error in ((first, AWAY), (first, AWAY), (second, AWAY), (second, REFUSED)):
-            failures.failed(CART, seen, error, None)
-    assert logs == [entry(first, AWAY), entry(second, AWAY), entry(second, REFUSED)]
+        for head, error in (
+            (first, UNAVAILABLE),
+            (first, UNAVAILABLE),
+            (second, UNAVAILABLE),
+            (second, REFUSED),
+        ):
+            failures.failed(CART, head, error, None)
+    assert logs == [entry(first, UNAVAILABLE), entry(second, UNAVAILABLE), entry(second, REFUSED)]
 
 
 def test_an_error_that_returns_is_logged_again() -> None:
     head, failures = commit("a1"), TriggerFailures(SilentNotifier(PipedIdentity("", "", "")))
     with structlog.testing.capture_logs() as logs:
-        failures.failed(CART, head, AWAY, None)
+        failures.failed(CART, head, UNAVAILABLE, None)
         failures.decided(CART, head, "", None)
-        failures.failed(CART, head, AWAY, None)
+        failures.failed(CART, head, UNAVAILABLE, None)
     assert len(logs) == 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each push is deployed once, whatever is killed, lost or late.
 
-The machine plays a piped by its own pure parts against a control plane that is a few dictionaries.
-What has to be deployed is worked out beside it, from the pushes and the looks at them alone.
+The state machine runs the pure parts of piped against a control plane of a few dictionaries. Which
+commits must be deployed is computed independently, from the pushes and the passes of the trigger.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ class Killed(Exception):
 
 
 @dataclass
-class Plane:
-    """What a control plane remembers."""
+class StoredState:
+    """The state that a control plane stores."""
 
     application: Application = field(default_factory=lambda: Application(id="cart", name="cart"))
     deployments: dict[str, Deployment] = field(default_factory=dict[str, Deployment])
@@ -57,33 +57,33 @@ class Plane:
     commands: list[str] = field(default_factory=list[str])
 
     def copy(self) -> Application:
-        found = Application()
-        found.CopyFrom(self.application)
-        return found
+        copy = Application()
+        copy.CopyFrom(self.application)
+        return copy
 
-    def told(self, deployment: Deployment) -> None:
+    def report(self, deployment: Deployment) -> None:
         self.application.most_recently_triggered_deployment.CopyFrom(
             deployment_reference(deployment)
         )
 
-    def open_ones(self) -> list[Deployment]:
+    def open_deployments(self) -> list[Deployment]:
         return [d for id_, d in self.deployments.items() if id_ not in self.completed]
 
 
-class History(RuleBasedStateMachine):
-    """Pushes, looks, restarts and accidents in any order."""
+class TriggerHistory(RuleBasedStateMachine):
+    """Pushes, passes of the trigger, restarts and kills in any order."""
 
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp())
         self.loop = asyncio.new_event_loop()
-        self.plane = Plane()
+        self.plane = StoredState()
         self.pushed: list[str] = []
         self.now = BEGINNING
         self.kill_at = 0
-        # Since the last decision that outlives a restart: where it was, and what was pushed.
+        # The last push that a decision was stored for, which survives a restart.
         self.decided = -1
-        self.asked = 0
+        self.command_count = 0
         self.was_set_back = False
         self.start()
         self.push("own")
@@ -94,7 +94,7 @@ class History(RuleBasedStateMachine):
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
 
-    # What happens around piped
+    # Events outside of piped
 
     @rule(what=st.sampled_from(sorted(FILES)))
     def push(self, what: str) -> None:
@@ -102,34 +102,34 @@ class History(RuleBasedStateMachine):
         self.now += timedelta(seconds=3)
 
     @rule()
-    def ask_for_a_sync(self) -> None:
-        self.asked += 1
-        self.plane.commands.append(f"command-{self.asked}")
+    def request_a_sync(self) -> None:
+        self.command_count += 1
+        self.plane.commands.append(f"command-{self.command_count}")
 
     @rule()
     def finish_a_deployment(self) -> None:
-        self.plane.completed.update(d.id for d in self.plane.open_ones()[:1])
+        self.plane.completed.update(d.id for d in self.plane.open_deployments()[:1])
 
     @rule(hours=st.sampled_from([-24, -1, 1]))
     def set_the_clock(self, hours: int) -> None:
         self.now += timedelta(hours=hours)
         self.was_set_back = self.was_set_back or hours < 0
 
-    # What piped does
+    # Actions of piped
 
     @rule()
     def refresh(self) -> None:
         self.application = self.plane.copy()
 
     @rule()
-    def look(self) -> None:
-        self.do_look()
+    def run_pass(self) -> None:
+        self.do_pass()
 
     @rule(instruction=st.integers(1, 6))
-    def be_killed_amid_a_look(self, instruction: int) -> None:
+    def be_killed_during_a_pass(self, instruction: int) -> None:
         self.kill_at = instruction
         try:
-            self.do_look()
+            self.do_pass()
         except Killed:
             self.start()
         self.kill_at = 0
@@ -140,37 +140,37 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plane.commands)
     @rule()
-    def lose_the_answer_to_a_command(self) -> None:
+    def lose_the_response_to_a_command(self) -> None:
         command = self.plane.commands[0]
-        self.do_look()
-        # The control plane did not hear that it was handled.
+        self.do_pass()
+        # The report that the command was handled did not reach the control plane.
         self.plane.commands.insert(0, command)
 
-    # The parts
+    # The parts of piped
 
     def start(self) -> None:
-        """A new process: all it knows is on disk or at the control plane."""
+        """A new process, whose state is on disk and in the control plane."""
         self.application = self.plane.copy()
         self.seen = IgnoredCommits(self.directory / "seen.json")
         self.loop.run_until_complete(self.seen.load())
         self.baselines = Baselines(self.seen)
-        for deployment in self.plane.open_ones():
+        for deployment in self.plane.open_deployments():
             if self.baselines.adopt(self.application, deployment):
-                self.plane.told(deployment)
+                self.plane.report(deployment)
 
-    def do_look(self) -> None:
+    def do_pass(self) -> None:
         head = len(self.pushed) - 1
         while self.plane.commands:
             command = self.plane.commands[0]
             self.create(Cause(key=f"command\0{command}", commander="ann"), head)
             self.step()
             self.plane.commands.pop(0)
-        self.look_at_commits(head)
+        self.trigger_on_commit(head)
         self.step()
         self.loop.run_until_complete(self.seen.save({"cart"}))
-        self.decide(head)
+        self.check_no_push_is_lost(head)
 
-    def look_at_commits(self, head: int) -> None:
+    def trigger_on_commit(self, head: int) -> None:
         baseline = self.baselines.of(self.application)
         if baseline.commit == name(head):
             return
@@ -184,7 +184,7 @@ class History(RuleBasedStateMachine):
 
     def create(self, cause: Cause, head: int) -> None:
         """As `DeploymentCreator` does, with a step wherever a kill leaves another state behind."""
-        made = new_deployment(
+        deployment = new_deployment(
             self.application,
             ApplicationSpec(name="cart"),
             cause,
@@ -193,15 +193,15 @@ class History(RuleBasedStateMachine):
             now=self.now,
         )
         self.step()
-        if (before := self.plane.deployments.get(made.id)) is not None:
+        if (before := self.plane.deployments.get(deployment.id)) is not None:
             if self.baselines.adopt(self.application, before, after=cause.after):
-                self.plane.told(before)
+                self.plane.report(before)
             return
-        self.plane.deployments[made.id] = made
-        self.check(made)
+        self.plane.deployments[deployment.id] = deployment
+        self.check_deployed_once(deployment)
         self.step()
-        self.baselines.record(self.application, made)
-        self.plane.told(made)
+        self.baselines.record(self.application, deployment)
+        self.plane.report(deployment)
         self.step()
 
     def step(self) -> None:
@@ -209,31 +209,31 @@ class History(RuleBasedStateMachine):
         if self.kill_at == 0:
             raise Killed
 
-    # What must hold
+    # Invariants
 
-    def decide(self, head: int) -> None:
-        """A look is over: what was pushed since the last one is deployed, unless it is ignored."""
-        fresh = self.pushed[self.decided + 1 : head + 1]
+    def check_no_push_is_lost(self, head: int) -> None:
+        """A pass is done: pushes since the last one are deployed, unless they are ignored."""
+        new = self.pushed[self.decided + 1 : head + 1]
         first = self.decided + 1
         newest = max((index(d) for d in self.plane.deployments.values()), default=-1)
-        if "own" in fresh and "ignored" not in fresh:
-            last_own = first + len(fresh) - 1 - fresh[::-1].index("own")
+        if "own" in new and "ignored" not in new:
+            last_own = first + len(new) - 1 - new[::-1].index("own")
             assert newest >= last_own, f"push {last_own} was lost"
         assert newest >= 0, "the first deployment was lost"
         self.decided = head
 
-    def check(self, made: Deployment) -> None:
-        if made.trigger.commander:
+    def check_deployed_once(self, deployment: Deployment) -> None:
+        if deployment.trigger.commander:
             return
         others = [
             d
             for d in self.plane.deployments.values()
-            if d.id != made.id
-            and d.trigger.commit.hash == made.trigger.commit.hash
-            # With a clock that was set back nothing tells that a command came after a commit.
+            if d.id != deployment.id
+            and d.trigger.commit.hash == deployment.trigger.commit.hash
+            # If the clock was set back, the order of a command and a commit is unknown.
             and not (self.was_set_back and d.trigger.commander)
         ]
-        assert not others, f"commit {made.trigger.commit.hash} was deployed twice"
+        assert not others, f"commit {deployment.trigger.commit.hash} was deployed twice"
 
 
 def name(number: int) -> str:
@@ -250,5 +250,5 @@ def commit(number: int) -> Commit:
 
 
 def test_no_trigger_is_lost_or_repeated() -> None:
-    often = settings(max_examples=150, stateful_step_count=30, deadline=None)
-    run_state_machine_as_test(History, settings=often)
+    profile = settings(max_examples=150, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(TriggerHistory, settings=profile)

@@ -3,20 +3,19 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.control_plane import GatedControlPlane
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
 from servers.polling import eventually
 from servers.samples import WAITING_CART
+from servers.trigger import OpenTrigger
 
-# The calls at which piped is killed, one after the other.
-AMID = (
+# The calls during which piped is killed, one after the other.
+KILLED_DURING = (
     "ListApplications",
     "CreateDeployment",
     "ReportApplicationMostRecentDeployment",
@@ -25,45 +24,43 @@ AMID = (
 )
 
 
-def write_config(plane: Any, remote: str) -> Path:
+def write_config(plane: GatedControlPlane, remote: str) -> Path:
     file = plane.directory / "piped.yaml"
-    made, rest = plane.piped, "  syncInterval: 1s\n"
-    text = piped_config(made.id, made.key, address=plane.address, remote=remote, rest=rest)
+    piped, rest = plane.piped, "  syncInterval: 1s\n"
+    text = piped_config(piped.id, piped.key, address=plane.address, remote=remote, rest=rest)
     file.write_text(text)
     return file
 
 
 @pytest.mark.timeout(180)
-async def test_each_push_is_deployed_once_by_any_process(open_scene: Any, origin: Origin) -> None:
+async def test_each_push_is_deployed_once_by_any_process(
+    open_trigger: OpenTrigger, origin: Origin
+) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
-    async with open_scene() as scene:
-        plane = scene.plane
+    async with open_trigger() as env:
+        plane = env.plane
         await plane.piped.add_application("cart")
         config = write_config(plane, origin.remote)
 
-        async def made() -> list[Deployment]:
-            wanted = DeploymentFilter(project="shop")
-            return list((await plane.cases.deployments.list(wanted, by=plane.admin)).items)
-
-        for amid in AMID:
-            origin.commit({"cart/x": amid})
-            seen = plane.gate.count(amid)
+        for call in KILLED_DURING:
+            origin.commit({"cart/x": call})
+            count = plane.gate.count(call)
             async with killed_piped(config):
-                await eventually(lambda a=amid, n=seen: plane.gate.count(a) > n, 30)
+                await eventually(lambda c=call, n=count: plane.gate.count(c) > n, 30)
         last = origin.commit({"cart/x": "the last one"})
 
-        async def is_over() -> bool:
-            found = await made()
-            return all(DeploymentStatus(d.status).is_completed for d in found) and any(
-                d.trigger.commit.hash == last for d in found
+        async def is_completed() -> bool:
+            deployments = await plane.deployments()
+            return all(DeploymentStatus(d.status).is_completed for d in deployments) and any(
+                d.trigger.commit.hash == last for d in deployments
             )
 
         async with killed_piped(config):
-            await eventually(is_over, 60)
-        found = await made()
-    twice = Counter(d.trigger.commit.hash for d in found)
-    assert max(twice.values()) == 1
-    ends = {d.trigger.commit.hash: DeploymentStatus(d.status) for d in found}
-    assert ends[last] is DeploymentStatus.SUCCESS
-    # One that a newer push made pointless may have been cancelled, but none failed.
-    assert set(ends.values()) <= {DeploymentStatus.SUCCESS, DeploymentStatus.CANCELLED}
+            await eventually(is_completed, 60)
+        deployments = await plane.deployments()
+    counts = Counter(d.trigger.commit.hash for d in deployments)
+    assert max(counts.values()) == 1
+    statuses = {d.trigger.commit.hash: DeploymentStatus(d.status) for d in deployments}
+    assert statuses[last] is DeploymentStatus.SUCCESS
+    # A deployment may be cancelled because of a newer push, but none fails.
+    assert set(statuses.values()) <= {DeploymentStatus.SUCCESS, DeploymentStatus.CANCELLED}

@@ -101,7 +101,7 @@ def _replacement(spec: ReplacementSpec, origin: str, directory: str) -> Replacem
         raise UserMistake(f"{origin} has a replacement without a file", hint="write file")
     if not spec.fields:
         raise UserMistake(
-            f"{origin} does not say which value in {spec.file} is replaced",
+            f"{origin} does not define which value in {spec.file} is replaced",
             hint="write yamlField, jsonField, HCLField or regex",
         )
     format_ = FieldFormat(spec.fields[0])

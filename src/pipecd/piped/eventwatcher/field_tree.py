@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Field paths such as `$.spec.containers[0].image`, and the values of a file they lead to.
 
-The parsers of YAML, JSON and HCL build a tree of values that know where they are in the text; a
-path selects values, and only their text is replaced.
+The parsers of YAML, JSON and HCL build a tree of values with their positions in the text; a path
+selects values, and only their text is replaced.
 """
 
 import re
@@ -126,7 +126,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 def replace_field(text: str, parse: Callable[[str], Iterable[Node]], path: str, value: str) -> str:
-    """The text with a new value at every place that a path selects.
+    """The text with a new value wherever a path selects one.
 
     `parse` returns the root of each document in the text.
     """

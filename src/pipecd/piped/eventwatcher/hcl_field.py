@@ -50,20 +50,20 @@ class _HclParser(TextScanner):
         """Attributes and blocks up to a closing brace or the end of the file."""
         if depth > MAX_DEPTH:
             raise UserMistake(f"its blocks are nested more than {MAX_DEPTH} deep")
-        found: list[tuple[tuple[str, ...], Node]] = []
+        entries: list[tuple[tuple[str, ...], Node]] = []
         while True:
             self._skip(lines=True)
             if self.at >= len(self.text) or self.text[self.at] == "}":
-                return _nested(found)
+                return _nested(entries)
             names = [self._identifier()]
             self._skip()
             if self.consume("="):
-                found.append(((names[0],), self._expression("\n", depth)))
+                entries.append(((names[0],), self._expression("\n", depth)))
                 continue
             while not self.consume("{"):
                 names.append(self._label())
                 self._skip()
-            found.append((tuple(names), self.body(depth + 1)))
+            entries.append((tuple(names), self.body(depth + 1)))
             if not self.consume("}"):
                 raise self.missing("a closing brace")
 
@@ -155,19 +155,19 @@ class _HclParser(TextScanner):
         while True:
             start = self.at
             for pattern in (SPACE, COMMENT):
-                found = pattern.match(self.text, self.at)
-                self.at = found.end() if found else self.at
+                match = pattern.match(self.text, self.at)
+                self.at = match.end() if match else self.at
             while lines and self.text.startswith(("\n", "\r"), self.at):
                 self.at += 1
             if self.at == start:
                 return
 
     def _identifier(self) -> str:
-        found = IDENTIFIER.match(self.text, self.at)
-        if found is None:
+        match = IDENTIFIER.match(self.text, self.at)
+        if match is None:
             raise self.missing("a name")
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def _label(self) -> str:
         """An identifier, a quoted label, a number, or the text of a computed key."""
@@ -177,25 +177,25 @@ class _HclParser(TextScanner):
         if self.text.startswith("(", self.at):
             start, self.at = self.at, _end_of_bracket(self.text, self.at)
             return self.text[start : self.at]
-        if found := NUMBER.match(self.text, self.at):
-            self.at = found.end()
-            return found[0]
+        if match := NUMBER.match(self.text, self.at):
+            self.at = match.end()
+            return match[0]
         return self._identifier()
 
 
-def _nested(found: list[tuple[tuple[str, ...], Node]]) -> ObjectNode:
+def _nested(entries: list[tuple[tuple[str, ...], Node]]) -> ObjectNode:
     """Blocks by their type, then by each of their labels."""
     by_name: dict[str, list[tuple[tuple[str, ...], Node]]] = {}
-    for names, node in found:
+    for names, node in entries:
         by_name.setdefault(names[0], []).append((names[1:], node))
-    entries: list[tuple[str, Node]] = []
+    merged: list[tuple[str, Node]] = []
     for name, rest in by_name.items():
         nodes = [node for labels, node in rest if not labels]
         if labelled := [(labels, node) for labels, node in rest if labels]:
             nodes.append(_nested(labelled))
         is_single = len(nodes) == 1
-        entries.append((name, nodes[0] if is_single else ListNode(tuple(nodes), is_same_name=True)))
-    return ObjectNode(tuple(entries))
+        merged.append((name, nodes[0] if is_single else ListNode(tuple(nodes), is_same_name=True)))
+    return ObjectNode(tuple(merged))
 
 
 def _end_of_string(text: str, at: int, depth: int = 0) -> int:
@@ -228,8 +228,8 @@ def _end_of_bracket(text: str, at: int, depth: int = 0) -> int:
             at = _end_of_bracket(text, at, depth + 1)
         elif text[at] == '"':
             at = _end_of_string(text, at, depth + 1)
-        elif found := COMMENT.match(text, at):
-            at = found.end()
+        elif match := COMMENT.match(text, at):
+            at = match.end()
         else:
             at = _end_of_heredoc(text, at)
     raise _unterminated(text, start, "a bracket")
@@ -251,10 +251,10 @@ def _end_of_heredoc(text: str, at: int) -> int:
 def _unquote(raw: str) -> str:
     """The value of a quoted string."""
 
-    def meaning(found: re.Match[str]) -> str:
-        if number := found[1] or found[2]:
-            return chr(int(number, 16)) if int(number, 16) < 0x110000 else found[0]
-        return f"{found[4]}{{" if found[4] else _ESCAPED.get(found[3], found[0])
+    def meaning(match: re.Match[str]) -> str:
+        if number := match[1] or match[2]:
+            return chr(int(number, 16)) if int(number, 16) < 0x110000 else match[0]
+        return f"{match[4]}{{" if match[4] else _ESCAPED.get(match[3], match[0])
 
     return _ESCAPE.sub(meaning, raw[1:-1])
 

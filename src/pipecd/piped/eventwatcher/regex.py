@@ -20,8 +20,8 @@ TIMEOUT = 10.0
 _FINDER = """\
 import json, re, sys
 pattern, text = json.load(sys.stdin)
-found = re.compile(pattern, re.ASCII).finditer(text)
-json.dump([match.span(1) for match in found], sys.stdout)
+matches = re.compile(pattern, re.ASCII).finditer(text)
+json.dump([match.span(1) for match in matches], sys.stdout)
 """
 
 _CLASSES = {
@@ -85,22 +85,22 @@ def translate(pattern: str) -> str:
     """Translates an expression from the syntax of RE2 to that of Python."""
     flags = _FLAGS.match(pattern)
     if flags and set(flags[1]) - set("ims"):
-        raise _unsupported(pattern, f"the flags {flags[1]} are not known, there are i, m and s")
+        raise _unsupported(pattern, f"the flags {flags[1]} are not supported, use i, m and s")
     has_lines = bool(flags) and "m" in flags[1]
 
-    def translated(found: re.Match[str]) -> str:
-        if found["literal"] is not None:
-            return re.escape(found["literal"])
-        if found["property"]:
+    def translated(match: re.Match[str]) -> str:
+        if match["literal"] is not None:
+            return re.escape(match["literal"])
+        if match["property"]:
             raise _unsupported(
-                pattern, f"{found['property']} is not supported, list the characters"
+                pattern, f"{match['property']} is not supported, list the characters"
             )
-        if found["set"]:
-            return _set(found["set"], pattern)
-        if found["end"] or (found["dollar"] and not has_lines):
+        if match["set"]:
+            return _set(match["set"], pattern)
+        if match["end"] or (match["dollar"] and not has_lines):
             # The $ of Python also matches before a trailing line break.
             return r"\Z"
-        return found[0]
+        return match[0]
 
     try:
         written = _PART.sub(translated, pattern)
@@ -113,7 +113,7 @@ def translate(pattern: str) -> str:
     if not compiled.groups:
         raise UserMistake(
             f"capturing group not found in the given regex {pattern}",
-            hint="put what shall be replaced in parentheses",
+            hint="put the part to replace in parentheses",
         )
     return written
 
@@ -123,12 +123,12 @@ def _set(text: str, pattern: str) -> str:
     head = re.match(r"\[\^?\]?", text)
     at = head.end() if head else 1
 
-    def written(found: re.Match[str]) -> str:
-        if name := found[2]:
-            if name not in _CLASSES or found[1]:
-                raise _unsupported(pattern, f"{found[0]} is not supported, list the characters")
+    def written(match: re.Match[str]) -> str:
+        if name := match[2]:
+            if name not in _CLASSES or match[1]:
+                raise _unsupported(pattern, f"{match[0]} is not supported, list the characters")
             return _CLASSES[name]
-        return found[0] if found[0].startswith("\\") else "".join(f"\\{c}" for c in found[0])
+        return match[0] if match[0].startswith("\\") else "".join(f"\\{c}" for c in match[0])
 
     return text[:at].replace("[]", r"[\]").replace("^]", r"^\]") + _NAMED.sub(written, text[at:])
 

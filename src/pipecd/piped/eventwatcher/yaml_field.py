@@ -29,7 +29,7 @@ _UNPRINTABLE = re.compile(
     "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _INDICATORS = frozenset("!&*#?|>@`\"'%,[]{}:-")
-# A string to upstream's reader may be a date or a time to other readers.
+# A string to upstream's parser may be a date or a time to other parsers.
 _OTHERS: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
@@ -111,9 +111,9 @@ class _YamlParser:
         self._mark(event, value)
         start, end = event.start_mark.index, event.end_mark.index
         while self.text.startswith(("&", "!"), start) and (
-            found := _PROPERTY.match(self.text, start, end)
+            match := _PROPERTY.match(self.text, start, end)
         ):
-            start = found.end()
+            start = match.end()
         if not event.style and _resolve(value) is None:
             return ReadOnlyNode("is null; give it a first value")
         if event.style in ("|", ">"):
@@ -156,7 +156,7 @@ def quoted(value: str) -> str:
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
     for character, name in (("\n", "n"), ("\t", "t"), ("\r", "r")):
         inner = inner.replace(character, f"\\{name}")
-    return '"' + _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", inner) + '"'
+    return '"' + _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + '"'
 
 
 def _may_be_plain(value: str, *, is_flow: bool) -> bool:
@@ -166,7 +166,7 @@ def _may_be_plain(value: str, *, is_flow: bool) -> bool:
         return False
     if value.startswith(("---", "...")):
         return False
-    # A minus in front of something that is no space begins a number or a word like any other.
+    # A minus before another character than a space begins a number or plain text.
     is_signed = value[0] == "-" and value[1:2] not in ("", " ") and not is_flow
     if value[0] in _INDICATORS and not is_signed:
         return False
@@ -174,7 +174,7 @@ def _may_be_plain(value: str, *, is_flow: bool) -> bool:
 
 
 def _is_text(word: str) -> bool:
-    """Whether every YAML reader takes a plain scalar for a string."""
+    """Whether every YAML parser reads a plain scalar as a string."""
     is_text_to_others: bool = _OTHERS.resolve(yaml.ScalarNode, word, (True, False)) == _TEXT
     return is_text_to_others and isinstance(_resolve(word), str)
 
@@ -190,7 +190,7 @@ class _BlockScalar:
 
     def write(self, new: str) -> Iterator[TextEdit]:
         """Replaces the lines of the block, or the whole block by a quoted value."""
-        lines = [found[0] for found in _LINE.finditer(self.text, self.start, self.end)]
+        lines = [match[0] for match in _LINE.finditer(self.text, self.start, self.end)]
         header, body = lines[0], [line for line in lines[1:] if line]
         while body and not body[-1].strip():
             body.pop()

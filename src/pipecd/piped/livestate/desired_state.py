@@ -64,7 +64,7 @@ class DesiredStates:
     ) -> AsyncGenerator[Source]:
         """A working copy for as long as the block runs, cached for the next one if possible."""
         copy = self._cached.pop(application.id, None)
-        # The directory may have been deleted by somebody else.
+        # The directory may have been deleted by another process.
         is_usable = copy is not None and copy.source.application_directory.is_dir()
         if copy is None or not is_usable or copy.digest != desired.digest:
             into = self._directory / application.id

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the plugins of an application for its live state and how it compares with Git."""
+"""Reads the live state of an application, and its drift from Git, from the plugins."""
 
 import asyncio
 from collections import defaultdict
@@ -50,7 +50,7 @@ class LiveStateResult:
 
 @dataclass(frozen=True)
 class _PluginTargets:
-    """A plugin and the deploy targets that it is asked about."""
+    """A plugin and the deploy targets that it reads."""
 
     plugin: Plugin
     targets: tuple[str, ...]

@@ -67,7 +67,7 @@ class LiveStateReporter:
             if application is None or application.git_path.repo.id != before.git_path.repo.id:
                 del self._running[id_]
                 running.task.cancel()
-                # A plugin that ignores the cancellation delays nobody.
+                # A plugin that ignores the cancellation delays no other application.
                 await asyncio.wait({running.task}, timeout=_CANCEL_TIMEOUT)
                 await self.context.desired_states.remove(id_)
             else:

@@ -25,7 +25,7 @@ def normalize_resources(
 ) -> tuple[ResourceState, ...]:
     """Resources as the control plane accepts them, sorted.
 
-    A resource that equals the one `before` keeps its time, which says when it last changed.
+    A resource that equals the one `before` has the same `updated_at`, the time of its last change.
     """
     previous = {(each.deploy_target, each.id): each for each in before}
     normalized: list[ResourceState] = []

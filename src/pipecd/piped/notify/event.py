@@ -153,7 +153,7 @@ def mentions_of(deployment: Deployment, type_: EventType) -> Mentions:
         spec = NotificationSpec.model_validate_json(json.dumps(_without_nulls(json.loads(text))))
     except (ValueError, ValidationError) as e:
         log.warning(
-            "invalid notification mentions, nobody is mentioned",
+            "invalid notification mentions, no user is mentioned",
             application=deployment.application_name,
             deployment=deployment.id,
             error=str(e),

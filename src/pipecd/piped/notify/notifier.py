@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes notification events from every part of piped and routes them to the receivers."""
+"""Routes the notification events of every part of piped to the receivers."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -47,7 +47,7 @@ class Receiver(Protocol):
 
 
 class RetryAfter(Unavailable):
-    """The receiver asks to wait a number of seconds before the next attempt."""
+    """The receiver requests a number of seconds before the next attempt."""
 
     def __init__(self, message: str, *, seconds: float) -> None:
         super().__init__(message)

@@ -60,7 +60,7 @@ class MergePreview:
 
 
 class PreviewFailed(PipecdError):
-    """A step of a preview failed; the text says which one."""
+    """A step of a preview failed; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pipecd.cache import LruCache
 from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.objects import Blob, Objects, TreeEntry
 
-# Larger files are data, to which no tool looks for references.
+# Larger files are data, in which no tool searches for references.
 _MAX_TEXT_SIZE = 512 * 1024
 # An application that requires more files than this gets the whole repository.
 _MAX_FILES = 3000
@@ -102,7 +102,7 @@ class _Requirement:
         return "." in self.paths
 
     def has_parent_of(self, directory: str) -> bool:
-        """Tells whether a parent of a directory is required."""
+        """Returns whether a parent of a directory is required."""
         return any(path in self.paths for path in _parents(directory))
 
 
@@ -172,7 +172,7 @@ class RequiredPaths:
         sizes = await objects.sizes(sorted(id for id, refs in cached.items() if refs is None))
         texts = [b for b in sizes.values() if isinstance(b, Blob) and b.size <= _MAX_TEXT_SIZE]
         contents = await objects.read(texts)
-        found: dict[str, ParentReferences] = {}
+        references_by_path: dict[str, ParentReferences] = {}
         for path, entry in files.items():
             references = cached[entry.id]
             if references is None:
@@ -182,8 +182,8 @@ class RequiredPaths:
                 else:
                     references = parent_references(content)
                 self._cache.put(entry.id, references)
-            found[path] = references
-        return found
+            references_by_path[path] = references
+        return references_by_path
 
 
 async def _resolve(objects: Objects, commit: str, path: str) -> dict[str, TreeEntry]:
