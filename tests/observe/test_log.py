@@ -48,11 +48,11 @@ def test_an_unknown_word_is_refused_with_the_known_ones(level: str, encoding: st
         log.configure(level, encoding)
 
 
-def test_what_must_not_be_seen_is_hidden_while_somebody_hides_it() -> None:
+def test_secrets_are_masked_while_the_block_runs() -> None:
     out = io.StringIO()
     log.configure(encoding="humanize", to=out)
     logger = structlog.get_logger()
-    with log.hiding(lambda text: text.replace("hunter22", "******")):
+    with log.masking(lambda text: text.replace("hunter22", "******")):
         try:
             int("hunter22")
         except ValueError as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging: events with fixed field names, on standard error, in one of three encodings."""
+"""Logging to standard error: events with fixed field names, in one of three encodings."""
 
 import json
 import logging
@@ -43,13 +43,25 @@ def configure(
     """Sets up logging for the process; called once by the command lines."""
     if level not in _LEVELS:
         raise UserMistake(f'unrecognized level: "{level}"', hint=f"use one of {', '.join(_LEVELS)}")
-    shared: list[Processor] = [
+    processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.format_exc_info,
     ]
+    match encoding:
+        case "json":
+            processors.append(_Json(program))
+        case "console":
+            processors.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
+            processors.append(structlog.dev.ConsoleRenderer(colors=False))
+        case "humanize":
+            processors.append(_humanize)
+        case _:
+            raise UserMistake(
+                f'no encoder registered for name "{encoding}"', hint="use json, console or humanize"
+            )
     structlog.configure(
-        processors=[*shared, *_encoders(encoding, program)],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=to or cast("TextIO", _Stderr())),
         cache_logger_on_first_use=False,
@@ -57,27 +69,27 @@ def configure(
 
 
 @contextmanager
-def hiding(hide: Callable[[str], str]) -> Generator[None]:
-    """Passes every text that is logged through `hide` while the block runs."""
+def masking(mask: Callable[[str], str]) -> Generator[None]:
+    """Masks secrets in every log event with `mask` while the block runs."""
 
-    def hidden(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    def mask_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
         for key, value in event.items():
             text = str(value)
-            if (shown := hide(text)) != text:
-                event[key] = shown
+            if (masked := mask(text)) != text:
+                event[key] = masked
         return event
 
     *before, encoder = structlog.get_config()["processors"]
-    structlog.configure(processors=[*before, hidden, encoder])
+    structlog.configure(processors=[*before, mask_event, encoder])
     try:
         yield
     finally:
-        now = structlog.get_config()["processors"]
-        structlog.configure(processors=[each for each in now if each is not hidden])
+        current = structlog.get_config()["processors"]
+        structlog.configure(processors=[p for p in current if p is not mask_event])
 
 
 class _Stderr:
-    """Whatever standard error is at the moment of writing."""
+    """The current standard error, which tests replace."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -86,23 +98,8 @@ class _Stderr:
         sys.stderr.flush()
 
 
-def _encoders(encoding: str, program: str) -> list[Processor]:
-    match encoding:
-        case "json":
-            return [_Json(program)]
-        case "console":
-            stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
-            return [stamp, structlog.dev.ConsoleRenderer(colors=False)]
-        case "humanize":
-            return [_humanize]
-        case _:
-            raise UserMistake(
-                f'no encoder registered for name "{encoding}"', hint="use json, console or humanize"
-            )
-
-
 class _Json:
-    """One JSON object a line, with the keys that log collectors of upstream know."""
+    """Encodes an event as a line of JSON, with the keys of upstream for log collectors."""
 
     def __init__(self, program: str) -> None:
         self._context = {"service": program, "version": build_version()}
@@ -121,7 +118,7 @@ class _Json:
 
 
 def _humanize(logger: WrappedLogger, name: str, event: EventDict) -> str:
-    """The message, then a tab and the fields as JSON when there are any."""
+    """Encodes an event as its message, a tab and the fields as JSON, if there are any."""
     message = str(event.pop("event", ""))
     event.pop("level", None)
     trace = event.pop("exception", None)

@@ -263,10 +263,17 @@ class StoreMetrics:
 
         def ended(error: BaseException | None) -> None:
             metrics.seconds.observe(time.perf_counter() - started)
-            if error is None:
-                metrics.succeeded.inc()
-            else:
-                self._operations.labels(store, operation, _result(error)).inc()
+            match error:
+                case None | NotFound():
+                    metrics.succeeded.inc()
+                    return
+                case Unavailable():
+                    result = "unavailable"
+                case PipecdError():
+                    result = "refused"
+                case _:
+                    result = "failed"
+            self._operations.labels(store, operation, result).inc()
 
         return ended
 
@@ -283,18 +290,6 @@ class StoreMetrics:
     def streams(self, kind: str, count: Callable[[], int]) -> None:
         """Exposes the number of open streams of a kind, counted when the page is read."""
         self._streams.labels(kind).set_function(count)
-
-
-def _result(error: BaseException) -> str:
-    match error:
-        case NotFound():
-            return "ok"
-        case Unavailable():
-            return "unavailable"
-        case PipecdError():
-            return "refused"
-        case _:
-            return "failed"
 
 
 def code_name(code: grpc.StatusCode) -> str:

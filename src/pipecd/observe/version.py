@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which build this is."""
+"""The version of this build."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 
 def build_version() -> str:
-    """The version of the installed package, with a leading `v` as releases are tagged."""
+    """Returns the version of the installed package with a leading `v`, like release tags."""
     try:
         return f"v{version('pipecd')}"
     except PackageNotFoundError:
@@ -13,5 +13,5 @@ def build_version() -> str:
 
 
 def version_line() -> str:
-    """The one line that `version` prints."""
+    """Returns the line that `version` prints."""
     return f"Version: {build_version()}, GitCommit: unspecified, BuildDate: unspecified"

@@ -31,7 +31,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, DeploymentTraces
-from pipecd.observe.log import hiding
+from pipecd.observe.log import masking
 from pipecd.observe.metrics import ConstantLabels
 from pipecd.observe.version import build_version
 from pipecd.piped.cache.applications import ApplicationCache
@@ -283,7 +283,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     )
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
-    stack.enter_context(hiding(callbacks.masks.all.hide))
+    stack.enter_context(masking(callbacks.masks.all.hide))
     trace_resource = {
         "service.name": "piped",
         "service.namespace": spec.project_id,

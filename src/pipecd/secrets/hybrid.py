@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets in Git: encrypted for one piped with its public key, readable with its private key only.
+"""Secrets in Git: encrypted with the public key of a piped, decrypted with its private key.
 
 The text is base64 of: two bytes with the length of what follows, a fresh AES key under RSA-OAEP,
 and the secret under AES-256-GCM with a zero nonce (the key is used once).
@@ -23,7 +23,7 @@ _OAEP = padding.OAEP(mgf=padding.MGF1(hashes.SHA256()), algorithm=hashes.SHA256(
 
 
 def encrypt(public_pem: bytes, text: str) -> str:
-    """Encrypts for the owner of the private key; every call gives another text."""
+    """Encrypts a text; every call returns another ciphertext."""
     public = _public_key(public_pem)
     key = os.urandom(32)
     sealed_key = public.encrypt(key, _OAEP)
@@ -32,28 +32,28 @@ def encrypt(public_pem: bytes, text: str) -> str:
 
 
 def decrypt(private_pem: bytes, text: str) -> str:
-    """Reads a secret that was encrypted for this key."""
+    """Decrypts a secret that was encrypted for this key."""
     sealed = read(text)
     return sealed.opened(PrivateKey(private_pem).unwrap(sealed.key))
 
 
 class WrongKey(UserMistake):
-    """A secret was not encrypted for the keys at hand."""
+    """A secret was encrypted for another key."""
 
     def __init__(self, which: str = "another key") -> None:
-        told = _unreadable(f"it was encrypted for {which}, or has been altered")
-        super().__init__(told.message, hint=told.hint)
+        error = _unreadable(f"it was encrypted for {which}, or has been altered")
+        super().__init__(error.message, hint=error.hint)
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """An encrypted secret in its two parts: the key for it, which is encrypted too, and itself."""
+    """An encrypted secret: its encrypted key, and the content encrypted with that key."""
 
     key: bytes
     content: bytes
 
     def opened(self, key: bytes) -> str:
-        """The secret, with the key decrypted."""
+        """Decrypts the content with the decrypted key."""
         try:
             return AESGCM(key).decrypt(_NONCE, self.content, None).decode()
         except (ValueError, InvalidTag) as e:
@@ -61,8 +61,11 @@ class Sealed:
 
 
 def read(text: str) -> Sealed:
-    """Takes an encrypted secret apart."""
-    sealed = _decoded(text)
+    """Parses an encrypted secret."""
+    try:
+        sealed = base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
+    except (ValueError, binascii.Error) as e:
+        raise _unreadable("it is not base64") from e
     length = int.from_bytes(sealed[:2])
     if len(sealed) < 2 or len(sealed) < 2 + length:
         raise _unreadable("data is too short")
@@ -70,17 +73,24 @@ def read(text: str) -> Sealed:
 
 
 class PrivateKey:
-    """The private half of a key pair."""
+    """The private key of a key pair."""
 
     def __init__(self, pem: bytes) -> None:
-        self._key = _private_key(pem)
+        _require_label(pem, "PRIVATE KEY")
+        try:
+            key = load_pem_private_key(pem.strip(), password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as e:
+            raise UserMistake("the private key cannot be read", hint=_HINT) from e
+        if not isinstance(key, rsa.RSAPrivateKey):
+            raise UserMistake("the private key is not an RSA key", hint=_HINT)
+        self._key = key
 
-    def is_half_of(self, public_pem: bytes) -> bool:
-        """Whether the public key is the other half."""
+    def matches(self, public_pem: bytes) -> bool:
+        """Whether the public key belongs to this private key."""
         return self._key.public_key() == _public_key(public_pem)
 
     def unwrap(self, sealed_key: bytes) -> bytes:
-        """The key of a secret that was encrypted for this pair."""
+        """Decrypts the key of a secret."""
         try:
             return self._key.decrypt(sealed_key, _OAEP)
         except ValueError as e:
@@ -92,45 +102,27 @@ def _public_key(pem: bytes) -> rsa.RSAPublicKey:
     try:
         key = load_pem_public_key(pem.strip())
     except (ValueError, UnsupportedAlgorithm) as e:
-        raise UserMistake("the public key cannot be read", hint=_HOW) from e
+        raise UserMistake("the public key cannot be read", hint=_HINT) from e
     if not isinstance(key, rsa.RSAPublicKey):
-        raise UserMistake("the public key is not an RSA key", hint=_HOW)
+        raise UserMistake("the public key is not an RSA key", hint=_HINT)
     return key
 
 
-def _private_key(pem: bytes) -> rsa.RSAPrivateKey:
-    _require_label(pem, "PRIVATE KEY")
-    try:
-        key = load_pem_private_key(pem.strip(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as e:
-        raise UserMistake("the private key cannot be read", hint=_HOW) from e
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise UserMistake("the private key is not an RSA key", hint=_HOW)
-    return key
-
-
-_HOW = (
-    "make the pair with `openssl genrsa -out private 2048`, `openssl pkcs8 -topk8 -nocrypt -in "
+_HINT = (
+    "create the pair with `openssl genrsa -out private 2048`, `openssl pkcs8 -topk8 -nocrypt -in "
     "private -out key.pem` and `openssl rsa -in key.pem -pubout`"
 )
 
 
 def _require_label(pem: bytes, label: str) -> None:
-    """Upstream reads PKIX and PKCS#8 only, so a key that it would refuse is refused here too."""
+    """Rejects other formats than PKIX and PKCS#8, which upstream does not read."""
     if not pem.strip().startswith(f"-----BEGIN {label}-----".encode()):
         what = label.lower()
-        raise UserMistake(f"the {what} is not a PEM block named {label}", hint=_HOW)
+        raise UserMistake(f"the {what} is not a PEM block named {label}", hint=_HINT)
 
 
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
-    except (ValueError, binascii.Error) as e:
-        raise _unreadable("it is not base64") from e
-
-
-def _unreadable(why: str) -> UserMistake:
+def _unreadable(reason: str) -> UserMistake:
     return UserMistake(
-        f"the encrypted secret cannot be read: {why}",
+        f"the encrypted secret cannot be read: {reason}",
         hint="encrypt the value again for this piped, with `pipectl encrypt`",
     )

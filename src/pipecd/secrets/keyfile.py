@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control plane keeps secret in its database, under the key of `--encryption-key-file`."""
+"""Encrypts secrets in the control plane's database with the key of `--encryption-key-file`."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ class KeyFile:
         if len(content) < _KEY:
             raise UserMistake(
                 f"the encryption key file has {len(content)} bytes and needs at least {_KEY}",
-                hint="make one with `openssl rand -base64 64`",
+                hint="create one with `openssl rand -base64 64`",
             )
         self._cipher = AESGCM(content[:_KEY])
 
@@ -41,8 +41,8 @@ class KeyFile:
             raise _unreadable("it was encrypted with another key or has been altered") from e
 
 
-def _unreadable(why: str) -> UserMistake:
+def _unreadable(reason: str) -> UserMistake:
     return UserMistake(
-        f"an encrypted value of the database cannot be read: {why}",
+        f"an encrypted value of the database cannot be read: {reason}",
         hint="start with the --encryption-key-file that was used when it was saved",
     )

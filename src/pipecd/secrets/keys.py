@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of pipeds and programs: how they are made, and how they are kept without being known."""
+"""Piped keys and API keys: how they are generated and hashed."""
 
 import secrets
 import string
@@ -10,10 +10,10 @@ from pipecd.model.errors import Unauthenticated, UserMistake
 
 _ALPHABET = string.ascii_lowercase + string.digits
 COST = 10
-# What is shown in place of a hash or a secret.
+# Shown in place of a hash or a secret.
 REDACTED = "redacted"
-# What bcrypt looks at; Go refuses to hash more, but compares the beginning of a longer key.
-_LONGEST = 72
+# The limit of bcrypt; Go refuses to hash more, but compares the beginning of a longer key.
+_BCRYPT_BYTES = 72
 
 
 def new_piped_key() -> str:
@@ -21,12 +21,12 @@ def new_piped_key() -> str:
 
 
 def new_api_key(id: str) -> str:
-    """A key that names its own entity, so that it can be found without trying every hash."""
+    """Returns a key that starts with the id of its entity, so that one hash is compared."""
     return f"{id}.{new_secret(32)}"
 
 
 def api_key_id(key: str) -> str:
-    """The id of the entity that an API key belongs to."""
+    """Returns the id of an API key."""
     parts = key.split(".")
     if len(parts) != 2 or not all(parts):
         raise Unauthenticated("Unauthenticated")
@@ -34,25 +34,25 @@ def api_key_id(key: str) -> str:
 
 
 def new_secret(length: int) -> str:
-    """A random text of small letters and digits."""
+    """Returns a random text of lower-case letters and digits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
 def hash_key(key: str) -> str:
-    """What is stored of a key or password; takes some 50 ms of a processor, so use a thread."""
+    """Returns the hash of a key or password; takes about 50 ms of CPU, so call it in a thread."""
     raw = key.encode()
-    if len(raw) > _LONGEST:
+    if len(raw) > _BCRYPT_BYTES:
         raise UserMistake(
-            f"the password or key has {len(raw)} bytes and may have {_LONGEST}",
+            f"the password or key has {len(raw)} bytes and may have {_BCRYPT_BYTES}",
             hint="choose a shorter one",
         )
     return bcrypt.hashpw(raw, bcrypt.gensalt(COST, prefix=b"2a")).decode()
 
 
 def key_matches(key: str, hashed: str) -> bool:
-    """Whether this is the key or password; as slow as `hash_key`."""
+    """Whether the key or password matches the hash; as slow as `hash_key`."""
     try:
-        return bcrypt.checkpw(key.encode()[:_LONGEST], hashed.encode())
+        return bcrypt.checkpw(key.encode()[:_BCRYPT_BYTES], hashed.encode())
     except ValueError:
-        # What is stored is no hash, for example the word that is shown in its place.
+        # The stored value is no hash, for example `redacted`.
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps secrets out of text that people can read."""
+"""Masks secrets in texts that people can read."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 class Masking:
-    """Hides a set of secrets, in whichever form and over however many lines they are written."""
+    """Masks a set of secrets in every form, also when they span several lines."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._forms = sorted({form for secret in secrets for form in forms(secret)})
@@ -26,32 +26,32 @@ class Masking:
             self._index.learn(form)
 
     def hide(self, text: str) -> str:
-        """The text without the secrets."""
+        """Masks the secrets in a text."""
         return self._index.hide(text)
 
     def hide_pieces(
         self, pieces: Sequence[str], *, after: str = "", is_end: bool = True
     ) -> list[str]:
-        """Pieces of one text without the secrets, also those that are cut in two.
+        """Masks secrets in pieces of one text, also those that span two pieces.
 
-        `after` is what came before the pieces. If they are not the end, what may be the beginning
-        of a secret is hidden as well.
+        `after` is the text before the pieces. If they are not the end, the possible start of a
+        secret is masked as well.
         """
         if not self._forms:
             return list(pieces)
         text = after + _joined(pieces)
         spans = self._index.spans(text)
-        if not is_end and (begun := self._begun(text)) is not None:
-            spans.append((begun, len(text)))
+        if not is_end and (start := self._partial_secret(text)) is not None:
+            spans.append((start, len(text)))
         return _covered(pieces, spans, start=len(after))
 
     def reach(self, *texts: str) -> str:
-        """The end of consecutive texts in which a secret may have begun."""
+        """Returns the end of consecutive texts in which a secret may have started."""
         text = _joined(texts)
         return text[max(len(text) - self._longest + 1, 0) :] if self._forms else ""
 
-    def _begun(self, text: str) -> int | None:
-        """Where a secret begins of which the text has not all, if it has enough to tell."""
+    def _partial_secret(self, text: str) -> int | None:
+        """Returns the start of a secret that the end of the text cuts off, or None."""
         for start in range(max(0, len(text) - self._longest + 1), len(text) - SHORTEST + 1):
             rest = text[start:]
             place = bisect_left(self._forms, rest)
@@ -61,20 +61,20 @@ class Masking:
 
 
 class KnownSecrets:
-    """Hides the secrets that a process gets to know, of which it forgets the oldest.
+    """Masks the secrets that a process has decrypted, except the oldest.
 
     For texts that belong to no application in particular, such as the log of the process itself.
     """
 
     def __init__(self, *, at_most: int = 10_000) -> None:
         self._at_most = at_most
-        # In the order in which they were last met.
+        # The most recently used last.
         self._known: dict[str, bool] = {}
         self._index = _Index(step=1)
         self._lock = Lock()
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hides these from now on, too; may be called by any thread."""
+        """Masks these as well from now on; any thread may call it."""
         with self._lock:
             for secret in secrets:
                 if not self._known.pop(secret, False):
@@ -87,7 +87,7 @@ class KnownSecrets:
                     self._learn(secret)
 
     def hide(self, text: str) -> str:
-        """The text without the secrets."""
+        """Masks the secrets in a text."""
         return self._index.hide(text)
 
     def _learn(self, secret: str) -> None:
@@ -96,10 +96,10 @@ class KnownSecrets:
 
 
 class _Index:
-    """Finds forms of secrets in a text, in a time that does not depend on how many there are.
+    """Finds forms of secrets in a text, in a time that does not depend on their number.
 
-    Every form is known by a few of its characters, and only every so many characters of a text
-    are looked up: wherever a form lies, one of its marks is at a place that is looked up.
+    Every form is indexed by several of its substrings, and only every `step` characters of a text
+    are looked up: wherever a form starts, one of its substrings is at a looked up position.
     """
 
     def __init__(self, *, step: int) -> None:
@@ -107,20 +107,20 @@ class _Index:
         self._marks: dict[str, list[tuple[int, str]]] = {}
 
     def learn(self, form: str) -> None:
-        """Finds this form from now on; it must be long enough for the step."""
+        """Adds a form, which must be long enough for the step."""
         for offset in range(self._step):
             mark = form[offset : offset + SHORTEST]
             self._marks.setdefault(mark, []).append((offset, form))
 
     def hide(self, text: str) -> str:
-        """The text without what is known."""
+        """Masks the indexed forms."""
         if not self._marks:
             return text
         lines = text.split("\n")
         return "\n".join(_covered(lines, self.spans(_joined(lines))))
 
     def spans(self, text: str) -> list[Span]:
-        """Where known forms are; spans may overlap."""
+        """Returns the positions of indexed forms; spans may overlap."""
         marks, places = self._marks, range(0, len(text) - SHORTEST + 1, self._step)
         return [
             (i - offset, i - offset + len(form))
@@ -131,12 +131,12 @@ class _Index:
 
 
 def _joined(pieces: Iterable[str]) -> str:
-    """The text of all pieces; blank ones stand for empty lines."""
+    """Joins the pieces without blank ones, which are empty lines."""
     return "".join(piece for piece in pieces if piece.strip())
 
 
 def _covered(pieces: Sequence[str], spans: Sequence[Span], *, start: int = 0) -> list[str]:
-    """The pieces with a mask over each span of their joined text."""
+    """Masks each span of the joined text in the pieces."""
     merged, covered = list(_merged(spans)), list[str]()
     for piece in pieces:
         if not piece.strip():
@@ -163,7 +163,7 @@ def _masked(piece: str, offset: int, spans: Sequence[Span]) -> str:
 
 
 def _merged(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans that touch become one."""
+    """Merges spans that touch."""
     first, last = -1, -1
     for start, end in sorted(spans):
         if start > last:
@@ -177,7 +177,7 @@ def _merged(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def host_of(url: str) -> str:
-    """The part of an address that may be shown."""
+    """Returns the host of a URL, the part without secrets."""
     try:
         host = urlsplit(url).netloc.rpartition("@")[2]
     except ValueError:

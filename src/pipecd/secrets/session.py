@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a person: the cookie `token`, a signed JWT that upstream reads too."""
+"""User sessions: the cookie `token`, a signed JWT in the format of upstream."""
 
 import json
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ ALGORITHM = "HS256"
 
 @dataclass(frozen=True)
 class Session:
-    """Who signed in to which project with which roles; times are unix seconds.
+    """A signed-in user with a project and roles; times are Unix seconds.
 
-    `via` tells how, in a claim of our own that upstream overlooks; upstream's sessions have none.
+    `via` is the sign-in method, a claim of ours that upstream ignores; its sessions have none.
     """
 
     subject: str
@@ -34,7 +34,7 @@ class Session:
 
 
 def sign(session: Session, key: bytes) -> str:
-    """Makes the token; the key is the whole content of the encryption key file."""
+    """Returns the signed token; the key is the whole content of the encryption key file."""
     role = {"project_id": session.project, "project_rbac_roles": list(session.roles)}
     claims = {
         "iss": ISSUER,
@@ -54,14 +54,14 @@ def sign(session: Session, key: bytes) -> str:
 
 
 def verify(token: str, key: bytes, now: datetime) -> Session:
-    """Reads a token that we or upstream signed and that is valid at this moment."""
+    """Verifies a token that we or upstream signed and that is valid at `now`."""
     try:
         claims = jwt.decode(
             token,
             key,
             algorithms=[ALGORITHM],
             issuer=ISSUER,
-            # The times are compared below with the clock that was handed in.
+            # The times are compared below with `now`.
             options={
                 "require": ["exp"],
                 "verify_exp": False,
@@ -76,9 +76,15 @@ def verify(token: str, key: bytes, now: datetime) -> Session:
 
 
 def _session(claims: Mapping[str, Any], now: float) -> Session:
-    expires, starts, issued = (_seconds(claims.get(name, 0)) for name in ("exp", "nbf", "iat"))
+    times: list[float] = []
+    for name in ("exp", "nbf", "iat"):
+        value = claims.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} is not a number")
+        times.append(float(value))
+    expires, starts, issued = times
     if now >= expires or now < starts or now < issued:
-        raise ValueError("the session is over or has not begun")
+        raise ValueError("the session has expired or is not valid yet")
     role = cast("Mapping[str, Any]", _typed(claims.get("role", {}), dict))
     names = cast("list[Any]", _typed(role.get("project_rbac_roles", []), list))
     return Session(
@@ -92,13 +98,7 @@ def _session(claims: Mapping[str, Any], now: float) -> Session:
     )
 
 
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("a time is not a number")
-    return float(value)
-
-
-def _typed(value: object, wanted: type[T]) -> T:
-    if not isinstance(value, wanted):
-        raise TypeError(f"expected {wanted.__name__}, found {type(value).__name__}")
+def _typed(value: object, expected: type[T]) -> T:
+    if not isinstance(value, expected):
+        raise TypeError(f"expected {expected.__name__}, found {type(value).__name__}")
     return value

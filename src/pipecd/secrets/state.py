@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a sign-in through another site: proof that it began here, a short while ago."""
+"""The `state` of an SSO sign-in, which proves that this server started it recently."""
 
 import base64
 import hashlib
@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import Unauthenticated, UserMistake
 
-_VALID = timedelta(hours=24)
-_AHEAD = timedelta(minutes=1)
+_MAX_AGE = timedelta(hours=24)
+_MAX_CLOCK_SKEW = timedelta(minutes=1)
 
 
 def new_state(key: str, now: datetime) -> str:
-    """The value for the cookie `state` and for the address of the provider."""
+    """Returns the value of the `state` cookie and of the authorization URL."""
     if not key:
         raise UserMistake(
             "signing in through a provider needs a state key",
@@ -26,7 +26,7 @@ def new_state(key: str, now: datetime) -> str:
 
 
 def check_state(state: str, key: str, *, cookie: str, now: datetime) -> None:
-    """Refuses a state that is not ours, is too old, or is not that of this browser."""
+    """Raises Unauthenticated unless the state is ours, recent and that of the cookie."""
     if not key or not (state.isascii() and cookie.isascii()):
         raise Unauthenticated("Unauthorized access")
     if not hmac.compare_digest(state, cookie):
@@ -37,13 +37,13 @@ def check_state(state: str, key: str, *, cookie: str, now: datetime) -> None:
         age = now - (from_unix(0) + timedelta(milliseconds=milliseconds))
     except (ValueError, OverflowError) as e:
         raise Unauthenticated("Failed to parse state") from e
-    ours = hmac.compare_digest(_token(key, milliseconds).encode(), token.encode())
-    if not ours or age >= _VALID or -age > _AHEAD:
+    is_ours = hmac.compare_digest(_token(key, milliseconds).encode(), token.encode())
+    if not is_ours or age >= _MAX_AGE or -age > _MAX_CLOCK_SKEW:
         raise Unauthenticated("Unauthorized access")
 
 
 def _token(key: str, milliseconds: int) -> str:
-    # The two empty parts stand for a user and an action, which upstream does not fill in.
+    # The two empty parts are a user and an action, which upstream leaves empty.
     digest = hmac.new(key.encode(), f"::{milliseconds}".encode(), hashlib.sha1).digest()
     signed = base64.urlsafe_b64encode(digest).decode().rstrip("=")
     return f"{signed}:{milliseconds}"
