@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What upstream's Envoy gateway needs or does: `ext_authz` checks, and traces of pipeds.
+"""The duties of upstream's Envoy gateway: `ext_authz` checks, and traces of pipeds.
 
 Pipeds send traces to the address of the API. They are forwarded unparsed to the collector.
 """
@@ -61,7 +61,7 @@ def authz_table(cases: UseCases) -> RpcTable[None]:
     """Envoy's authorization service; Envoy itself sends no credentials."""
 
     async def allow_any(_metadata: Metadata) -> None:
-        """Any caller may ask."""
+        """Accepts any caller."""
 
     return RpcTable(SERVICE, [AuthorizationRpcs(cases.credentials)], allow_any)
 
@@ -92,8 +92,14 @@ class TraceForwarder(grpc.GenericRpcHandler):
         return self._method if handler_call_details.method == OTLP_EXPORT_METHOD else None
 
     async def _serve(self, request: bytes, context: Context) -> bytes:
+        values = [
+            value for name, value in context.invocation_metadata() or () if name == "authorization"
+        ]
+        header = values[0] if values else None
+        if isinstance(header, bytes):
+            header = header.decode("latin-1")
         try:
-            await authenticate_bearer(_authorization(context), self._credentials)
+            await authenticate_bearer(header, self._credentials)
             # An empty response means that all spans were accepted.
             return await self._export(request) if self._export else b""
         except PipecdError as e:
@@ -118,10 +124,3 @@ class TraceCollector:
             return await self._call(request, timeout=_TIMEOUT_SECONDS)
         except grpc.aio.AioRpcError as e:
             raise from_rpc_error(e) from e
-
-
-def _authorization(context: Context) -> str | None:
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
-            return value if isinstance(value, str) else value.decode("latin-1")
-    return None

@@ -39,57 +39,55 @@ class GrpcWeb:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer = await self._answer(scope, receive)
-        answer.headers.update(NO_STORE_HEADERS)
-        await answer(scope, receive, send)
+        response = await self._respond(scope, receive)
+        response.headers.update(NO_STORE_HEADERS)
+        await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
         headers = Headers(scope=scope)
         if scope["method"] != "POST":
-            return PlainTextResponse("This address takes gRPC-Web calls.", 405, {"Allow": "POST"})
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in _CONTENT_TYPES:
-            return PlainTextResponse(f"Send the call as {CONTENT_TYPE}.", 415)
+            return PlainTextResponse("This endpoint accepts gRPC-Web only.", 405, {"Allow": "POST"})
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type not in _CONTENT_TYPES:
+            return PlainTextResponse(f"The content type must be {CONTENT_TYPE}.", 415)
         try:
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                 body = await _read_body(headers, receive)
         except TimeoutError:
-            return PlainTextResponse("The call did not arrive in time.", 408)
+            return PlainTextResponse("The request did not arrive in time.", 408)
         if body is None:
-            return _failure(
+            return _error_response(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the message is larger than the limit of {RECEIVE_LIMIT} bytes",
             )
         try:
-            return await self._dispatch(scope["path"], headers, body)
+            # The session is a cookie, which a browser also sends for pages of other sites.
+            if is_cross_site(headers):
+                raise Denied("cross-site request")
+            message = only_message(body)
+            response = await self._table.dispatch(scope["path"], message, headers.items())
         except PipecdError as e:
-            return _failure(*to_status(e))
-
-    async def _dispatch(self, path: str, headers: Headers, body: bytes) -> Response:
-        # The session is a cookie, which a browser also sends for pages of other sites.
-        if is_cross_site(headers):
-            raise Denied("cross-site request")
-        answer = await self._table.dispatch(path, only_message(body), headers.items())
-        frames = data_frame(answer) + trailer_frame(grpc.StatusCode.OK)
+            return _error_response(*to_status(e))
+        frames = data_frame(response) + trailer_frame(grpc.StatusCode.OK)
         return Response(frames, media_type=CONTENT_TYPE)
 
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
     """The whole body, or None if it is too large."""
-    most = RECEIVE_LIMIT + HEADER_BYTES
-    # uvicorn has checked that the length is a number, but not how long the number is.
-    announced = headers.get("content-length", "0").lstrip("0") or "0"
-    if len(announced) > len(str(most)) or int(announced) > most:
+    limit = RECEIVE_LIMIT + HEADER_BYTES
+    # uvicorn has checked that the length is a number, but not how many digits it has.
+    content_length = headers.get("content-length", "0").lstrip("0") or "0"
+    if len(content_length) > len(str(limit)) or int(content_length) > limit:
         return None
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > most:
+        if len(body) > limit:
             return None
         if not message.get("more_body", False):
             return bytes(body)
 
 
-def _failure(code: grpc.StatusCode, message: str) -> Response:
+def _error_response(code: grpc.StatusCode, message: str) -> Response:
     return Response(trailer_frame(code, message), media_type=CONTENT_TYPE)

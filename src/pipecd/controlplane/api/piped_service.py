@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 
+from pipecd.controlplane.api.handlers import RpcHandlers
 from pipecd.controlplane.api.wakeups import Wakeups
 from pipecd.controlplane.auth.credentials import AuthenticatedPiped
 from pipecd.controlplane.auth.subject import PipedCaller
@@ -16,65 +17,64 @@ from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import event_pb2 as model
-from pipecd.proto.service import piped_pb2
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from pipecd.wire.credentials import Metadata, parse_piped_token
 from pipecd.wire.table import RpcObserver, RpcTable
 
 
-class PipedSelfRpcs:
+class PipedSelfRpcs(RpcHandlers):
     """RPCs about the calling piped."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._pipeds, self._address = cases.pipeds, cases.address
 
     async def ReportStat(
         self, request: pb.ReportStatRequest, caller: PipedCaller
     ) -> pb.ReportStatResponse:
-        await self._pipeds.report_stat(request.piped_stats, by=caller)
+        await self._cases.pipeds.report_stat(request.piped_stats, by=caller)
         return pb.ReportStatResponse()
 
     async def ReportPipedMeta(
         self, request: pb.ReportPipedMetaRequest, caller: PipedCaller
     ) -> pb.ReportPipedMetaResponse:
-        piped = await self._pipeds.report_meta(request, by=caller)
-        return pb.ReportPipedMetaResponse(name=piped.name, web_base_url=self._address)
+        piped = await self._cases.pipeds.report_meta(request, by=caller)
+        return pb.ReportPipedMetaResponse(name=piped.name, web_base_url=self._cases.address)
 
     async def GetDesiredVersion(
         self, _request: pb.GetDesiredVersionRequest, caller: PipedCaller
     ) -> pb.GetDesiredVersionResponse:
-        return pb.GetDesiredVersionResponse(version=await self._pipeds.desired_version(by=caller))
+        return pb.GetDesiredVersionResponse(
+            version=await self._cases.pipeds.desired_version(by=caller)
+        )
 
 
-class PipedApplicationRpcs:
+class PipedApplicationRpcs(RpcHandlers):
     """RPCs about applications."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._applications, self._reports = cases.applications, cases.application_reports
 
     async def ListApplications(
         self, _request: pb.ListApplicationsRequest, caller: PipedCaller
     ) -> pb.ListApplicationsResponse:
-        applications = await self._applications.list_enabled(by=caller)
+        applications = await self._cases.applications.list_enabled(by=caller)
         return pb.ListApplicationsResponse(applications=applications)
 
     async def ReportApplicationSyncState(
         self, request: pb.ReportApplicationSyncStateRequest, caller: PipedCaller
     ) -> pb.ReportApplicationSyncStateResponse:
-        await self._reports.report_sync_state(request.application_id, request.state, by=caller)
+        await self._cases.application_reports.report_sync_state(
+            request.application_id, request.state, by=caller
+        )
         return pb.ReportApplicationSyncStateResponse()
 
     async def ReportApplicationDeployingStatus(
         self, request: pb.ReportApplicationDeployingStatusRequest, caller: PipedCaller
     ) -> pb.ReportApplicationDeployingStatusResponse:
-        await self._reports.report_deploying(request.application_id, request.deploying, by=caller)
+        await self._cases.application_reports.report_deploying(
+            request.application_id, request.deploying, by=caller
+        )
         return pb.ReportApplicationDeployingStatusResponse()
 
     async def ReportApplicationMostRecentDeployment(
         self, request: pb.ReportApplicationMostRecentDeploymentRequest, caller: PipedCaller
     ) -> pb.ReportApplicationMostRecentDeploymentResponse:
-        await self._reports.report_most_recent_deployment(
+        await self._cases.application_reports.report_most_recent_deployment(
             request.application_id,
             DeploymentStatus(request.status),
             request.deployment,
@@ -85,7 +85,7 @@ class PipedApplicationRpcs:
     async def GetApplicationMostRecentDeployment(
         self, request: pb.GetApplicationMostRecentDeploymentRequest, caller: PipedCaller
     ) -> pb.GetApplicationMostRecentDeploymentResponse:
-        deployment = await self._reports.most_recent_deployment(
+        deployment = await self._cases.application_reports.most_recent_deployment(
             request.application_id, DeploymentStatus(request.status), by=caller
         )
         return pb.GetApplicationMostRecentDeploymentResponse(deployment=deployment)
@@ -93,13 +93,13 @@ class PipedApplicationRpcs:
     async def UpdateApplicationConfigurations(
         self, request: pb.UpdateApplicationConfigurationsRequest, caller: PipedCaller
     ) -> pb.UpdateApplicationConfigurationsResponse:
-        await self._reports.update_configurations(request.applications, by=caller)
+        await self._cases.application_reports.update_configurations(request.applications, by=caller)
         return pb.UpdateApplicationConfigurationsResponse()
 
     async def ReportUnregisteredApplicationConfigurations(
         self, request: pb.ReportUnregisteredApplicationConfigurationsRequest, caller: PipedCaller
     ) -> pb.ReportUnregisteredApplicationConfigurationsResponse:
-        await self._reports.report_unregistered(request.applications, by=caller)
+        await self._cases.application_reports.report_unregistered(request.applications, by=caller)
         return pb.ReportUnregisteredApplicationConfigurationsResponse()
 
 
@@ -107,30 +107,30 @@ class PipedApplicationRpcs:
 OnDeploymentCreated = Callable[[str], None]
 
 
-class PipedDeploymentRpcs:
+class PipedDeploymentRpcs(RpcHandlers):
     """RPCs about deployments and their stages."""
 
     def __init__(self, cases: UseCases, on_created: OnDeploymentCreated | None = None) -> None:
-        self._deployments, self._reports = cases.deployments, cases.deployment_reports
+        super().__init__(cases)
         self._on_created = on_created
 
     async def GetDeployment(
         self, request: pb.GetDeploymentRequest, caller: PipedCaller
     ) -> pb.GetDeploymentResponse:
-        deployment = await self._deployments.get(request.id, by=caller)
+        deployment = await self._cases.deployments.get(request.id, by=caller)
         return pb.GetDeploymentResponse(deployment=deployment)
 
     async def ListNotCompletedDeployments(
         self, _request: pb.ListNotCompletedDeploymentsRequest, caller: PipedCaller
     ) -> pb.ListNotCompletedDeploymentsResponse:
         # All of them are in one page; an empty cursor tells clients that it is the last one.
-        deployments = await self._reports.list_not_completed(by=caller)
+        deployments = await self._cases.deployment_reports.list_not_completed(by=caller)
         return pb.ListNotCompletedDeploymentsResponse(deployments=deployments)
 
     async def CreateDeployment(
         self, request: pb.CreateDeploymentRequest, caller: PipedCaller
     ) -> pb.CreateDeploymentResponse:
-        await self._reports.create(request.deployment, by=caller)
+        await self._cases.deployment_reports.create(request.deployment, by=caller)
         if self._on_created is not None:
             self._on_created(caller.project)
         return pb.CreateDeploymentResponse()
@@ -138,50 +138,51 @@ class PipedDeploymentRpcs:
     async def ReportDeploymentPlanned(
         self, request: pb.ReportDeploymentPlannedRequest, caller: PipedCaller
     ) -> pb.ReportDeploymentPlannedResponse:
-        await self._reports.report_planned(request, by=caller)
+        await self._cases.deployment_reports.report_planned(request, by=caller)
         return pb.ReportDeploymentPlannedResponse()
 
     async def ReportDeploymentStatusChanged(
         self, request: pb.ReportDeploymentStatusChangedRequest, caller: PipedCaller
     ) -> pb.ReportDeploymentStatusChangedResponse:
-        await self._reports.report_status(request, by=caller)
+        await self._cases.deployment_reports.report_status(request, by=caller)
         return pb.ReportDeploymentStatusChangedResponse()
 
     async def ReportDeploymentCompleted(
         self, request: pb.ReportDeploymentCompletedRequest, caller: PipedCaller
     ) -> pb.ReportDeploymentCompletedResponse:
-        await self._reports.report_completed(request, by=caller)
+        await self._cases.deployment_reports.report_completed(request, by=caller)
         return pb.ReportDeploymentCompletedResponse()
 
     async def ReportStageStatusChanged(
         self, request: pb.ReportStageStatusChangedRequest, caller: PipedCaller
     ) -> pb.ReportStageStatusChangedResponse:
-        await self._reports.report_stage_status(request, by=caller)
+        await self._cases.deployment_reports.report_stage_status(request, by=caller)
         return pb.ReportStageStatusChangedResponse()
 
 
-class PipedMetadataRpcs:
+class PipedMetadataRpcs(RpcHandlers):
     """RPCs that merge metadata."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._reports = cases.deployment_reports
 
     async def SaveDeploymentMetadata(
         self, request: pb.SaveDeploymentMetadataRequest, caller: PipedCaller
     ) -> pb.SaveDeploymentMetadataResponse:
-        await self._reports.save_metadata(request.deployment_id, request.metadata, by=caller)
+        await self._cases.deployment_reports.save_metadata(
+            request.deployment_id, request.metadata, by=caller
+        )
         return pb.SaveDeploymentMetadataResponse()
 
     async def SaveDeploymentSharedMetadata(
         self, request: pb.SaveDeploymentSharedMetadataRequest, caller: PipedCaller
     ) -> pb.SaveDeploymentSharedMetadataResponse:
-        await self._reports.save_shared_metadata(request.deployment_id, request.metadata, by=caller)
+        await self._cases.deployment_reports.save_shared_metadata(
+            request.deployment_id, request.metadata, by=caller
+        )
         return pb.SaveDeploymentSharedMetadataResponse()
 
     async def SaveDeploymentPluginMetadata(
         self, request: pb.SaveDeploymentPluginMetadataRequest, caller: PipedCaller
     ) -> pb.SaveDeploymentPluginMetadataResponse:
-        await self._reports.save_plugin_metadata(
+        await self._cases.deployment_reports.save_plugin_metadata(
             request.deployment_id, request.plugin_name, request.metadata, by=caller
         )
         return pb.SaveDeploymentPluginMetadataResponse()
@@ -189,28 +190,25 @@ class PipedMetadataRpcs:
     async def SaveStageMetadata(
         self, request: pb.SaveStageMetadataRequest, caller: PipedCaller
     ) -> pb.SaveStageMetadataResponse:
-        await self._reports.save_stage_metadata(
+        await self._cases.deployment_reports.save_stage_metadata(
             request.deployment_id, request.stage_id, request.metadata, by=caller
         )
         return pb.SaveStageMetadataResponse()
 
 
-class PipedLogRpcs:
+class PipedLogRpcs(RpcHandlers):
     """RPCs that append to stage logs."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._logs = cases.logs
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest, caller: PipedCaller
     ) -> pb.ReportStageLogsResponse:
-        await self._logs.append(_run(request), request.blocks, by=caller)
+        await self._cases.logs.append(_run(request), request.blocks, by=caller)
         return pb.ReportStageLogsResponse()
 
     async def ReportStageLogsFromLastCheckpoint(
         self, request: pb.ReportStageLogsFromLastCheckpointRequest, caller: PipedCaller
     ) -> pb.ReportStageLogsFromLastCheckpointResponse:
-        await self._logs.checkpoint(
+        await self._cases.logs.checkpoint(
             _run(request), request.blocks, completed=request.completed, by=caller
         )
         return pb.ReportStageLogsFromLastCheckpointResponse()
@@ -222,16 +220,13 @@ def _run(
     return StageRun(request.deployment_id, request.stage_id, request.retried_count)
 
 
-class PipedCommandRpcs:
+class PipedCommandRpcs(RpcHandlers):
     """RPCs about commands."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._commands = cases.commands
 
     async def ListUnhandledCommands(
         self, _request: pb.ListUnhandledCommandsRequest, caller: PipedCaller
     ) -> pb.ListUnhandledCommandsResponse:
-        commands = await self._commands.list_unhandled(by=caller)
+        commands = await self._cases.commands.list_unhandled(by=caller)
         return pb.ListUnhandledCommandsResponse(commands=commands)
 
     async def ReportCommandHandled(
@@ -244,26 +239,23 @@ class PipedCommandRpcs:
             metadata=request.metadata,
             output=request.output,
         )
-        await self._commands.report_handled(result, by=caller)
+        await self._cases.commands.report_handled(result, by=caller)
         return pb.ReportCommandHandledResponse()
 
 
-class PipedLiveStateRpcs:
+class PipedLiveStateRpcs(RpcHandlers):
     """RPCs about live state."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._livestate = cases.livestate
 
     async def ReportApplicationLiveState(
         self, request: pb.ReportApplicationLiveStateRequest, caller: PipedCaller
     ) -> pb.ReportApplicationLiveStateResponse:
-        await self._livestate.report(request.snapshot, by=caller)
+        await self._cases.livestate.report(request.snapshot, by=caller)
         return pb.ReportApplicationLiveStateResponse()
 
     async def ReportApplicationLiveStateEvents(
         self, request: pb.ReportApplicationLiveStateEventsRequest, caller: PipedCaller
     ) -> pb.ReportApplicationLiveStateEventsResponse:
-        await self._livestate.report_events(request.kubernetes_events, by=caller)
+        await self._cases.livestate.report_events(request.kubernetes_events, by=caller)
         return pb.ReportApplicationLiveStateEventsResponse()
 
 
@@ -276,16 +268,13 @@ _STATUSES = {
 }
 
 
-class PipedEventRpcs:
+class PipedEventRpcs(RpcHandlers):
     """RPCs about events."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._events = cases.events
 
     async def GetLatestEvent(
         self, request: pb.GetLatestEventRequest, caller: PipedCaller
     ) -> pb.GetLatestEventResponse:
-        event = await self._events.latest(request.name, request.labels, by=caller)
+        event = await self._cases.events.latest(request.name, request.labels, by=caller)
         return pb.GetLatestEventResponse(event=event)
 
     async def ListEvents(
@@ -298,7 +287,7 @@ class PipedEventRpcs:
             created_from=max(0, getattr(request, "from")),
             created_to=max(0, request.to),
         )
-        events = await self._events.list_by_creation(
+        events = await self._cases.events.list_by_creation(
             filter_, descending=request.order == pb.DESC, by=caller
         )
         return pb.ListEventsResponse(events=events)
@@ -310,26 +299,23 @@ class PipedEventRpcs:
             EventReport(event.id, event.status, event.status_description)
             for event in request.events
         ]
-        await self._events.report_statuses(reports, by=caller)
+        await self._cases.events.report_statuses(reports, by=caller)
         return pb.ReportEventStatusesResponse()
 
 
-class PipedObjectRpcs:
+class PipedObjectRpcs(RpcHandlers):
     """RPCs about analysis results and shared objects."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._objects = cases.objects
 
     async def GetLatestAnalysisResult(
         self, request: pb.GetLatestAnalysisResultRequest, caller: PipedCaller
     ) -> pb.GetLatestAnalysisResultResponse:
-        result = await self._objects.analysis_result(request.application_id, by=caller)
+        result = await self._cases.objects.analysis_result(request.application_id, by=caller)
         return pb.GetLatestAnalysisResultResponse(analysis_result=result)
 
     async def PutLatestAnalysisResult(
         self, request: pb.PutLatestAnalysisResultRequest, caller: PipedCaller
     ) -> pb.PutLatestAnalysisResultResponse:
-        await self._objects.put_analysis_result(
+        await self._cases.objects.put_analysis_result(
             request.application_id, request.analysis_result, by=caller
         )
         return pb.PutLatestAnalysisResultResponse()
@@ -338,34 +324,31 @@ class PipedObjectRpcs:
         self, request: pb.GetApplicationSharedObjectRequest, caller: PipedCaller
     ) -> pb.GetApplicationSharedObjectResponse:
         key = SharedObjectKey(request.application_id, request.plugin_name, request.key)
-        content = await self._objects.get(key, by=caller)
+        content = await self._cases.objects.get(key, by=caller)
         return pb.GetApplicationSharedObjectResponse(object=content)
 
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest, caller: PipedCaller
     ) -> pb.PutApplicationSharedObjectResponse:
         key = SharedObjectKey(request.application_id, request.plugin_name, request.key)
-        await self._objects.put(key, request.object, by=caller)
+        await self._cases.objects.put(key, request.object, by=caller)
         return pb.PutApplicationSharedObjectResponse()
 
 
-class PipedChainRpcs:
+class PipedChainRpcs(RpcHandlers):
     """RPCs about deployment chains."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._chains = cases.chains
 
     async def CreateDeploymentChain(
         self, request: pb.CreateDeploymentChainRequest, caller: PipedCaller
     ) -> pb.CreateDeploymentChainResponse:
         matchers = [Matcher(m.name, m.kind, m.labels) for m in request.matchers]
-        await self._chains.create(request.first_deployment, matchers, by=caller)
+        await self._cases.chains.create(request.first_deployment, matchers, by=caller)
         return pb.CreateDeploymentChainResponse()
 
     async def InChainDeploymentPlannable(
         self, request: pb.InChainDeploymentPlannableRequest, caller: PipedCaller
     ) -> pb.InChainDeploymentPlannableResponse:
-        decision = await self._chains.plannable(
+        decision = await self._cases.chains.plannable(
             request.deployment_id,
             request.deployment_chain_id,
             request.deployment_chain_block_index,
@@ -378,7 +361,7 @@ class PipedChainRpcs:
         )
 
 
-SERVICE = piped_pb2.DESCRIPTOR.services_by_name["PipedService"]
+SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 
 
 def piped_table(
@@ -396,7 +379,7 @@ def piped_table(
         return await cases.credentials.piped(parse_piped_token(metadata))
 
     wakeups = Wakeups(cases.bus, cases.credentials)
-    parts = (
+    handlers = (
         PipedSelfRpcs(cases),
         PipedApplicationRpcs(cases),
         PipedDeploymentRpcs(cases, on_created),
@@ -410,7 +393,7 @@ def piped_table(
     )
     return RpcTable(
         SERVICE,
-        parts,
+        handlers,
         authenticate,
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,

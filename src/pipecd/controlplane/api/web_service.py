@@ -3,6 +3,7 @@
 
 from typing import Protocol
 
+from pipecd.controlplane.api.handlers import RpcHandlers
 from pipecd.controlplane.api.web_authorization import WebRpcTable
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -55,12 +56,8 @@ def enabled_of(options: EnabledOption) -> bool | None:
     return options.enabled.value if options.HasField("enabled") else None
 
 
-class WebApplicationRpcs:
+class WebApplicationRpcs(RpcHandlers):
     """RPCs about applications."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._applications, self._reports = cases.applications, cases.application_reports
-        self._livestate, self._encryption = cases.livestate, cases.encryption
 
     async def AddApplication(
         self, request: pb.AddApplicationRequest, caller: User
@@ -75,7 +72,7 @@ class WebApplicationRpcs:
             description=request.description,
             labels=request.labels,
         )
-        id = await self._applications.add(draft, by=caller)
+        id = await self._cases.applications.add(draft, by=caller)
         return pb.AddApplicationResponse(application_id=id)
 
     async def UpdateApplication(
@@ -87,25 +84,25 @@ class WebApplicationRpcs:
             config_filename=request.config_filename,
             deploy_targets=request.deploy_targets_by_plugin,
         )
-        await self._applications.update(request.application_id, to, by=caller)
+        await self._cases.applications.update(request.application_id, to, by=caller)
         return pb.UpdateApplicationResponse()
 
     async def EnableApplication(
         self, request: pb.EnableApplicationRequest, caller: User
     ) -> pb.EnableApplicationResponse:
-        await self._applications.enable(request.application_id, by=caller)
+        await self._cases.applications.enable(request.application_id, by=caller)
         return pb.EnableApplicationResponse()
 
     async def DisableApplication(
         self, request: pb.DisableApplicationRequest, caller: User
     ) -> pb.DisableApplicationResponse:
-        await self._applications.disable(request.application_id, by=caller)
+        await self._cases.applications.disable(request.application_id, by=caller)
         return pb.DisableApplicationResponse()
 
     async def DeleteApplication(
         self, request: pb.DeleteApplicationRequest, caller: User
     ) -> pb.DeleteApplicationResponse:
-        await self._applications.delete(request.application_id, by=caller)
+        await self._cases.applications.delete(request.application_id, by=caller)
         return pb.DeleteApplicationResponse()
 
     async def ListApplications(
@@ -121,26 +118,26 @@ class WebApplicationRpcs:
             piped_id=options.piped_id,
             labels=options.labels,
         )
-        page = await self._applications.list(filter_, by=caller)
+        page = await self._cases.applications.list(filter_, by=caller)
         return pb.ListApplicationsResponse(applications=page.items)
 
     async def SyncApplication(
         self, request: pb.SyncApplicationRequest, caller: User
     ) -> pb.SyncApplicationResponse:
         strategy = enum_by_number(SyncStrategy, request.sync_strategy)
-        command = await self._applications.sync(request.application_id, strategy, by=caller)
+        command = await self._cases.applications.sync(request.application_id, strategy, by=caller)
         return pb.SyncApplicationResponse(command_id=command)
 
     async def GetApplication(
         self, request: pb.GetApplicationRequest, caller: User
     ) -> pb.GetApplicationResponse:
-        application = await self._applications.get(request.application_id, by=caller)
+        application = await self._cases.applications.get(request.application_id, by=caller)
         return pb.GetApplicationResponse(application=application)
 
     async def GenerateApplicationSealedSecret(
         self, request: pb.GenerateApplicationSealedSecretRequest, caller: User
     ) -> pb.GenerateApplicationSealedSecretResponse:
-        sealed = await self._encryption.encrypt(
+        sealed = await self._cases.encryption.encrypt(
             request.piped_id, request.data, base64_encoding=request.base64_encoding, by=caller
         )
         return pb.GenerateApplicationSealedSecretResponse(data=sealed)
@@ -148,22 +145,18 @@ class WebApplicationRpcs:
     async def ListUnregisteredApplications(
         self, _request: pb.ListUnregisteredApplicationsRequest, caller: User
     ) -> pb.ListUnregisteredApplicationsResponse:
-        infos = await self._reports.list_unregistered(by=caller)
+        infos = await self._cases.application_reports.list_unregistered(by=caller)
         return pb.ListUnregisteredApplicationsResponse(applications=infos)
 
     async def GetApplicationLiveState(
         self, request: pb.GetApplicationLiveStateRequest, caller: User
     ) -> pb.GetApplicationLiveStateResponse:
-        snapshot = await self._livestate.get(request.application_id, by=caller)
+        snapshot = await self._cases.livestate.get(request.application_id, by=caller)
         return pb.GetApplicationLiveStateResponse(snapshot=snapshot)
 
 
-class WebDeploymentRpcs:
+class WebDeploymentRpcs(RpcHandlers):
     """RPCs about deployments."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._deployments, self._logs = cases.deployments, cases.logs
-        self._commands, self._chains = cases.commands, cases.chains
 
     async def ListDeployments(
         self, request: pb.ListDeploymentsRequest, caller: User
@@ -177,38 +170,40 @@ class WebDeploymentRpcs:
             application_name=options.application_name,
             labels=options.labels,
         )
-        page = await self._deployments.list(filter_, page_of(request), by=caller)
+        page = await self._cases.deployments.list(filter_, page_of(request), by=caller)
         return pb.ListDeploymentsResponse(deployments=page.items, cursor=page.cursor)
 
     async def GetDeployment(
         self, request: pb.GetDeploymentRequest, caller: User
     ) -> pb.GetDeploymentResponse:
-        deployment = await self._deployments.get(request.deployment_id, by=caller)
+        deployment = await self._cases.deployments.get(request.deployment_id, by=caller)
         return pb.GetDeploymentResponse(deployment=deployment)
 
     async def GetStageLog(
         self, request: pb.GetStageLogRequest, caller: User
     ) -> pb.GetStageLogResponse:
         run = StageRun(request.deployment_id, request.stage_id, request.retried_count)
-        part = await self._logs.stage_log(run, request.offset_index, by=caller)
+        part = await self._cases.logs.stage_log(run, request.offset_index, by=caller)
         return pb.GetStageLogResponse(blocks=part.blocks, completed=part.completed)
 
     async def CancelDeployment(
         self, request: pb.CancelDeploymentRequest, caller: User
     ) -> pb.CancelDeploymentResponse:
-        command = await self._deployments.cancel(
+        command = await self._cases.deployments.cancel(
             request.deployment_id, request.force_rollback, request.force_no_rollback, by=caller
         )
         return pb.CancelDeploymentResponse(command_id=command)
 
     async def SkipStage(self, request: pb.SkipStageRequest, caller: User) -> pb.SkipStageResponse:
-        command = await self._deployments.skip(request.deployment_id, request.stage_id, by=caller)
+        command = await self._cases.deployments.skip(
+            request.deployment_id, request.stage_id, by=caller
+        )
         return pb.SkipStageResponse(command_id=command)
 
     async def ApproveStage(
         self, request: pb.ApproveStageRequest, caller: User
     ) -> pb.ApproveStageResponse:
-        command = await self._deployments.approve(
+        command = await self._cases.deployments.approve(
             request.deployment_id, request.stage_id, by=caller
         )
         return pb.ApproveStageResponse(command_id=command)
@@ -216,7 +211,7 @@ class WebDeploymentRpcs:
     async def ListDeploymentTraces(
         self, request: pb.ListDeploymentTracesRequest, caller: User
     ) -> pb.ListDeploymentTracesResponse:
-        page = await self._deployments.traces(
+        page = await self._cases.deployments.traces(
             request.options.commit_hash, page_of(request), by=caller
         )
         traces = [
@@ -230,93 +225,89 @@ class WebDeploymentRpcs:
     async def ListDeploymentChains(
         self, request: pb.ListDeploymentChainsRequest, caller: User
     ) -> pb.ListDeploymentChainsResponse:
-        page = await self._chains.list(page_of(request), by=caller)
+        page = await self._cases.chains.list(page_of(request), by=caller)
         return pb.ListDeploymentChainsResponse(deployment_chains=page.items, cursor=page.cursor)
 
     async def GetDeploymentChain(
         self, request: pb.GetDeploymentChainRequest, caller: User
     ) -> pb.GetDeploymentChainResponse:
-        chain = await self._chains.get(request.deployment_chain_id, by=caller)
+        chain = await self._cases.chains.get(request.deployment_chain_id, by=caller)
         return pb.GetDeploymentChainResponse(deployment_chain=chain)
 
     async def GetCommand(
         self, request: pb.GetCommandRequest, caller: User
     ) -> pb.GetCommandResponse:
-        command = await self._commands.get(request.command_id, by=caller)
+        command = await self._cases.commands.get(request.command_id, by=caller)
         return pb.GetCommandResponse(command=command)
 
 
-class WebPipedRpcs:
+class WebPipedRpcs(RpcHandlers):
     """RPCs about pipeds."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._pipeds = cases.pipeds
 
     async def RegisterPiped(
         self, request: pb.RegisterPipedRequest, caller: User
     ) -> pb.RegisterPipedResponse:
-        registered = await self._pipeds.register(request.name, request.desc, by=caller)
+        registered = await self._cases.pipeds.register(request.name, request.desc, by=caller)
         return pb.RegisterPipedResponse(id=registered.id, key=registered.key)
 
     async def UpdatePiped(
         self, request: pb.UpdatePipedRequest, caller: User
     ) -> pb.UpdatePipedResponse:
-        await self._pipeds.update(request.piped_id, request.name, request.desc, by=caller)
+        await self._cases.pipeds.update(request.piped_id, request.name, request.desc, by=caller)
         return pb.UpdatePipedResponse()
 
     async def RecreatePipedKey(
         self, request: pb.RecreatePipedKeyRequest, caller: User
     ) -> pb.RecreatePipedKeyResponse:
-        return pb.RecreatePipedKeyResponse(key=await self._pipeds.add_key(request.id, by=caller))
+        return pb.RecreatePipedKeyResponse(
+            key=await self._cases.pipeds.add_key(request.id, by=caller)
+        )
 
     async def DeleteOldPipedKeys(
         self, request: pb.DeleteOldPipedKeysRequest, caller: User
     ) -> pb.DeleteOldPipedKeysResponse:
-        await self._pipeds.delete_old_keys(request.piped_id, by=caller)
+        await self._cases.pipeds.delete_old_keys(request.piped_id, by=caller)
         return pb.DeleteOldPipedKeysResponse()
 
     async def EnablePiped(
         self, request: pb.EnablePipedRequest, caller: User
     ) -> pb.EnablePipedResponse:
-        await self._pipeds.enable(request.piped_id, by=caller)
+        await self._cases.pipeds.enable(request.piped_id, by=caller)
         return pb.EnablePipedResponse()
 
     async def DisablePiped(
         self, request: pb.DisablePipedRequest, caller: User
     ) -> pb.DisablePipedResponse:
-        await self._pipeds.disable(request.piped_id, by=caller)
+        await self._cases.pipeds.disable(request.piped_id, by=caller)
         return pb.DisablePipedResponse()
 
     async def ListPipeds(
         self, request: pb.ListPipedsRequest, caller: User
     ) -> pb.ListPipedsResponse:
-        pipeds = await self._pipeds.list(by=caller, enabled=enabled_of(request.options))
+        pipeds = await self._cases.pipeds.list(by=caller, enabled=enabled_of(request.options))
         if not request.with_status:
             for piped in pipeds:
                 piped.ClearField("status")
         return pb.ListPipedsResponse(pipeds=pipeds)
 
     async def GetPiped(self, request: pb.GetPipedRequest, caller: User) -> pb.GetPipedResponse:
-        return pb.GetPipedResponse(piped=await self._pipeds.get(request.piped_id, by=caller))
+        return pb.GetPipedResponse(piped=await self._cases.pipeds.get(request.piped_id, by=caller))
 
     async def UpdatePipedDesiredVersion(
         self, request: pb.UpdatePipedDesiredVersionRequest, caller: User
     ) -> pb.UpdatePipedDesiredVersionResponse:
-        await self._pipeds.set_desired_version(request.version, request.piped_ids, by=caller)
+        await self._cases.pipeds.set_desired_version(request.version, request.piped_ids, by=caller)
         return pb.UpdatePipedDesiredVersionResponse()
 
     async def RestartPiped(
         self, request: pb.RestartPipedRequest, caller: User
     ) -> pb.RestartPipedResponse:
-        command = await self._pipeds.restart(request.piped_id, by=caller)
+        command = await self._cases.pipeds.restart(request.piped_id, by=caller)
         return pb.RestartPipedResponse(command_id=command)
 
 
-class WebProjectRpcs:
+class WebProjectRpcs(RpcHandlers):
     """RPCs about the project and the signed-in user."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._projects = cases.projects
 
     async def GetMe(self, _request: pb.GetMeRequest, caller: User) -> pb.GetMeResponse:
         return pb.GetMeResponse(
@@ -326,106 +317,97 @@ class WebProjectRpcs:
     async def GetProject(
         self, _request: pb.GetProjectRequest, caller: User
     ) -> pb.GetProjectResponse:
-        return pb.GetProjectResponse(project=await self._projects.get(by=caller))
+        return pb.GetProjectResponse(project=await self._cases.projects.get(by=caller))
 
     async def UpdateProjectStaticAdmin(
         self, request: pb.UpdateProjectStaticAdminRequest, caller: User
     ) -> pb.UpdateProjectStaticAdminResponse:
-        await self._projects.set_static_admin(request.username, request.password, by=caller)
+        await self._cases.projects.set_static_admin(request.username, request.password, by=caller)
         return pb.UpdateProjectStaticAdminResponse()
 
     async def EnableStaticAdmin(
         self, _request: pb.EnableStaticAdminRequest, caller: User
     ) -> pb.EnableStaticAdminResponse:
-        await self._projects.enable_static_admin(by=caller)
+        await self._cases.projects.enable_static_admin(by=caller)
         return pb.EnableStaticAdminResponse()
 
     async def DisableStaticAdmin(
         self, _request: pb.DisableStaticAdminRequest, caller: User
     ) -> pb.DisableStaticAdminResponse:
-        await self._projects.disable_static_admin(by=caller)
+        await self._cases.projects.disable_static_admin(by=caller)
         return pb.DisableStaticAdminResponse()
 
     async def UpdateProjectSSOConfig(
         self, request: pb.UpdateProjectSSOConfigRequest, caller: User
     ) -> pb.UpdateProjectSSOConfigResponse:
-        await self._projects.set_sso(request.sso, by=caller)
+        await self._cases.projects.set_sso(request.sso, by=caller)
         return pb.UpdateProjectSSOConfigResponse()
 
     async def UpdateProjectRBACConfig(
         self, request: pb.UpdateProjectRBACConfigRequest, caller: User
     ) -> pb.UpdateProjectRBACConfigResponse:
-        await self._projects.set_legacy_teams(request.rbac, by=caller)
+        await self._cases.projects.set_legacy_teams(request.rbac, by=caller)
         return pb.UpdateProjectRBACConfigResponse()
 
 
-class WebRoleRpcs:
+class WebRoleRpcs(RpcHandlers):
     """RPCs about roles and user groups."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._roles = cases.roles
 
     async def AddProjectRBACRole(
         self, request: pb.AddProjectRBACRoleRequest, caller: User
     ) -> pb.AddProjectRBACRoleResponse:
-        await self._roles.add(request.name, request.policies, by=caller)
+        await self._cases.roles.add(request.name, request.policies, by=caller)
         return pb.AddProjectRBACRoleResponse()
 
     async def UpdateProjectRBACRole(
         self, request: pb.UpdateProjectRBACRoleRequest, caller: User
     ) -> pb.UpdateProjectRBACRoleResponse:
-        await self._roles.update(request.name, request.policies, by=caller)
+        await self._cases.roles.update(request.name, request.policies, by=caller)
         return pb.UpdateProjectRBACRoleResponse()
 
     async def DeleteProjectRBACRole(
         self, request: pb.DeleteProjectRBACRoleRequest, caller: User
     ) -> pb.DeleteProjectRBACRoleResponse:
-        await self._roles.delete(request.name, by=caller)
+        await self._cases.roles.delete(request.name, by=caller)
         return pb.DeleteProjectRBACRoleResponse()
 
     async def AddProjectUserGroup(
         self, request: pb.AddProjectUserGroupRequest, caller: User
     ) -> pb.AddProjectUserGroupResponse:
-        await self._roles.add_group(request.sso_group, request.role, by=caller)
+        await self._cases.roles.add_group(request.sso_group, request.role, by=caller)
         return pb.AddProjectUserGroupResponse()
 
     async def DeleteProjectUserGroup(
         self, request: pb.DeleteProjectUserGroupRequest, caller: User
     ) -> pb.DeleteProjectUserGroupResponse:
-        await self._roles.delete_group(request.sso_group, by=caller)
+        await self._cases.roles.delete_group(request.sso_group, by=caller)
         return pb.DeleteProjectUserGroupResponse()
 
 
-class WebApiKeyRpcs:
+class WebApiKeyRpcs(RpcHandlers):
     """RPCs about API keys."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._api_keys = cases.api_keys
 
     async def GenerateAPIKey(
         self, request: pb.GenerateAPIKeyRequest, caller: User
     ) -> pb.GenerateAPIKeyResponse:
-        key = await self._api_keys.generate(request.name, request.role, by=caller)
+        key = await self._cases.api_keys.generate(request.name, request.role, by=caller)
         return pb.GenerateAPIKeyResponse(key=key)
 
     async def DisableAPIKey(
         self, request: pb.DisableAPIKeyRequest, caller: User
     ) -> pb.DisableAPIKeyResponse:
-        await self._api_keys.disable(request.id, by=caller)
+        await self._cases.api_keys.disable(request.id, by=caller)
         return pb.DisableAPIKeyResponse()
 
     async def ListAPIKeys(
         self, request: pb.ListAPIKeysRequest, caller: User
     ) -> pb.ListAPIKeysResponse:
-        keys = await self._api_keys.list(by=caller, enabled=enabled_of(request.options))
+        keys = await self._cases.api_keys.list(by=caller, enabled=enabled_of(request.options))
         return pb.ListAPIKeysResponse(keys=keys)
 
 
-class WebEventRpcs:
+class WebEventRpcs(RpcHandlers):
     """RPCs about events."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._events = cases.events
 
     async def ListEvents(
         self, request: pb.ListEventsRequest, caller: User
@@ -437,15 +419,12 @@ class WebEventRpcs:
             statuses=tuple(options.statuses[:1]),
             labels=options.labels,
         )
-        page = await self._events.list(filter_, page_of(request), by=caller)
+        page = await self._cases.events.list(filter_, page_of(request), by=caller)
         return pb.ListEventsResponse(events=page.items, cursor=page.cursor)
 
 
-class WebInsightRpcs:
+class WebInsightRpcs(RpcHandlers):
     """RPCs about insights: DORA metrics and the number of applications."""
-
-    def __init__(self, cases: UseCases) -> None:
-        self._insights = cases.insights
 
     async def GetInsightData(
         self, request: pb.GetInsightDataRequest, caller: User
@@ -454,7 +433,7 @@ class WebInsightRpcs:
         query = InsightQuery(
             Metric(request.metrics_kind), time_range, request.application_id, request.labels
         )
-        points = await self._insights.series(query, by=caller)
+        points = await self._cases.insights.series(query, by=caller)
         stream = model.InsightSampleStream(
             data_points=[model.InsightDataPoint(timestamp=at, value=value) for at, value in points]
         )
@@ -463,7 +442,7 @@ class WebInsightRpcs:
     async def GetInsightApplicationCount(
         self, _request: pb.GetInsightApplicationCountRequest, caller: User
     ) -> pb.GetInsightApplicationCountResponse:
-        counted = await self._insights.applications(by=caller)
+        counted = await self._cases.insights.applications(by=caller)
         return pb.GetInsightApplicationCountResponse(
             updated_at=counted.updated_at,
             counts=[
@@ -493,7 +472,7 @@ class WebReleaseRpcs:
 
 def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[User]:
     """The table of all RPCs of WebService."""
-    parts = (
+    handlers = (
         WebApplicationRpcs(cases),
         WebDeploymentRpcs(cases),
         WebPipedRpcs(cases),
@@ -504,4 +483,4 @@ def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTab
         WebInsightRpcs(cases),
         WebReleaseRpcs(),
     )
-    return WebRpcTable(cases, parts, observer=observer)
+    return WebRpcTable(cases, handlers, observer=observer)

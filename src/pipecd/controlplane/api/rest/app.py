@@ -70,7 +70,7 @@ def create_rest(table: RpcTable[ApiKeyCaller], authenticate: Authenticate) -> St
     ]
     return Starlette(
         routes=[Route(f"{PREFIX}openapi.json", show_openapi, methods=["GET"]), *routes],
-        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers={HTTPException: _handle_error, Exception: _handle_error},
     )
 
 
@@ -90,10 +90,12 @@ class _Handler:
                 async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                     body = await _read_body(request)
             except TimeoutError:
-                return _error("DEADLINE_EXCEEDED", "the request did not arrive in time", 408)
+                return _error_response(
+                    "DEADLINE_EXCEEDED", "the request did not arrive in time", 408
+                )
             if body is None:
                 message = f"the body is larger than the limit of {RECEIVE_LIMIT} bytes"
-                return _error("RESOURCE_EXHAUSTED", message, 413)
+                return _error_response("RESOURCE_EXHAUSTED", message, 413)
             query = request.query_params.multi_items()
             parsed = parse_request(self._route, request.path_params, query, body)
             response = await self._table.call(
@@ -101,7 +103,7 @@ class _Handler:
             )
         except PipecdError as e:
             code, message = to_status(e)
-            return _error(code.name, message, _HTTP_STATUS.get(code, 500))
+            return _error_response(code.name, message, _HTTP_STATUS.get(code, 500))
         content = json_format.MessageToDict(response, preserving_proto_field_name=True)
         return JSONResponse(content, headers=NO_STORE_HEADERS)
 
@@ -110,7 +112,15 @@ def parse_request(
     route: RestRoute, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: bytes
 ) -> Message:
     """The message of the RPC; a field in the path wins over the same field in the body."""
-    content: dict[str, Any] = _parse_body(body) if route.has_body else {}
+    content: dict[str, Any] = {}
+    if route.has_body and body.strip():
+        try:
+            parsed: Any = json.loads(body)
+        except (ValueError, RecursionError) as e:
+            raise UserMistake("invalid request: the body is not JSON") from e
+        if not isinstance(parsed, dict):
+            raise UserMistake("invalid request: the body is not an object")
+        content = cast("dict[str, Any]", parsed)
     content |= _parse_query(route, query)
     message = GetMessageClass(route.descriptor.input_type)()
     for name in route.path_fields:
@@ -125,23 +135,13 @@ def parse_request(
     return message
 
 
-def _parse_body(body: bytes) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(body) if body.strip() else {}
-    except (ValueError, RecursionError) as e:
-        raise UserMistake("invalid request: the body is not JSON") from e
-    if not isinstance(content, dict):
-        raise UserMistake("invalid request: the body is not an object")
-    return cast("dict[str, Any]", content)
-
-
 def _parse_query(route: RestRoute, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     fields = route.descriptor.input_type.fields_by_name
     for name, value in query:
         field = fields.get(name)
         if field is None or name in route.path_fields:
-            raise UserMistake(f"invalid request: {name!r} is not a parameter of this address")
+            raise UserMistake(f"invalid request: {name!r} is not a parameter of this path")
         if is_map(field):
             key, colon, rest = value.partition(":")
             if not colon:
@@ -164,7 +164,7 @@ def _parse_parameter(field: Any, value: str) -> Any:
             case _:
                 return value
     except (ValueError, KeyError) as e:
-        raise UserMistake(f"invalid request: {value[:100]!r} cannot be {field.name}") from e
+        raise UserMistake(f"invalid request: {value[:100]!r} is not a valid {field.name}") from e
 
 
 def _api_key(request: Request) -> str:
@@ -188,18 +188,16 @@ async def _read_body(request: Request) -> bytes | None:
     return bytes(body)
 
 
-def _error(code: str, message: str, status: int) -> JSONResponse:
+def _error_response(code: str, message: str, status: int) -> JSONResponse:
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return JSONResponse(
         {"code": code, "message": message}, status, {**NO_STORE_HEADERS, **challenge}
     )
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    messages = {404: "this address does not exist", 405: "this address takes another method"}
-    return _error("NOT_FOUND", messages.get(status, "that cannot be done"), status)
-
-
-async def _internal_error(_request: Request, _error_: Exception) -> Response:
-    return _error("INTERNAL", INTERNAL, 500)
+async def _handle_error(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        return _error_response("INTERNAL", INTERNAL, 500)
+    messages = {404: "this path does not exist", 405: "this path does not support the method"}
+    message = messages.get(error.status_code, error.detail)
+    return _error_response("NOT_FOUND", message, error.status_code)

@@ -29,7 +29,7 @@ _ERROR = {
 
 def openapi_document() -> dict[str, Any]:
     """The OpenAPI document of all routes."""
-    schemas: dict[str, Any] = {"Refusal": _ERROR}
+    schemas: dict[str, Any] = {"Error": _ERROR}
     paths: dict[str, Any] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
@@ -56,12 +56,12 @@ def _operation(route: RestRoute, schemas: dict[str, Any]) -> dict[str, Any]:
         "parameters": in_path,
         "responses": {
             "200": {
-                "description": "Done.",
+                "description": "OK.",
                 "content": _json(_reference(route.descriptor.output_type, schemas)),
             },
             "default": {
-                "description": "Refused, with the code of gRPC and the reason.",
-                "content": _json({"$ref": "#/components/schemas/Refusal"}),
+                "description": "An error, with the gRPC status code and a message.",
+                "content": _json({"$ref": "#/components/schemas/Error"}),
             },
         },
     }

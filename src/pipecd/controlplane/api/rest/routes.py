@@ -43,14 +43,22 @@ ROUTES = (
         "POST",
         "/applications/rename-config-files",
         "RenameApplicationConfigFile",
-        "Gives the configuration files of several applications another name.",
+        "Renames the configuration files of several applications.",
     ),
-    RestRoute("GET", _APPLICATION, "GetApplication", "Shows an application."),
+    RestRoute("GET", _APPLICATION, "GetApplication", "Returns an application."),
     RestRoute(
-        "PUT", _APPLICATION, "UpdateApplication", "Changes where an application is deployed."
+        "PUT",
+        _APPLICATION,
+        "UpdateApplication",
+        "Updates the piped and platform provider of an application.",
     ),
     RestRoute("DELETE", _APPLICATION, "DeleteApplication", "Deletes an application."),
-    RestRoute("POST", f"{_APPLICATION}/sync", "SyncApplication", "Deploys an application now."),
+    RestRoute(
+        "POST",
+        f"{_APPLICATION}/sync",
+        "SyncApplication",
+        "Triggers a deployment of an application.",
+    ),
     RestRoute("POST", f"{_APPLICATION}/enable", "EnableApplication", "Enables an application."),
     RestRoute("POST", f"{_APPLICATION}/disable", "DisableApplication", "Disables an application."),
     RestRoute(
@@ -60,21 +68,25 @@ ROUTES = (
         "Replaces the deploy targets of an application.",
     ),
     RestRoute("GET", "/deployments", "ListDeployments", "Lists deployments."),
-    RestRoute("GET", _DEPLOYMENT, "GetDeployment", "Shows a deployment."),
-    RestRoute("GET", f"{_DEPLOYMENT}/logs", "ListStageLogs", "Shows the logs of every stage."),
-    RestRoute("GET", "/commands/{command_id}", "GetCommand", "Shows what became of a command."),
-    RestRoute("POST", "/pipeds", "RegisterPiped", "Registers a piped; its key is told this once."),
-    RestRoute("GET", _PIPED, "GetPiped", "Shows a piped."),
-    RestRoute("PUT", _PIPED, "UpdatePiped", "Changes the name and description of a piped."),
-    RestRoute("POST", f"{_PIPED}/enable", "EnablePiped", "Lets a piped work again."),
-    RestRoute("POST", f"{_PIPED}/disable", "DisablePiped", "Keeps a piped from working."),
+    RestRoute("GET", _DEPLOYMENT, "GetDeployment", "Returns a deployment."),
+    RestRoute("GET", f"{_DEPLOYMENT}/logs", "ListStageLogs", "Returns the logs of all stages."),
+    RestRoute("GET", "/commands/{command_id}", "GetCommand", "Returns a command with its status."),
+    RestRoute(
+        "POST", "/pipeds", "RegisterPiped", "Registers a piped; only this response has its key."
+    ),
+    RestRoute("GET", _PIPED, "GetPiped", "Returns a piped."),
+    RestRoute("PUT", _PIPED, "UpdatePiped", "Updates the name and description of a piped."),
+    RestRoute("POST", f"{_PIPED}/enable", "EnablePiped", "Enables a piped."),
+    RestRoute("POST", f"{_PIPED}/disable", "DisablePiped", "Disables a piped."),
     RestRoute("POST", f"{_PIPED}/encrypt", "Encrypt", "Encrypts a secret for a piped."),
-    RestRoute("POST", "/events", "RegisterEvent", "Tells pipeds about something new."),
-    RestRoute("POST", "/plan-previews", "RequestPlanPreview", "Asks what a branch would deploy."),
+    RestRoute("POST", "/events", "RegisterEvent", "Registers an event."),
+    RestRoute(
+        "POST", "/plan-previews", "RequestPlanPreview", "Requests a plan preview of a branch."
+    ),
     RestRoute(
         "POST",
         "/plan-previews/results",
         "GetPlanPreviewResults",
-        "Shows what a branch would deploy, once all pipeds have told; 404 until then.",
+        "Returns the results of a plan preview; 404 until all pipeds have handled it.",
     ),
 )
