@@ -84,7 +84,7 @@ async def test_deployments_events_and_pipeds(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "code", "told"),
+    ("method", "path", "body", "status", "code", "message"),
     [
         pytest.param("GET", "applications/x", b"", 404, "NOT_FOUND", "Application is not found", id="an unknown application"),
         pytest.param("POST", "applications", b"{", 400, "INVALID_ARGUMENT", "the body is not JSON", id="a body that is not JSON"),
@@ -93,13 +93,13 @@ async def test_deployments_events_and_pipeds(
         pytest.param("POST", "applications", b'{"nmae": "x"}', 400, "INVALID_ARGUMENT", 'no field named "nmae"', id="an unknown field"),
         pytest.param("POST", "applications", b'{"name": 1}', 400, "INVALID_ARGUMENT", "name", id="a number instead of a string"),
         pytest.param("POST", "applications", b"{}", 400, "INVALID_ARGUMENT", "AddApplicationRequest.Name: value length must be at least 1 runes", id="a violated validation rule"),
-        pytest.param("GET", "applications?limit=many", b"", 400, "INVALID_ARGUMENT", "'many' cannot be limit", id="a limit that is not a number"),
+        pytest.param("GET", "applications?limit=many", b"", 400, "INVALID_ARGUMENT", "'many' is not a valid limit", id="a limit that is not a number"),
         pytest.param("GET", "applications?limit=99999999999", b"", 400, "INVALID_ARGUMENT", "limit", id="a limit that is too large"),
-        pytest.param("GET", "applications?disabled=perhaps", b"", 400, "INVALID_ARGUMENT", "'perhaps' cannot be disabled", id="a flag that is not a boolean"),
+        pytest.param("GET", "applications?disabled=perhaps", b"", 400, "INVALID_ARGUMENT", "'perhaps' is not a valid disabled", id="a flag that is not a boolean"),
         pytest.param("GET", "applications?labels=env", b"", 400, "INVALID_ARGUMENT", "write labels as key:value", id="a label without a value"),
         pytest.param("GET", "applications?colour=red", b"", 400, "INVALID_ARGUMENT", "'colour' is not a parameter", id="an unknown parameter"),
         pytest.param("GET", "nothing", b"", 404, "NOT_FOUND", "does not exist", id="an unknown path"),
-        pytest.param("PATCH", "applications", b"", 405, "NOT_FOUND", "another method", id="an unsupported method"),
+        pytest.param("PATCH", "applications", b"", 405, "NOT_FOUND", "does not support the method", id="an unsupported method"),
         pytest.param("POST", "events", b" " * (RECEIVE_LIMIT + 1), 413, "RESOURCE_EXHAUSTED", "larger than the limit", id="a body that is too large"),
     ],
 )  # fmt: skip
@@ -111,18 +111,18 @@ async def test_the_error_of(
     body: bytes,
     status: int,
     code: str,
-    told: str,
+    message: str,
 ) -> None:
-    answer = await http.request(method, path, content=body)
-    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
-    assert told in answer.json()["message"]
+    response = await http.request(method, path, content=body)
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert message in response.json()["message"]
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic YTpi", "Bearer a.b"])
 async def test_authentication_fails_before_validation(site: str, header: str) -> None:
-    async with httpx2.AsyncClient(base_url=site) as stranger:
-        answer = await stranger.post("events", content=b"{", headers={"authorization": header})
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    async with httpx2.AsyncClient(base_url=site) as client:
+        response = await client.post("events", content=b"{", headers={"authorization": header})
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 
 async def test_a_request_is_authenticated_once_and_counted_as_its_rpc(
@@ -158,8 +158,8 @@ async def test_a_read_only_api_key_cannot_write(
     headers = {"authorization": f"API-KEY {key}"}
     async with httpx2.AsyncClient(base_url=site, headers=headers) as reader:
         assert (await reader.get("applications")).status_code == 200
-        refused = await reader.delete(f"applications/{application.id}")
-    assert (refused.status_code, refused.json()["message"]) == (403, "Permission denied")
+        rejected = await reader.delete(f"applications/{application.id}")
+    assert (rejected.status_code, rejected.json()["message"]) == (403, "Permission denied")
 
 
 def test_every_rpc_has_one_route() -> None:
@@ -178,14 +178,15 @@ async def test_the_openapi_document_is_public_and_its_references_resolve(
     assert document == json.loads(json.dumps(openapi_document()))
     operations = [o for path in document["paths"].values() for o in path.values()]
     assert {o["operationId"] for o in operations} == {rpc.name for rpc in SERVICE.methods}
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    assert set(references(document)) <= known
+    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= schemas
     listing = document["paths"]["/applications"]["get"]["parameters"]
+    assert "Error" in document["components"]["schemas"]
     assert {"labels", "limit", "cursor"} <= {p["name"] for p in listing}
 
 
 def references(part: Any) -> list[str]:
     if isinstance(part, dict):
-        found = [part["$ref"]] if "$ref" in part else []
-        return found + [r for value in part.values() for r in references(value)]
+        own = [part["$ref"]] if "$ref" in part else []
+        return own + [r for value in part.values() for r in references(value)]
     return [r for value in part for r in references(value)] if isinstance(part, list) else []
