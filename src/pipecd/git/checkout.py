@@ -28,7 +28,7 @@ from pipecd.program.run import capture
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _WRITE_TIMEOUT = 600.0
-# Running deployments ask for these again; an older commit is built from its neighbour.
+# Running deployments need these again; an older commit is created from its neighbour.
 _CACHED_COMMITS = 4
 
 

@@ -59,10 +59,11 @@ class Clone:
         async with self._lock:
             if not self._is_ready or self.objects.is_suspect:
                 await asyncio.to_thread(_remove_leftovers, self.directory)
+                has_head = await asyncio.to_thread((self.directory / "HEAD").is_file)
                 if self.objects.is_suspect:
                     log.warning("local clone is corrupt, cloning again", **self._log_fields)
                     await self._create()
-                elif not await self._is_repository():
+                elif not has_head or (await self.command.run("rev-parse", "--git-dir")).code:
                     await self._create()
                 await asyncio.to_thread(self.directory.touch)
                 self._is_ready = True
@@ -143,11 +144,6 @@ class Clone:
         if done.code:
             stderr = done.stderr.decode("utf-8", "replace").strip()
             log.info("local clone was not repacked", error=stderr, **self._log_fields)
-
-    async def _is_repository(self) -> bool:
-        if not await asyncio.to_thread((self.directory / "HEAD").is_file):
-            return False
-        return (await self.command.run("rev-parse", "--git-dir")).code == 0
 
     async def _create(self) -> None:
         self.generation, self._is_ready = self.generation + 1, False

@@ -54,7 +54,18 @@ async def merge_commits(clone: Clone, base: str, head: str, message: str) -> str
     validate_hash(head)
     if (await git.run("merge-base", "--is-ancestor", head, base)).code == 0:
         return base
-    tree = await _merged_tree(git, base, head)
+    done = await git.run(
+        *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
+        timeout_seconds=_MERGE_TIMEOUT,
+    )
+    if done.code == _UNKNOWN_OPTION_EXIT_CODE:
+        tree = await _merged_tree_by_worktree(git, base, head)
+    else:
+        tree, *files = _split_names(done.stdout) or [""]
+        if done.code == _CONFLICTS_EXIT_CODE:
+            raise MergeConflict(tuple(files))
+        if done.code:
+            raise git.error(done)
     seconds = max(0, to_unix((await clone.objects.commit(head)).created_at))
     dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"@{seconds} +0000")
     merged = await git.output(
@@ -63,21 +74,6 @@ async def merge_commits(clone: Clone, base: str, head: str, message: str) -> str
         variables=git.author_variables() | dates,
     )
     return merged.decode().strip()
-
-
-async def _merged_tree(git: GitCommand, base: str, head: str) -> str:
-    done = await git.run(
-        *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
-        timeout_seconds=_MERGE_TIMEOUT,
-    )
-    if done.code == _UNKNOWN_OPTION_EXIT_CODE:
-        return await _merged_tree_by_worktree(git, base, head)
-    tree, *files = _split_names(done.stdout) or [""]
-    if done.code == _CONFLICTS_EXIT_CODE:
-        raise MergeConflict(tuple(files))
-    if done.code:
-        raise git.error(done)
-    return tree
 
 
 async def _merged_tree_by_worktree(git: GitCommand, base: str, head: str) -> str:

@@ -83,7 +83,7 @@ class ControlPlaneClient:
             OTLP_EXPORT_METHOD
         )
         self._chance = chance
-        self._answered = asyncio.Event()
+        self._available = asyncio.Event()
 
         def rpc(
             method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RpcRetryPolicy
@@ -179,7 +179,7 @@ class ControlPlaneClient:
         call = self._watch(WatchWakeupsRequest())
         try:
             async for wakeup in call:
-                self._was_answered()
+                self._call_succeeded()
                 yield wakeup
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
@@ -217,7 +217,7 @@ class ControlPlaneClient:
                     error=str(error),
                 )
             else:
-                self._was_answered()
+                self._call_succeeded()
                 return response
             await self._wait(pause)
 
@@ -249,15 +249,15 @@ class ControlPlaneClient:
         """Waits for the backoff, or until another call shows that the control plane is back."""
         try:
             async with asyncio.timeout(pause):
-                await self._answered.wait()
+                await self._available.wait()
         except TimeoutError:
             return
         await asyncio.sleep(self._chance() * min(_SPREAD, pause))
 
-    def _was_answered(self) -> None:
+    def _call_succeeded(self) -> None:
         self._authorization_source.accepted()
-        self._answered.set()
-        self._answered = asyncio.Event()
+        self._available.set()
+        self._available = asyncio.Event()
 
 
 def _is_unavailable(error: PipecdError) -> bool:

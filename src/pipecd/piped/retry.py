@@ -44,14 +44,22 @@ UNTIL_IT_WORKS = RpcRetryPolicy(None, None)
 
 
 async def retry_while_unavailable(
-    call: Callable[[], Awaitable[T]], *, what: str, chance: Callable[[], float] = random.random
+    read: Callable[[], Awaitable[T]],
+    *,
+    repository: str,
+    chance: Callable[[], float] = random.random,
 ) -> T:
-    """Repeats a call with backoff and jitter until it no longer raises `Unavailable`."""
+    """Reads from a Git repository, with backoff and jitter as long as it is unavailable."""
     pauses = iter(_GIT_BACKOFF)
     while True:
         try:
-            return await call()
+            return await read()
         except Unavailable as e:
             pause = next(pauses) * (1 + chance()) / 2
-            log.warning("unavailable, retrying", what=what, retry_in=round(pause, 1), error=str(e))
+            log.warning(
+                "Git repository unavailable, retrying",
+                repository=repository,
+                retry_in=round(pause, 1),
+                error=str(e),
+            )
             await asyncio.sleep(pause)

@@ -67,8 +67,8 @@ class RefreshSchedule:
 class OutageLog:
     """Logs once that polls or reports of one kind fail, and once that they work again."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
         self._error: type[PipecdError] | None = None
 
     def failed(self, error: PipecdError) -> None:
@@ -76,33 +76,35 @@ class OutageLog:
         if self._error is not type(error):
             self._error = type(error)
             log.warning(
-                "control plane unavailable, using cached data", what=self._what, error=str(error)
+                "control plane unavailable, using cached data",
+                resource=self._resource,
+                error=str(error),
             )
 
     def succeeded(self) -> None:
         """Logs the end of an outage, if there was one."""
         if self._error is not None:
             self._error = None
-            log.info("control plane available again", what=self._what)
+            log.info("control plane available again", resource=self._resource)
 
 
 class PolledCache(ABC):
     """A copy of something in the control plane, refreshed by polling."""
 
-    def __init__(self, what: str, *, interval: float) -> None:
+    def __init__(self, resource: str, *, interval: float) -> None:
         self.schedule = RefreshSchedule(interval)
         self.changes = Changes()
-        self._outage = OutageLog(what)
+        self._outage = OutageLog(resource)
         self._loaded = asyncio.Event()
         self._polls_started = 0
         self._poll_count = 0
-        # The number of the poll that made the copy, of all polls that were started.
+        # The number of the poll that returned the copy, of all polls that were started.
         self._copied_by = 0
         self._copied = asyncio.Condition()
 
     @property
     def poll_count(self) -> int:
-        """How many polls have succeeded, which tells a newer copy from an older one."""
+        """How many polls have succeeded, which distinguishes a newer copy from an older one."""
         return self._poll_count
 
     @abstractmethod

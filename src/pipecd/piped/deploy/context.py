@@ -54,7 +54,7 @@ class DeploymentContext:
     """Limits how many working copies are created at once; it does not limit running stages."""
 
     def reports(self, deployment: Deployment) -> DeploymentReports:
-        """Returns what reports the progress of a deployment."""
+        """Returns the reports of a deployment to the control plane."""
         on_status = self.telemetry.statuses.changed
         return DeploymentReports(
             self.api, deployment, self.notifier, on_status=on_status, now=self.now
@@ -68,7 +68,7 @@ class DeploymentContext:
         return self.workspace / "deployments" / deployment_id / "sources"
 
     def sources_of(self, deployment_id: str) -> DeploymentSources:
-        """Returns what creates the working copies of a deployment, for its plan and its stages."""
+        """Returns the working copies of a deployment, which its plan and its stages share."""
         return DeploymentSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
 
     async def remove_sources(self, deployment_id: str = "*") -> None:

@@ -193,7 +193,9 @@ class PendingDeployments:
         self.tasks.create_task(self._run(deployment_id, work, key), name=f"pending {key}")
 
     async def _run(self, deployment_id: str, work: Coroutine[Any, Any, bool], key: str) -> None:
-        with bound_contextvars(deployment=deployment_id):
+        listed = (d for d in self.context.deployments.all if d.id == deployment_id)
+        name = next((deployment.application_name for deployment in listed), "")
+        with bound_contextvars(deployment=deployment_id, application_name=name):
             try:
                 if await work:
                     self.completed.add(deployment_id)

@@ -72,22 +72,17 @@ async def run_deployment(
             await context.report_cancel_commands(listed.id, status)
             await context.remove_files(listed.id)
         except (PipecdError, OSError) as e:
-            log.warning("deployment deferred", error=str(e), retry_seconds=RETRY_AFTER)
-            await _report_deferral(context, listed.id, error_text(e))
+            log.warning("deployment deferred", error=str(e), retry_in=RETRY_AFTER)
+            reason = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error_text(e)}"
+            try:
+                reports = context.reports(await context.load(listed.id))
+                await reports.waiting(context.callbacks.masks.hide(listed.id, reason))
+            except PipecdError as not_reported:
+                log.warning("reason of the deferral not reported", error=str(not_reported))
             return Deferral.now()
         finally:
             await context.remove_sources(listed.id)
     return None
-
-
-async def _report_deferral(context: DeploymentContext, deployment_id: str, error: str) -> None:
-    """Shows the error as the reason why the deployment waits."""
-    reason = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error}"
-    try:
-        reports = context.reports(await context.load(deployment_id))
-        await reports.waiting(context.callbacks.masks.hide(deployment_id, reason))
-    except PipecdError as e:
-        log.warning("reason of the deferral not reported", error=str(e))
 
 
 async def _plan_and_run(

@@ -65,7 +65,15 @@ class Scheduler:
             for stage in self._deployment.stages:
                 if StageStatus(stage.status) is StageStatus.RUNNING:
                     await self._context.callbacks.send_spooled(self._deployment.id, stage.id)
-            outcome = self._journal.outcome or await self._decide()
+            if (outcome := self._journal.outcome) is None:
+                if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
+                    outcome = resumed_rollback(self._deployment)
+                else:
+                    await self._reports.started()
+                    outcome = await self._run_forward()
+                if self._stop.done() and not self._rollback:
+                    outcome = without_rollback(outcome, self._stop.result())
+                await self._journal.record_outcome(outcome)
             if outcome.rolls_back and self._rollback:
                 await self._roll_back(outcome)
             # The control plane may be unavailable for long, and working copies may hold secrets.
@@ -76,25 +84,10 @@ class Scheduler:
             for task in self._background:
                 task.cancel()
 
-    async def _decide(self) -> DeploymentOutcome:
-        """Runs the stages, unless a rollback has started, and records the outcome."""
-        if DeploymentStatus(self._deployment.status) is DeploymentStatus.ROLLING_BACK:
-            outcome = resumed_rollback(self._deployment)
-        else:
-            await self._reports.started()
-            outcome = await self._run_forward()
-        if self._stop.done() and not self._rollback:
-            outcome = without_rollback(outcome, self._stop.result())
-        await self._journal.record_outcome(outcome)
-        return outcome
-
     async def _run_forward(self) -> DeploymentOutcome:
         """Runs the remaining stages until one of them or a stop ends the deployment."""
         try:
-            loading = asyncio.create_task(
-                retry_while_unavailable(self._load_spec, what="repository")
-            )
-            spec = await until_stopped(loading, self._stop)
+            spec = await until_stopped(asyncio.create_task(self._load_spec()), self._stop)
         except PipecdError as e:
             reason = f"Failed to get deploy source at target commit ({e})"
             return await self._end_between_stages(StageOutcome(StageStatus.FAILURE, reason))
@@ -138,7 +131,7 @@ class Scheduler:
         await self._reports.rolling_back(outcome.reason)
         remaining = [s for s in self._rollback if not StageStatus(s.status).is_completed]
         try:
-            spec = await retry_while_unavailable(self._load_spec, what="repository")
+            spec = await self._load_spec()
         except PipecdError as e:
             for stage in remaining:
                 await self._reports.stage(stage, StageStatus.FAILURE, str(e))
@@ -160,7 +153,11 @@ class Scheduler:
         )
 
     async def _load_spec(self) -> ApplicationSpec:
+        """Reads the configuration at the target commit and sets the deploy targets."""
         own = self._deployment
-        spec = (await self._context.sources.config(own.git_path, own.trigger.commit.hash)).spec
-        set_targets(own, spec, self._context.targets)
-        return spec
+        config = await retry_while_unavailable(
+            lambda: self._context.sources.config(own.git_path, own.trigger.commit.hash),
+            repository=own.git_path.repo.id,
+        )
+        set_targets(own, config.spec, self._context.targets)
+        return config.spec

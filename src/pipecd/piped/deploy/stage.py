@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from pipecd.config.application import ApplicationSpec, StageSpec
 from pipecd.config.units import Duration
@@ -88,7 +89,10 @@ class StageExecutor:
         elapsed: float = 0,
         requires: Sequence[str] = (),
     ) -> StageOutcome:
-        with self.context.telemetry.traces.stage(self.deployment, self.stage):
+        with (
+            bound_contextvars(stage=self.stage.name),
+            self.context.telemetry.traces.stage(self.deployment, self.stage),
+        ):
             task = asyncio.create_task(self._execute(requires), name=f"stage {self.stage.name}")
             time_limit = None if timeout is None else max(0.0, timeout - elapsed)
             try:
@@ -199,7 +203,7 @@ class StageExecutor:
             lambda: self.sources.at(
                 own.git_path, commit, config_filename=config_filename, into=into, name=name
             ),
-            what="repository",
+            repository=own.git_path.repo.id,
         )
 
     def _masked(self, text: str) -> str:

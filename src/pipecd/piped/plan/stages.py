@@ -24,7 +24,7 @@ UNKNOWN_VERSION = ArtifactVersion(kind=ArtifactVersion.UNKNOWN, version="unknown
 
 @dataclass(frozen=True)
 class PluginStages:
-    """The stages that a plugin planned, and the names by index of those it was asked to plan."""
+    """The stages that a plugin planned, and the names by index of those requested of it."""
 
     plugin: str
     stages: Sequence[PipelineStage]

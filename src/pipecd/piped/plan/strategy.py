@@ -49,8 +49,23 @@ class StrategyChoice:
 
 
 def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
-    """Returns the strategy; if no rule decides, `facts.responses` do."""
-    return strategy_by_rule(facts) or _strategy_by_plugins(facts.responses)
+    """Returns the strategy; if no rule decides, the plugins do.
+
+    The first plugin that requires the pipeline wins, else the last one with an opinion.
+    """
+    if (choice := strategy_by_rule(facts)) is not None:
+        return choice
+    for response in facts.responses:
+        if response.strategy is None:
+            continue
+        choice = StrategyChoice(response.strategy, response.summary)
+        if response.strategy is SyncStrategy.PIPELINE:
+            return choice
+    if choice is not None:
+        return choice
+    if errors := [f"{each.plugin}: {each.error}" for each in facts.responses if each.error]:
+        raise UserMistake(f"no plugin could decide on a strategy ({'; '.join(errors)})")
+    return StrategyChoice(SyncStrategy.PIPELINE, "Sync with the specified pipeline")
 
 
 def strategy_by_rule(facts: StrategyFacts) -> StrategyChoice | None:
@@ -114,19 +129,3 @@ def _matches_commit(facts: StrategyFacts, pattern: str) -> bool:
         # Upstream ignores a pattern that does not compile.
         return False
     return expression.search(facts.commit_message.split("\n", 1)[0]) is not None
-
-
-def _strategy_by_plugins(responses: tuple[PluginStrategy, ...]) -> StrategyChoice:
-    """The first plugin that requires the pipeline wins, else the last one with an opinion."""
-    choice: StrategyChoice | None = None
-    for response in responses:
-        if response.strategy is None:
-            continue
-        choice = StrategyChoice(response.strategy, response.summary)
-        if response.strategy is SyncStrategy.PIPELINE:
-            return choice
-    if choice is not None:
-        return choice
-    if errors := [f"{each.plugin}: {each.error}" for each in responses if each.error]:
-        raise UserMistake(f"no plugin could decide on a strategy ({'; '.join(errors)})")
-    return StrategyChoice(SyncStrategy.PIPELINE, "Sync with the specified pipeline")

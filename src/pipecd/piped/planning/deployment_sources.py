@@ -27,7 +27,7 @@ _CLOCK_TICK_NS = 50_000_000
 
 @dataclass(frozen=True)
 class _FileState:
-    """What of a file changes whenever somebody writes to it."""
+    """The attributes of a file that change with every write to it."""
 
     mode: int
     inode: int
@@ -39,7 +39,7 @@ class _FileState:
 
 
 class Snapshot:
-    """The state of all files of a directory, which tells later whether any was modified."""
+    """The state of all files of a directory, to check later whether any was modified."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -56,7 +56,7 @@ class RunningCommit:
 
 
 async def last_success(api: ControlPlaneClient, application_id: str) -> RunningCommit | None:
-    """Returns what an application runs, according to the control plane."""
+    """Returns the running commit of an application, according to the control plane."""
     request = GetApplicationMostRecentDeploymentRequest(
         application_id=application_id, status=deployment_pb2.DEPLOYMENT_SUCCESS
     )
@@ -126,7 +126,7 @@ class Planner:
         return PlanInput(deployment, target, running_source, plugins)
 
     async def decide(self, input: "PlanInput") -> Plan:
-        """Returns the plan for what `prepare` returned."""
+        """Returns the plan for the input that `prepare` returned."""
         quick_sync = await input.quick_sync_stages()
         facts = _strategy_facts(input, quick_sync)
         if strategy_by_rule(facts) is None:

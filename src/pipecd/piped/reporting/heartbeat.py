@@ -64,7 +64,7 @@ def piped_meta(
 
 @dataclass(kw_only=True)
 class Heartbeat:
-    """Reports what this piped is once, and its metrics every minute."""
+    """Registers this piped once, and reports its metrics every minute."""
 
     api: ControlPlaneClient
     meta: ReportPipedMetaRequest
