@@ -1,42 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piped is killed at every step of a pipeline with a rollback; the next one ends it properly."""
+"""A piped is killed at every step of a pipeline with a rollback; the next process completes it."""
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipecd.controlplane.auth.subject import PipedCaller, User
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
-from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.datastore.stage_logs import StageLogPart
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.notify.event import EventType
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
-from servers.control_plane import OpenControlPlane
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from servers.control_plane import GatedControlPlane, OpenControlPlane
+from servers.killed_piped import (
+    KilledPiped,
+    KillingHandler,
+    KillPoint,
+    PipedProcesses,
+    wait_for_exit,
+)
 from servers.origin import Origin
+from servers.polling import eventually
 from servers.receivers import Receivers
 
-ADMIN = User("shop", "root", ("Admin",))
-AT_ONCE = 4
-WITHIN = 60.0
-# Each script tells what it does three times, with the number of its process.
-SCRIPT = 'for i in 1 2 3; do echo "{word} $$ $i" | tee -a {trace}; sleep 0.03; done; exit {code}'
-# A run makes about thirty calls and writes twelve lines.
+CONCURRENT_PIPEDS = 4
+TIMEOUT = 60.0
+# Each script writes three lines with its name and the id of its process.
+SCRIPT = 'for i in 1 2 3; do echo "{name} $$ $i" | tee -a {trace}; sleep 0.03; done; exit {code}'
+# A deployment makes about thirty calls and writes twelve lines.
 CALLS, LINES = 30, 12
+
+# Every call, alternately before and after it has taken effect, and every line.
+POINTS = [
+    *(KillPoint(f"call {n}", call=n, takes_effect=bool(n % 2)) for n in range(1, CALLS + 1)),
+    *(KillPoint(f"line {n}", line=n) for n in range(1, LINES + 1)),
+]
+
+NOTIFICATIONS = [
+    "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
+    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_FAILED", "DEPLOYMENT_ROLLING_BACK",
+    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_FAILED",
+]  # fmt: skip
 
 
 def application(trace: str) -> str:
-    """A stage that succeeds, one that fails, and what undoes both."""
+    """A stage that succeeds, one that fails, and the rollback of both."""
     stages = ""
-    for word, code in (("A", 0), ("B", 1)):
-        run = SCRIPT.format(word=word, trace=trace, code=code)
-        undo = SCRIPT.format(word=f"undo{word}", trace=trace, code=0)
+    for name, code in (("A", 0), ("B", 1)):
+        run = SCRIPT.format(name=name, trace=trace, code=code)
+        undo = SCRIPT.format(name=f"undo{name}", trace=trace, code=0)
         stages += f"      - name: SCRIPT_RUN\n        with:\n          run: {run!r}\n"
         stages += f"          onRollback: {undo!r}\n"
     return (
@@ -45,184 +59,154 @@ def application(trace: str) -> str:
     )
 
 
-def points(point: Callable[..., Any]) -> list[Any]:
-    """Every call, in turns before and after it has taken effect, and every line."""
-    calls = [point(f"call {n}", call=n, takes_effect=bool(n % 2)) for n in range(1, CALLS + 1)]
-    return [*calls, *(point(f"line {n}", line=n) for n in range(1, LINES + 1))]
+@pytest.fixture(scope="session")
+def processes() -> PipedProcesses:
+    return PipedProcesses()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_piped_may_be_killed_anywhere(
+async def test_a_deployment_survives_a_kill_of_piped_at_any_point(
     open_plane: OpenControlPlane,
     origin: Origin,
     tmp_path: Path,
-    killing: Any,
-    start_piped: Any,
-    ended: Any,
+    receivers: Receivers,
+    processes: PipedProcesses,
 ) -> None:
-    cases = [case_of(p, killing, tmp_path) for p in points(killing.Point)]
+    names = [point.name.replace(" ", "-") for point in POINTS]
     (tmp_path / "trace").mkdir()
     trace = f"{tmp_path}/trace/$SR_APPLICATION_NAME"
-    origin.commit({f"{c.directory.name}/app.pipecd.yaml": application(trace) for c in cases})
+    origin.commit({f"{name}/app.pipecd.yaml": application(trace) for name in names})
     async with open_plane() as plane:
-        reaper = killing.Reaper(plane.gate.table)
-        plane.gate.table = reaper
-        lanes = asyncio.Semaphore(AT_ONCE)
+        handler = KillingHandler(plane.gate.table)
+        plane.gate.table = handler
+        slots = asyncio.Semaphore(CONCURRENT_PIPEDS)
 
-        async def survive(case: Any) -> str:
-            async with lanes:
-                await register(plane, case, origin.remote)
-                reaper.cases[case.piped_id] = case
-                async with lives(case, plane, origin.remote, start_piped, ended):
-                    verdict = await judged(plane, case)
-                    return verdict if verdict != "ok" else await overheard(killing.receivers, case)
+        async def deploy(point: KillPoint, name: str) -> tuple[str, str, str]:
+            """Returns where the piped was killed and what is wrong afterwards."""
+            async with slots:
+                piped = await plane.register_piped(name)
+                await piped.add_repository("site", origin.remote)
+                await piped.add_application(name)
+                (tmp_path / name).mkdir()
+                killed = KilledPiped(
+                    point,
+                    piped,
+                    tmp_path / name,
+                    tmp_path / "trace" / name,
+                    receivers.url(f"/{name}"),
+                )
+                handler.pipeds[piped.id] = killed
+                async with restarted(killed, origin.remote, processes):
+                    errors = await deployment_errors(plane, killed)
+                    errors += await notification_errors(receivers, killed)
+                return point.name, killed.killed_at, "; ".join(errors)
 
         async with asyncio.TaskGroup() as tasks:
-            verdicts = [tasks.create_task(survive(case)) for case in cases]
-    rows = [(c.point.name, c.killed_at or "not reached", v.result()) for c, v in zip(cases, verdicts, strict=True)]  # fmt: skip
-    table = "\n".join(f"{name:9} {where:70} {verdict}" for name, where, verdict in rows)
-    sys.stdout.write(f"\n{table}\n")
-    assert [row for row in rows if row[2] != "ok"] == []
-    assert sum(1 for c in cases if c.killed_at) >= 30
-
-
-def case_of(point: Any, killing: Any, directory: Path) -> Any:
-    name = point.name.replace(" ", "-")
-    hook = killing.receivers.url(f"/{name}")
-    return killing.Case(point, directory / name, directory / "trace" / name, hook)
-
-
-async def register(plane: Any, case: Any, remote: str) -> None:
-    """Gives the case a piped and an application of its own."""
-    case.directory.mkdir()
-    registered = await plane.cases.pipeds.register(case.directory.name, "", by=ADMIN)
-    case.piped_id, case.key = registered.id, registered.key
-    repository = ApplicationGitRepository(id="site", remote=remote, branch="main")
-    meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
-    await plane.cases.pipeds.report_meta(meta, by=PipedCaller("shop", case.piped_id))
-    draft = Application(
-        name=case.directory.name,
-        piped_id=case.piped_id,
-        git_path=ApplicationGitPath(
-            repo=repository, path=case.directory.name, config_filename="app.pipecd.yaml"
-        ),
-        platform_provider="p",
-    )
-    await plane.cases.applications.add(draft, by=ADMIN)
+            deployments = [
+                tasks.create_task(deploy(point, name))
+                for point, name in zip(POINTS, names, strict=True)
+            ]
+    rows = [task.result() for task in deployments]
+    for point, where, errors in rows:
+        sys.stdout.write(f"\n{point:9} {where or 'not reached':70} {errors or 'ok'}")
+    assert [row for row in rows if row[2]] == []
+    assert sum(1 for _, where, _ in rows if where) >= 30
 
 
 @asynccontextmanager
-async def lives(
-    case: Any, plane: Any, remote: str, start_piped: Any, ended: Any
+async def restarted(
+    killed: KilledPiped, remote: str, processes: PipedProcesses
 ) -> AsyncGenerator[None, None]:
-    """A piped, and the next one as soon as it was killed."""
+    """Runs a piped, and the next one as soon as it was killed."""
 
-    async def live() -> None:
+    async def run() -> None:
         while True:
-            start_piped(case, plane.address, remote)
-            await ended(case.process)
-            assert case.killed_at, f"piped ended by itself with {case.process.exitcode}"
+            process = processes.start(killed, remote)
+            await wait_for_exit(process)
+            assert killed.killed_at, f"piped ended by itself with {process.exitcode}"
 
-    async def watch_lines() -> None:
-        while case.point.line and not case.killed_at:
-            if len(case.lines()) >= case.point.line:
-                case.kill(f"line {case.lines()[case.point.line - 1].split()[0]}")
+    async def kill_at_line() -> None:
+        while killed.point.line and not killed.killed_at:
+            lines = killed.lines()
+            if len(lines) >= killed.point.line:
+                killed.kill(f"line {lines[killed.point.line - 1].split()[0]}")
             await asyncio.sleep(0.005)
 
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(live()), tasks.create_task(watch_lines())]
+        running = [tasks.create_task(run()), tasks.create_task(kill_at_line())]
         try:
             yield
         finally:
             for task in running:
                 task.cancel()
-            if case.process is not None:
-                case.process.kill()
+            if killed.process is not None:
+                killed.process.kill()
 
 
-async def judged(plane: Any, case: Any) -> str:
-    """What is wrong with how the deployment ended, or that nothing is."""
+async def deployment_errors(plane: GatedControlPlane, killed: KilledPiped) -> list[str]:
+    """Returns what is wrong with the completed deployment."""
+    name = killed.directory.name
+
+    async def own() -> list[Deployment]:
+        deployments = [d for d in await plane.deployments() if d.application_name == name]
+        assert len(deployments) <= 1, "one push is one deployment"
+        return deployments
+
+    def is_completed(deployments: list[Deployment]) -> bool:
+        return any(DeploymentStatus(d.status).is_completed for d in deployments)
+
     try:
-        async with asyncio.timeout(WITHIN):
-            deployment = await the_end(plane, case)
+        (deployment,) = await plane.wait_for(own, is_completed, within=TIMEOUT)
     except TimeoutError:
-        return f"nobody works on it: {case.history[-3:]}"
-    logs = {
-        stage.id: await plane.cases.logs.stage_log(StageRun(deployment.id, stage.id), by=ADMIN)
-        for stage in deployment.stages
-    }
-    wrong = [
-        *wrong_ending(deployment),
-        *(w for stage in deployment.stages for w in wrong_stage(case, stage, logs[stage.id])),
-    ]
-    return "; ".join(wrong) or "ok"
+        return [f"the deployment is stuck: {killed.reported[-3:]}"]
+    errors: list[str] = []
+    statuses = [StageStatus(stage.status).name for stage in deployment.stages]
+    status = DeploymentStatus(deployment.status).name
+    if (status, statuses) != ("FAILURE", ["SUCCESS", "FAILURE", "SUCCESS", "SUCCESS"]):
+        errors.append(f"ended as {status} with stages {statuses}: {deployment.status_reason}")
+    for stage in deployment.stages:
+        log = await plane.stage_log(deployment.id, stage.id)
+        errors += stage_errors(killed, stage, log)
+    return errors
 
 
-TOLD = [
-    "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
-    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_FAILED", "DEPLOYMENT_ROLLING_BACK",
-    "STAGE_STARTED", "STAGE_SUCCEEDED", "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_FAILED",
-]  # fmt: skip
-
-
-async def overheard(receivers: Receivers, case: Any) -> str:
-    """What is wrong with what people were told; what a kill cut off may arrive twice."""
-    clock = asyncio.get_running_loop().time
-    told, until = heard(receivers, case), clock() + WITHIN
-    while "DEPLOYMENT_FAILED" not in told and clock() < until:
-        await asyncio.sleep(0.02)
-        told = heard(receivers, case)
-    once = list(dict.fromkeys(told))
-    if [name.split()[0] for name in once] != TOLD or len(told) > len(once) + 1:
-        return f"people heard {told}"
-    return "ok"
-
-
-def heard(receivers: Receivers, case: Any) -> list[str]:
-    """The names of the notices, those of stages with the stage."""
-    return [
-        f"{EventType(d.json['Type']).name} {d.json['Metadata'].get('stage', {}).get('id', '')}".strip()
-        for d in receivers.at(f"/{case.directory.name}")
-    ]
-
-
-async def the_end(plane: Any, case: Any) -> Any:
-    """The one deployment of the case once it is over."""
-    found = None
-    while found is None or not DeploymentStatus(found.status).is_completed:
-        await asyncio.sleep(0.02)
-        wanted = DeploymentFilter(project="shop", application_name=case.directory.name)
-        page = await plane.cases.deployments.list(wanted, by=ADMIN)
-        assert len(page.items) <= 1, "one push is one deployment"
-        found = next(iter(page.items), None)
-    return found
-
-
-def wrong_ending(deployment: Any) -> list[str]:
-    found = [StageStatus(stage.status).name for stage in deployment.stages]
-    ending = DeploymentStatus(deployment.status).name
-    if (ending, found) == ("FAILURE", ["SUCCESS", "FAILURE", "SUCCESS", "SUCCESS"]):
-        return []
-    return [f"ended as {ending} with stages {found}: {deployment.status_reason}"]
-
-
-def wrong_stage(case: Any, stage: Any, log: Any) -> list[str]:
-    """Whether a finished stage ran again, two runs met, or lines were lost or doubled."""
-    word, wrong = case.stage_words[stage.id], []
-    if case.begun()[word] > case.begun_when_over.get(stage.id, 0):
-        wrong.append(f"{word} ran again after it was over")
-    mine = [line for line in case.lines() if line.split()[0] == word]
-    runs = list(dict.fromkeys(line.split()[1] for line in mine))
-    if mine != sorted(mine, key=lambda line: (runs.index(line.split()[1]), line)):
-        wrong.append(f"two runs of {word} met: {mine}")
-    logged = [block.log for block in log.blocks if block.log.startswith(f"{word} ")]
-    # What a killed run wrote last may not have come out of its pipe.
-    whole = [line for line in mine if line in logged or line.split()[1] == runs[-1]]
-    kept = {run: [line for line in logged if line.split()[1] == run] for run in runs}
-    from_the_start = all(
-        f"{word} {run} {len(lines)}" in lines for run, lines in kept.items() if lines
+def stage_errors(killed: KilledPiped, stage: PipelineStage, log: StageLogPart) -> list[str]:
+    """Checks that a completed stage never ran again, no two runs overlap, and no line is lost."""
+    script, errors = killed.scripts[stage.id], list[str]()
+    if killed.runs()[script] > killed.runs_when_completed.get(stage.id, 0):
+        errors.append(f"{script} ran again after it was completed")
+    written = [line for line in killed.lines() if line.split()[0] == script]
+    runs = list(dict.fromkeys(line.split()[1] for line in written))
+    if written != sorted(written, key=lambda line: (runs.index(line.split()[1]), line)):
+        errors.append(f"two runs of {script} overlap: {written}")
+    logged = [block.log for block in log.blocks if block.log.startswith(f"{script} ")]
+    # The last lines of a killed run may not have left its pipe.
+    expected = [line for line in written if line in logged or line.split()[1] == runs[-1]]
+    by_run = {run: [line for line in logged if line.split()[1] == run] for run in runs}
+    has_no_gaps = all(
+        f"{script} {run} {len(lines)}" in lines for run, lines in by_run.items() if lines
     )
-    if logged != whole or not from_the_start or not log.completed:
-        wrong.append(f"{word} wrote {mine}, its log is {logged}, completed={log.completed}")
-    return wrong
+    if logged != expected or not has_no_gaps or not log.completed:
+        errors.append(f"{script} wrote {written}, its log is {logged}, completed={log.completed}")
+    return errors
+
+
+async def notification_errors(receivers: Receivers, killed: KilledPiped) -> list[str]:
+    """Returns what is wrong with the notifications; the one that a kill cut off may be repeated."""
+
+    def received() -> list[str]:
+        """The names of the notifications, those of stages with the id of the stage."""
+        events = [delivery.json for delivery in receivers.at(f"/{killed.directory.name}")]
+        ids = [event["Metadata"].get("stage", {}).get("id", "") for event in events]
+        types = [EventType(event["Type"]).name for event in events]
+        return [f"{type_} {id_}".strip() for type_, id_ in zip(types, ids, strict=True)]
+
+    with suppress(TimeoutError):
+        await eventually(lambda: "DEPLOYMENT_FAILED" in received(), TIMEOUT)
+    notifications = received()
+    distinct = list(dict.fromkeys(notifications))
+    types = [notification.split()[0] for notification in distinct]
+    if types != NOTIFICATIONS or len(notifications) > len(distinct) + 1:
+        return [f"notifications received: {notifications}"]
+    return []
