@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server over HTTP is asked over one connection, and in git's own way when that fails."""
+"""Polls of a server over one HTTP connection, and the fallback to `git ls-remote`."""
 
 import ssl
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ async def test_a_server_of_protocol_0_is_supported(origin: Any, git_http: Any) -
     refs = SmartHttpClient(git_http.url("origin/.git"), "refs/heads/main")
     older = SmartHttpClient(git_http.url("origin/.git"), "refs/heads/none")
     try:
-        # The client asks for the newer protocol; a server that does not know it lists every ref.
+        # The client requests protocol 2; a server without it lists every ref.
         refs._connection().headers.pop("Git-Protocol")  # pyright: ignore[reportPrivateUsage]
         assert await refs.ref_hash() == origin.git("rev-parse", "main")
         with pytest.raises(UnexpectedResponse):
@@ -96,7 +96,7 @@ async def test_a_renamed_repository_is_reported(
         origin.path.rename(tmp_path / "renamed")
         with pytest.raises(UserMistake, match="the repository was not found"):
             await mirror.update()
-        # What is known stays usable.
+        # The fetched commits stay usable.
         assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
@@ -105,11 +105,11 @@ class Redirects(WebServer):
 
     def __init__(self) -> None:
         self.target = ""
-        self.heard: list[str] = []
+        self.received: list[str] = []
         super().__init__()
 
     def answer(self, request: Request) -> Answer:
-        self.heard.append(request.authorization)
+        self.received.append(request.authorization)
         if not self.target:
             return Answer(404)
         return Answer(301, headers={"Location": f"{self.target}{request.target}"})
@@ -150,8 +150,8 @@ async def test_a_redirect_to_another_host_drops_the_password(
         with pytest.raises(UnexpectedResponse):
             await refs.ref_hash()
         await refs.close()
-    assert redirects.heard[0].startswith("Basic ")
-    assert set(redirects.heard[1:]) == {""}
+    assert redirects.received[0].startswith("Basic ")
+    assert set(redirects.received[1:]) == {""}
 
 
 async def test_remotes_that_need_git_settings_fall_back_to_ls_remote(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials reach git and ssh, and nobody else."""
+"""Credentials reach only git and ssh."""
 
 import stat
 import subprocess

@@ -44,13 +44,13 @@ async def test_repacking_deletes_no_object(
 ) -> None:
     monkeypatch.setattr("pipecd.git.clone._REPACK_AFTER_FETCHES", 3)
     async with mirrored(origin.remote) as mirror:
-        kept: list[str] = []
+        commits: list[str] = []
         for i in range(6):
-            kept.append(origin.commit({f"file-{i}": str(i)}))
+            commits.append(origin.commit({f"file-{i}": str(i)}))
             await mirror.update()
             await mirror.clone.repack_if_due()
             origin.git("reset", "-q", "--hard", "HEAD^")
-        for i, commit in enumerate(kept):
+        for i, commit in enumerate(commits):
             assert await mirror.objects.read_file(commit, f"file-{i}") == str(i).encode()
         packs = list((mirror.clone.directory / "objects" / "pack").glob("*.pack"))
         assert 0 < len(packs) < 6

@@ -47,13 +47,13 @@ class TestMerge:
         main = origin.commit({"a": "one\n2\n3\n4\n5\n", "moved": None, "to": "some\nlines\nhere\n"})
         async with mirrored(origin.remote) as mirror:
             assert (await mirror.update()).hash == main
-            found = await resolve_commit(mirror.clone, feature[:10], "feature")
-            created = await merge_commits(mirror.clone, main, found, "on trial")
+            head = await resolve_commit(mirror.clone, feature[:10], "feature")
+            created = await merge_commits(mirror.clone, main, head, "on trial")
             assert await mirror.objects.read_file(created, "a") == b"one\n2\n3\n4\nfive\n"
             assert set(await mirror.objects.changed_files(main, created)) == {"a", "new"}
             assert (await mirror.objects.commit(created)).message == "on trial"
             assert (await mirror.update()).hash == main, "the followed branch has not moved"
-            assert await merge_commits(mirror.clone, main, found, "on trial") == created
+            assert await merge_commits(mirror.clone, main, head, "on trial") == created
             refs = [p for p in mirror.clone.directory.glob("refs/**/*") if p.is_file()]
             assert [ref.name for ref in refs] == ["main"]
             assert not list(mirror.clone.directory.glob("merge-*"))
@@ -79,9 +79,9 @@ class TestMerge:
         main = origin.commit({"a": "3\n", "b/c d": None})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            found = await resolve_commit(mirror.clone, feature, "feature")
+            head = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(MergeConflict) as e:
-                await merge_commits(mirror.clone, main, found, "on trial")
+                await merge_commits(mirror.clone, main, head, "on trial")
             assert e.value.files == ("a", "b/c d")
             assert not list(mirror.clone.directory.glob("merge-*"))
 
@@ -98,9 +98,9 @@ class TestMerge:
         feature = origin.commit({"other": "1"})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
-            found = await resolve_commit(mirror.clone, feature, "feature")
+            head = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(PipecdError, match="unrelated histories"):
-                await merge_commits(mirror.clone, main, found, "on trial")
+                await merge_commits(mirror.clone, main, head, "on trial")
 
 
 @pytest.mark.parametrize(

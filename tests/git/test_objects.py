@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a commit are found, read and written out as they are, and never from elsewhere."""
+"""Files of a commit are located, read and written unchanged, and only from the commit."""
 
 import os
 from collections.abc import AsyncIterator
@@ -28,12 +28,12 @@ async def test_files_are_located_and_read_in_one_batch(mirror: Mirror, origin: A
     (origin.path / "app" / "loop").symlink_to("loop")
     head = origin.commit()
     await mirror.update()
-    wanted = ["app/a.yaml", "./app//empty", "b", "app/link", "app/out", "app/abs", "app/dead"]
-    wanted += ["app/loop", "app", "none", "../x", "b/c", "a\nb"]
-    places = await mirror.objects.locate(head, wanted)
-    assert list(places) == wanted
-    contents = await mirror.objects.read(p for p in places.values() if isinstance(p, Blob))
-    expected = {k: contents[p.id] if isinstance(p, Blob) else p.reason for k, p in places.items()}
+    paths = ["app/a.yaml", "./app//empty", "b", "app/link", "app/out", "app/abs", "app/dead"]
+    paths += ["app/loop", "app", "none", "../x", "b/c", "a\nb"]
+    located = await mirror.objects.locate(head, paths)
+    assert list(located) == paths
+    contents = await mirror.objects.read(p for p in located.values() if isinstance(p, Blob))
+    expected = {k: contents[p.id] if isinstance(p, Blob) else p.reason for k, p in located.items()}
     assert expected == {
         "app/a.yaml": b"one",
         "./app//empty": b"",

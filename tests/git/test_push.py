@@ -50,18 +50,18 @@ async def test_nothing_is_pushed_when_no_file_differs(
 
 
 async def test_a_push_is_retried_on_top_of_concurrent_pushes(mirrored: Any, shared: Any) -> None:
-    asked: list[str] = []
+    bases: list[str] = []
 
     async def edit(commit: str) -> list[CommitDraft]:
-        asked.append(commit)
-        if len(asked) < 3:
-            shared.commit({f"others-{len(asked)}": "x"})
-        return [CommitDraft({"count": str(len(asked)).encode()}, "by piped")]
+        bases.append(commit)
+        if len(bases) < 3:
+            shared.commit({f"others-{len(bases)}": "x"})
+        return [CommitDraft({"count": str(len(bases)).encode()}, "by piped")]
 
     async with mirrored(shared.remote) as mirror:
         created = await push(mirror.clone, PushRequest(edit, "main", "main"))
     assert shared.git("rev-parse", "HEAD") == created
-    assert len(asked) == len(set(asked)) == 3
+    assert len(bases) == len(set(bases)) == 3
     assert (shared.path / "count").read_text() == "3"
     assert (shared.path / "others-2").exists()
 

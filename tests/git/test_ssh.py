@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories over ssh: one connection for many looks, and hosts that are who they are."""
+"""Repositories over SSH: polls share one connection, and host keys are verified."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from servers.git_ssh import new_key
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home without the keys and the hosts of whoever runs the tests."""
+    """A home directory without SSH keys and known hosts."""
     created = tmp_path / "home"
     (created / ".ssh").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(created))

@@ -144,9 +144,9 @@ async def test_lfs_files_are_written_and_shared(
     credentials = GitCredentials(username="ann", password="s3cret")
     async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
         first = await written(mirror, head, tmp_path / "one", LFS_APP)
-        asked = len(git_http.requests)
+        requests_before = len(git_http.requests)
         second = await written(mirror, head, tmp_path / "two", LFS_APP)
-        assert len(git_http.requests) == asked
+        assert len(git_http.requests) == requests_before
     assert first == second
     assert first["app/large, 1*.bin"] == LARGE
     assert first["app/small.bin"] == small
@@ -199,8 +199,8 @@ async def test_a_pointer_without_the_lfs_attribute_is_a_regular_file(
 ) -> None:
     head = origin.commit({"app/a.bin": note(b"x")})
     async with mirrored(origin.remote) as mirror:
-        found = await written(mirror, head, tmp_path / "w", ("app",))
-    assert found["app/a.bin"].startswith(b"version ")
+        files = await written(mirror, head, tmp_path / "w", ("app",))
+    assert files["app/a.bin"].startswith(b"version ")
 
 
 @pytest.mark.slow

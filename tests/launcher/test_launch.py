@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pipecd.observe.version import build_version
 from pipecd.proto.model.piped_pb2 import Piped
 from servers.control_plane import LocalPiped, ServedControlPlane, StartControlPlane, running
 from servers.piped import piped_config
+from servers.polling import eventually
 from servers.registry import OciRegistry
 
 
@@ -136,24 +137,18 @@ async def setup(
         yield setup
 
 
-async def until(holds: Callable[[], object], timeout_seconds: float = 15) -> None:
-    async with asyncio.timeout(timeout_seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def status(launcher: Launcher) -> dict[str, Any]:
     return json.loads(launcher.status())
 
 
-async def until_ready(launcher: Launcher, version: str, timeout_seconds: float = 15) -> None:
+async def until_ready(launcher: Launcher, version: str, within: float = 15) -> None:
     """Waits until a version has passed its trial."""
 
     def is_ready() -> bool:
         current = status(launcher)
         return current["running"] == version and current["ready"]
 
-    await until(is_ready, timeout_seconds)
+    await eventually(is_ready, within)
 
 
 async def test_the_desired_version_is_fetched_and_replaces_the_running_one(
@@ -166,7 +161,7 @@ async def test_the_desired_version_is_fetched_and_replaces_the_running_one(
         await setup.set_desired_version("v2")
         await until_ready(launcher, "v2")
         # Older versions are removed.
-        await until(lambda: [p.name for p in (setup.home / "versions").iterdir()] == ["v2"])
+        await eventually(lambda: [p.name for p in (setup.home / "versions").iterdir()] == ["v2"])
     config = setup.passed_config
     flags = f"--config-file={config} --launcher-version={build_version()} --insecure --tools-dir /t"
     assert setup.lines == [f"v1 run {flags}", "v1 ended", f"v2 run {flags}", "v2 ended"]
@@ -182,7 +177,7 @@ async def test_a_version_that_fails_its_trial_is_rolled_back_to_the_last_good_on
     async with running(launcher):
         await until_ready(launcher, "v1")
         await setup.set_desired_version("v2")
-        await until(lambda: setup.started == ["v1", "v2", "v2", "v2", "v1"])
+        await eventually(lambda: setup.started == ["v1", "v2", "v2", "v2", "v1"])
         await until_ready(launcher, "v1")
         assert status(launcher)["desired"] == "v2"
         await setup.set_desired_version("v3")
@@ -197,9 +192,9 @@ async def test_a_version_that_cannot_be_fetched_does_not_stop_the_running_one(
     async with running(launcher):
         await until_ready(launcher, "v1")
         await setup.set_desired_version("v9")
-        await until(lambda: "answered 404" in status(launcher)["error"])
+        await eventually(lambda: "answered 404" in status(launcher)["error"])
         await setup.set_desired_version("../../v9")
-        await until(lambda: "cannot be a version" in status(launcher)["error"])
+        await eventually(lambda: "cannot be a version" in status(launcher)["error"])
     assert setup.started == ["v1"]
 
 
@@ -213,7 +208,7 @@ async def test_an_executable_with_a_wrong_checksum_is_not_run(
     async with running(launcher):
         await until_ready(launcher, "v1")
         await setup.set_desired_version("v2")
-        await until(lambda: "checksum" in status(launcher)["error"])
+        await eventually(lambda: "checksum" in status(launcher)["error"])
         setup.offer("v2.sha256", hashlib.sha256(content).hexdigest().encode())
         await until_ready(launcher, "v2")
 
@@ -227,9 +222,9 @@ async def test_a_changed_configuration_restarts_piped(setup: LauncherSetup) -> N
         assert "name: before" in written.read_text()
         assert written.stat().st_mode & 0o777 == 0o600
         setup.config.write_text("kind: [broken")
-        await until(lambda: status(launcher)["error"])
+        await eventually(lambda: status(launcher)["error"])
         setup.write_config("  name: after\n")
-        await until(lambda: setup.started == ["v1", "v1"])
+        await eventually(lambda: setup.started == ["v1", "v1"])
         assert "name: after" in written.read_text()
 
 
@@ -240,7 +235,7 @@ async def test_a_configuration_with_which_piped_fails_is_rolled_back(setup: Laun
     async with running(launcher):
         await until_ready(launcher, "v1")
         setup.write_config("  name: nonsense\n")
-        await until(lambda: setup.started == ["v1", "v1"])
+        await eventually(lambda: setup.started == ["v1", "v1"])
         await until_ready(launcher, "v1")
         assert "nonsense" not in setup.passed_config.read_text()
 
@@ -250,7 +245,7 @@ async def test_a_piped_that_ends_is_restarted(setup: LauncherSetup) -> None:
     setup.offer("v1", once.encode() + f"echo v1 >> {setup.trace}\nexit 0\n".encode())
     setup.trace.touch()
     async with running(setup.launcher(trial=0)):
-        await until(lambda: len(setup.started) > 1)
+        await eventually(lambda: len(setup.started) > 1)
 
 
 async def test_a_v0_configuration_is_run_with_the_command_piped(setup: LauncherSetup) -> None:
@@ -271,7 +266,7 @@ async def test_the_last_good_version_survives_a_restart_of_the_launcher(
     await setup.set_desired_version("v2")
     launcher = setup.launcher()
     async with running(launcher):
-        await until(lambda: setup.started == ["v1", "v2", "v2", "v2", "v1"])
+        await eventually(lambda: setup.started == ["v1", "v2", "v2", "v2", "v1"])
 
 
 async def test_an_unavailable_control_plane_ends_the_launcher_only_at_its_start(
@@ -284,7 +279,7 @@ async def test_an_unavailable_control_plane_ends_the_launcher_only_at_its_start(
     async with running(launcher):
         await until_ready(launcher, "v1")
         launcher._read_version = unavailable
-        await until(lambda: status(launcher)["error"])
+        await eventually(lambda: status(launcher)["error"])
         assert status(launcher)["running"] == "v1"
     starting = setup.launcher()
     starting._read_version = unavailable
@@ -356,7 +351,7 @@ async def test_a_real_piped_is_upgraded_and_reports_it(setup: LauncherSetup) -> 
         await until_ready(launcher, "v2", 40)
         second = await online_after(first)
         await setup.set_desired_version("v3")
-        await until(lambda: setup.started == ["v3"] * 3)
+        await eventually(lambda: setup.started == ["v3"] * 3)
         third = await online_after(second)
         assert status(launcher)["running"] == "v2"
         await until_ready(launcher, "v2", 40)

@@ -4,7 +4,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import httpx2
 import pytest
 
 from servers.control_plane import StartControlPlane
+from servers.piped import piped_config
+from servers.polling import eventually
 from servers.programs import OUR_LAUNCHER
 from servers.server import free_port, is_running
 
@@ -38,14 +40,11 @@ class Launched:
             return await self.process.wait()
 
 
-async def until(ask: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not ask():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+Launch = Callable[[], AbstractAsyncContextManager[Launched]]
 
 
 @pytest.fixture
-def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
+def launch(start_plane: StartControlPlane, tmp_path: Path) -> Launch:
     @asynccontextmanager
     async def launched() -> AsyncGenerator[Launched]:
         trace, port = tmp_path / "trace", free_port()
@@ -55,13 +54,16 @@ def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
         )
         program.chmod(0o755)
         async with start_plane() as plane:
-            made = await plane.running.cases.pipeds.register("dev", "", by=plane.admin)
-            (tmp_path / "key").write_text(made.key)
+            piped = await plane.register_piped()
             config = tmp_path / "piped.yaml"
             config.write_text(
-                "apiVersion: pipecd.dev/v1beta1\nkind: Piped\nspec:\n  projectID: demo\n"
-                f"  pipedID: {made.id}\n  pipedKeyFile: {tmp_path / 'key'}\n"
-                f"  apiAddress: {plane.address}\n"
+                piped_config(
+                    piped.id,
+                    piped.key,
+                    address=plane.address,
+                    remote=str(tmp_path / "site"),
+                    project=plane.admin.project,
+                )
             )
             process = await asyncio.create_subprocess_exec(
                 OUR_LAUNCHER, "launcher", "--config-file", str(config), "--default-version=v1",
@@ -70,7 +72,7 @@ def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
                 "--tools-dir", "tools",
             )  # fmt: skip
             try:
-                await until(trace.exists)
+                await eventually(trace.exists, 20)
                 yield Launched(process, port, trace)
             finally:
                 if process.returncode is None:
@@ -81,7 +83,7 @@ def launch(start_plane: StartControlPlane, tmp_path: Path) -> Any:
 
 
 async def test_status_names_the_running_version_and_other_flags_are_passed_to_piped(
-    launch: Any,
+    launch: Launch,
 ) -> None:
     async with launch() as running:
         status = await running.status()
@@ -95,13 +97,13 @@ async def test_status_names_the_running_version_and_other_flags_are_passed_to_pi
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-async def test_its_piped_never_outlives_it(launch: Any, how: signal.Signals) -> None:
+async def test_its_piped_never_outlives_it(launch: Launch, how: signal.Signals) -> None:
     async with launch() as running:
         piped = running.piped
         assert is_running(piped)
         running.process.send_signal(how)
         assert await running.ends() == (-9 if how is signal.SIGKILL else 0)
-        await until(lambda: not is_running(piped))
+        await eventually(lambda: not is_running(piped), 20)
 
 
 async def test_a_configuration_error_is_printed_on_one_line(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_exactly_one_configuration_source_is_required() -> None:
     with pytest.raises(UserMistake, match=r"at least one of the flags in the group \[config-file "):
         settings_of(run.make_context("run", []).params)
     two = ["--config-aws-ssm-parameter=a", "--config-data=b"]
-    told = r"\[config-aws-ssm-parameter config-data\] were all set"
-    with pytest.raises(UserMistake, match=told):
+    error = r"\[config-aws-ssm-parameter config-data\] were all set"
+    with pytest.raises(UserMistake, match=error):
         settings_of(run.make_context("run", two).params)
 
 
@@ -85,7 +85,7 @@ def piped(
 
 
 async def page(port: int, path: str) -> str:
-    """A page of the admin port as soon as somebody answers there."""
+    """Returns a page of the admin port once it is served."""
     async with asyncio.timeout(30):
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the control plane: errors are ours, and each RPC is repeated as its policy says."""
+"""The client of the control plane: its errors, and the retry policy of each RPC."""
 
 import asyncio
 import re
@@ -25,16 +25,17 @@ from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORK
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.wire import channel
 from pipecd.wire.server import grpc_server
-from servers.control_plane import OpenControlPlane
+from servers.control_plane import GatedControlPlane, OpenControlPlane
 from servers.polling import eventually
 
-HURRY = 0.00001
+# Shortens every backoff.
+FAST = 0.00001
 
 
 @asynccontextmanager
-async def hurried(plane: Any) -> AsyncGenerator[ControlPlaneClient]:
+async def fast_client(plane: GatedControlPlane) -> AsyncGenerator[ControlPlaneClient]:
     async with plane.piped.api() as api:
-        api._chance = lambda: HURRY
+        api._chance = lambda: FAST
         yield api
 
 
@@ -42,10 +43,10 @@ def state_report() -> pb.ReportApplicationDeployingStatusRequest:
     return pb.ReportApplicationDeployingStatusRequest(application_id="x", deploying=True)
 
 
-async def test_errors_are_ours_and_hopeless_calls_are_made_once(
+async def test_errors_have_pipecd_types_and_final_ones_are_not_retried(
     open_plane: OpenControlPlane,
 ) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
+    async with open_plane() as plane, fast_client(plane) as api:
         with pytest.raises(NotFound):
             await api.get_deployment(
                 pb.GetDeploymentRequest(id="00000000-0000-4000-8000-000000000009")
@@ -59,7 +60,7 @@ async def test_errors_are_ours_and_hopeless_calls_are_made_once(
         assert plane.gate.count("ReportApplicationDeployingStatus") == 1
 
 
-async def test_a_wrong_key_is_told(open_plane: OpenControlPlane) -> None:
+async def test_a_rejected_key_is_reported_with_a_remedy(open_plane: OpenControlPlane) -> None:
     async with (
         open_plane() as plane,
         ControlPlaneClient.connect(
@@ -76,29 +77,31 @@ async def test_a_wrong_key_is_told(open_plane: OpenControlPlane) -> None:
             await api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
 
 
-async def test_a_disabled_piped_waits_and_goes_on_when_it_is_enabled(
+async def test_a_disabled_piped_waits_and_continues_when_it_is_enabled(
     open_plane: OpenControlPlane,
 ) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
-        api._authorization_source._chance = lambda: HURRY
+    async with open_plane() as plane, fast_client(plane) as api:
+        api._authorization_source._chance = lambda: FAST
         listing = pb.ListApplicationsRequest()
         await api.list_applications(listing)
         await plane.cases.pipeds.disable(plane.piped.id, by=plane.admin)
         with pytest.raises(Unauthenticated, match="enable it"):
             await api.list_applications(listing)
-        # Nobody bothers the control plane while it is too early to ask again.
+        # The control plane is not called before the backoff has passed.
         before = plane.gate.count("ListApplications")
         for _ in range(20):
             with pytest.raises(Unauthenticated):
                 await api.list_applications(listing)
         assert plane.gate.count("ListApplications") == before
         report = asyncio.create_task(api.report_stat(pb.ReportStatRequest()))
-        patient = asyncio.create_task(api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}")))
+        registration = asyncio.create_task(
+            api.report_piped_meta(pb.ReportPipedMetaRequest(config="{}"))
+        )
         with pytest.raises(Unauthenticated):
             await report
         await plane.cases.pipeds.enable(plane.piped.id, by=plane.admin)
-        await eventually(patient.done)
-        await patient
+        await eventually(registration.done)
+        await registration
         await api.list_applications(listing)
 
 
@@ -114,7 +117,7 @@ async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
             key=lambda: key[0],
             insecure=True,
         ) as api:
-            api._chance = lambda: HURRY
+            api._chance = lambda: FAST
             await api.list_applications(pb.ListApplicationsRequest())
             fresh = await plane.cases.pipeds.add_key(plane.piped.id, by=plane.admin)
             await plane.cases.pipeds.delete_old_keys(plane.piped.id, by=plane.admin)
@@ -123,7 +126,7 @@ async def test_a_piped_whose_key_is_replaced_takes_the_new_one_from_its_file(
             await api.list_applications(pb.ListApplicationsRequest())
 
 
-async def test_nobody_there_is_told_without_the_key() -> None:
+async def test_an_unavailable_control_plane_is_reported_without_the_key() -> None:
     with pytest.raises(Unavailable) as caught:
         async with asyncio.timeout(30):
             async with _short_connect("127.0.0.1:1"):
@@ -256,7 +259,7 @@ async def test_a_call_is_given_up_after_so_many_attempts(
     code: grpc.StatusCode,
     attempts: int,
 ) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
+    async with open_plane() as plane, fast_client(plane) as api:
         plane.gate.refusals["*"] = code
         with pytest.raises(PipecdError):
             await call(api)
@@ -269,7 +272,7 @@ async def test_a_call_is_given_up_after_so_many_attempts(
         pytest.param(
             lambda api: api.get_deployment(deployment_request()),
             grpc.StatusCode.UNAVAILABLE,
-            id="a question outlasts an outage",
+            id="a read outlasts an outage",
         ),
         pytest.param(
             lambda api: api.get_deployment(deployment_request()),
@@ -302,14 +305,14 @@ async def test_a_call_is_repeated_until_it_works(
     call: Callable[[ControlPlaneClient], Coroutine[Any, Any, Any]],
     code: grpc.StatusCode,
 ) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
+    async with open_plane() as plane, fast_client(plane) as api:
         plane.gate.refusals["*"] = code
         with capture_logs() as logs:
             calling = asyncio.create_task(call(api))
             await eventually(lambda: len(plane.gate.calls) > 12)
             assert not calling.done()
             plane.gate.refusals.clear()
-            # The answer of a control plane that has no such deployment, or no such application.
+            # The control plane has no such deployment or application.
             with pytest.raises((NotFound, UserMistake)):
                 await calling
         assert logs[0]["attempts"] == 1
@@ -341,7 +344,7 @@ def _recording(pauses: list[float]) -> Callable[[float], Coroutine[Any, Any, Non
 
 
 async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
+    async with open_plane() as plane, fast_client(plane) as api:
         plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
         report = asyncio.create_task(api.report_application_deploying_status(state_report()))
         await eventually(lambda: plane.gate.calls)
@@ -350,8 +353,8 @@ async def test_a_call_ends_with_its_caller(open_plane: OpenControlPlane) -> None
             await report
 
 
-async def test_an_answer_to_one_call_wakes_those_that_wait(open_plane: OpenControlPlane) -> None:
-    async with open_plane() as plane, hurried(plane) as api:
+async def test_a_successful_call_wakes_those_that_wait(open_plane: OpenControlPlane) -> None:
+    async with open_plane() as plane, fast_client(plane) as api:
         api._chance = lambda: 0.9
         plane.gate.refusals["SaveStageMetadata"] = grpc.StatusCode.UNAVAILABLE
         waiting = asyncio.create_task(

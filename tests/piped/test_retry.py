@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is unavailable is tried again, and nothing else."""
+"""Reads of an unavailable Git repository are retried; other errors are raised."""
 
 import pytest
 
@@ -16,7 +16,7 @@ async def test_a_repository_that_is_unavailable_is_read_again() -> None:
             raise Unavailable("connection refused")
         return "content"
 
-    assert await retry_while_unavailable(read, what="repository", chance=lambda: -0.99) == "content"
+    assert await retry_while_unavailable(read, repository="site", chance=lambda: -0.99) == "content"
     assert len(attempts) == 2
 
 
@@ -25,4 +25,4 @@ async def test_any_other_error_is_raised() -> None:
         raise UserMistake("no such file")
 
     with pytest.raises(UserMistake):
-        await retry_while_unavailable(read, what="repository")
+        await retry_while_unavailable(read, repository="site")

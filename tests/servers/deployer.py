@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004 - a stage log takes whole lines, it is no logger
-"""The deployer of a piped between a control plane and a repository, and stages that act on cue."""
+"""The deployer of a piped between a control plane and a repository, and stages that act as configured."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -39,23 +39,23 @@ from servers.notifier import RecordingNotifier
 from servers.origin import Origin
 from servers.samples import CART
 
-LOOK_EVERY = 0.03
+POLL_INTERVAL = 0.03
 
 
 class ActOptions(Spec):
-    """What a stage of the tests does: a word, see `ActPlugin`."""
+    """What a stage of the tests does, one of the cases of `ActPlugin`."""
 
     do: str = "succeed"
     undo: str = ""
 
 
 class ActPlugin(StagePlugin):
-    """Stages that do as they are told and remember that they ran."""
+    """Stages that act as configured and record that they ran."""
 
     stages = (Stage("ACT", ActOptions), Stage("ACT_ROLLBACK"))
 
-    def __init__(self, story: Trace, release: dict[str, asyncio.Event]) -> None:
-        self._story, self._release = story, release
+    def __init__(self, trace: Trace, release: dict[str, asyncio.Event]) -> None:
+        self._trace, self._release = trace, release
 
     async def plan_stage(self, requested: Any, *, rollback: bool) -> Sequence[PlannedStage]:
         options = requested.options(ActOptions)
@@ -67,19 +67,19 @@ class ActPlugin(StagePlugin):
         options = stage.options(ActOptions)
         what = options.undo if stage.is_rollback else options.do
         me = f"{'undo' if stage.is_rollback else 'act'} {stage.index}"
-        await self._story.write(f"{me} begins")
+        await self._trace.write(f"{me} begins")
         stage.log.info(f"{me}: {what}")
         try:
             result = await self._act(what, me)
         except asyncio.CancelledError:
-            await self._story.write(f"{me} is stopped")
+            await self._trace.write(f"{me} is stopped")
             if what == "stubborn":
                 result = StageResult.succeeded("it was too late to stop")
             elif what == "offended":
                 return StageResult.failed("stopped")
             else:
                 raise
-        await self._story.write(f"{me} ends")
+        await self._trace.write(f"{me} ends")
         return result
 
     async def _act(self, what: str, me: str) -> StageResult:
@@ -100,14 +100,14 @@ class ActPlugin(StagePlugin):
 
 
 @dataclass
-class Stand:
+class DeployerSetup:
     """A control plane with one application, and the deployer of its piped."""
 
     plane: GatedControlPlane
     origin: Origin
     application: Application
-    story: Trace = field(default_factory=Trace)
-    heard: RecordingNotifier = field(default_factory=RecordingNotifier)
+    trace: Trace = field(default_factory=Trace)
+    notifier: RecordingNotifier = field(default_factory=RecordingNotifier)
     release: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
     def push(self, spec: str, message: str = "a change", **files: str) -> str:
@@ -131,7 +131,7 @@ class Stand:
                 commit=Commit(hash=commit, message=message, author="ann", branch="main", created_at=when),
                 timestamp=when,
                 sync_strategy=strategy,
-                strategy_summary="as told" if strategy else "",
+                strategy_summary="as requested" if strategy else "",
             ),
             **changes,
         )  # fmt: skip
@@ -153,18 +153,18 @@ class Stand:
         return await cancel(id, rollback, no_rollback, by=self.plane.admin)
 
     @property
-    def begun(self) -> list[str]:
-        """The stages in the order they began, each as often as it did."""
-        return [line.removesuffix(" begins") for line in self.story if line.endswith(" begins")]
+    def started(self) -> list[str]:
+        """The stages in the order they started, each as often as it started."""
+        return [line.removesuffix(" begins") for line in self.trace if line.endswith(" begins")]
 
-    def let_go(self, me: str) -> None:
+    def release_stage(self, me: str) -> None:
         self.release.setdefault(me, asyncio.Event()).set()
 
     @asynccontextmanager
     async def piped(
         self, specs: Sequence[PluginSpec] = (), *, now: Now = utc_now
     ) -> AsyncGenerator[Deployer, None]:
-        """The deploying part of a piped; leaving the block ends it as SIGTERM would."""
+        """Runs the deployer of a piped; leaving the block ends it as SIGTERM would."""
         repository = Repository("site", self.origin.remote, "main")
         async with (
             self.plane.piped.api() as api,
@@ -174,7 +174,7 @@ class Stand:
                 credentials=GitCredentials(),
             ) as mirrors,
         ):
-            commands = CommandCache(api, interval=LOOK_EVERY)
+            commands = CommandCache(api, interval=POLL_INTERVAL)
             metadata = MetadataStore(api)
             tools = ToolRegistry(self.plane.directory / "tools")
             callbacks = Callbacks(
@@ -184,7 +184,7 @@ class Stand:
                 tools=tools,
                 logs=partial(logs_directory, self.plane.directory / "work"),
             )
-            act = {"act": lambda: ActPlugin(self.story, self.release)}
+            act = {"act": lambda: ActPlugin(self.trace, self.release)}
             async with PluginHost.start(
                 specs,
                 callbacks=callbacks,
@@ -193,32 +193,32 @@ class Stand:
             ) as plugins:
                 context = DeploymentContext(
                     api=api,
-                    deployments=DeploymentCache(api, interval=LOOK_EVERY),
+                    deployments=DeploymentCache(api, interval=POLL_INTERVAL),
                     commands=commands,
                     sources=Sources(mirrors, ApplicationConfigs(load_catalog())),
                     plugins=plugins,
                     callbacks=callbacks,
                     metadata=metadata,
-                    notifier=self.heard,
+                    notifier=self.notifier,
                     workspace=self.plane.directory / "work",
                     now=now,
                 )
                 deployer = Deployer(
                     context=context,
-                    applications=ApplicationCache(api, interval=LOOK_EVERY),
+                    applications=ApplicationCache(api, interval=POLL_INTERVAL),
                 )
                 async with running(context.deployments, commands, deployer.applications, deployer):
                     yield deployer
 
 
-OpenStand = Callable[[], AbstractAsyncContextManager[Stand]]
+OpenDeployer = Callable[[], AbstractAsyncContextManager[DeployerSetup]]
 
 
 @asynccontextmanager
-async def open_deployer(directory: Path) -> AsyncGenerator[Stand, None]:
+async def open_deployer(directory: Path) -> AsyncGenerator[DeployerSetup, None]:
     """Opens a control plane with the application `cart`."""
     origin = Origin.begin(directory / "origin")
     async with open_control_plane(directory) as plane:
         await plane.piped.add_repository("site", origin.remote)
         application = await plane.application(await plane.piped.add_application("cart"))
-        yield Stand(plane, origin, application)
+        yield DeployerSetup(plane, origin, application)

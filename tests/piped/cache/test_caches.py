@@ -226,7 +226,7 @@ async def test_a_refresh_waits_for_a_copy_requested_after_it(
 
 
 def logged(logs: list[Any], event: str) -> set[str]:
-    return {entry["what"] for entry in logs if entry["event"] == event}
+    return {entry["resource"] for entry in logs if entry["event"] == event}
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(
@@ -260,6 +260,6 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
                 await eventually(lambda: [c.id for c in commands.all] == [command])
                 # The others recover with their next poll.
                 await eventually(lambda: logged(logs, "control plane available again") >= WHAT)
-        failed = [e["what"] for e in logs if e["event"].startswith("control plane unavailable")]
+        failed = [e["resource"] for e in logs if e["event"].startswith("control plane unavailable")]
         assert len(failed) == len(set(failed))
         assert set(failed) == logged(logs, "control plane available again") == WHAT

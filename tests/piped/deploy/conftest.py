@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from servers.deployer import OpenStand, open_deployer
+from servers.deployer import OpenDeployer, open_deployer
 
 
 @pytest.fixture
-def open_stand(tmp_path: Path) -> OpenStand:
+def open_setup(tmp_path: Path) -> OpenDeployer:
     """Opens a control plane with one application of one piped."""
     return partial(open_deployer, tmp_path)

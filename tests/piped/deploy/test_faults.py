@@ -19,7 +19,7 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
-from servers.deployer import OpenStand
+from servers.deployer import DeployerSetup, OpenDeployer
 
 ACT = "  pipeline: {stages: [{name: ACT}]}\n"
 
@@ -40,90 +40,92 @@ def script(run: str) -> str:
     ],
 )  # fmt: skip
 async def test_an_invalid_configuration_fails_with_file_and_line(
-    open_stand: OpenStand, spec: str, reason: str
+    open_setup: OpenDeployer, spec: str, reason: str
 ) -> None:
-    async with open_stand() as stand, stand.piped():
-        done = await stand.finished(await stand.trigger(stand.push(spec)))
+    async with open_setup() as setup, setup.piped():
+        done = await setup.finished(await setup.trigger(setup.push(spec)))
         assert status(done) == "FAILURE"
         assert done.status_reason.startswith("Unable to plan the deployment (")
         assert re.search(reason, done.status_reason)
 
 
-async def test_the_reason_names_a_missing_directory(open_stand: OpenStand) -> None:
-    async with open_stand() as stand, stand.piped():
-        stand.push(ACT)
-        stand.origin.git("rm", "-rq", "cart")
-        stand.origin.git("commit", "-qm", "no cart")
-        done = await stand.finished(await stand.trigger(stand.origin.git("rev-parse", "HEAD")))
+async def test_the_reason_names_a_missing_directory(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
+        setup.push(ACT)
+        setup.origin.git("rm", "-rq", "cart")
+        setup.origin.git("commit", "-qm", "no cart")
+        done = await setup.finished(await setup.trigger(setup.origin.git("rev-parse", "HEAD")))
         assert status(done) == "FAILURE"
         assert "application config file cart/app.pipecd.yaml was not found" in done.status_reason
 
 
 async def test_a_deployment_completes_although_its_application_cannot_be_updated(
-    open_stand: OpenStand,
+    open_setup: OpenDeployer,
 ) -> None:
-    async with open_stand() as stand:
+    async with open_setup() as setup:
         refused = "ReportApplicationMostRecentDeployment"
-        stand.plane.gate.refusals[refused] = grpc.StatusCode.INTERNAL
+        setup.plane.gate.refusals[refused] = grpc.StatusCode.INTERNAL
         with capture_logs(processors=[merge_contextvars]) as logs:
-            async with stand.piped() as deployer:
+            async with setup.piped() as deployer:
                 deployer.context.api._chance = lambda: 0.00001
-                done = await stand.finished(await stand.trigger(stand.push(ACT)))
+                done = await setup.finished(await setup.trigger(setup.push(ACT)))
         assert status(done) == "SUCCESS"
-        assert stand.plane.gate.count(refused) == 10
+        assert setup.plane.gate.count(refused) == 10
         (failed,) = [entry for entry in logs if "report given up" in entry["event"]]
         assert failed["report"] == "most recent successful deployment"
-        assert failed["application"] == stand.application.id
+        assert failed["application"] == setup.application.id
         assert failed["application_name"] == "cart"
         assert "INTERNAL" in failed["error"]
 
 
-async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        await stand.plane.cases.application_reports.report_deploying(
-            stand.application.id, True, by=stand.plane.piped.caller
+async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(
+    open_setup: OpenDeployer,
+) -> None:
+    async with open_setup() as setup:
+        await setup.plane.cases.application_reports.report_deploying(
+            setup.application.id, True, by=setup.plane.piped.caller
         )
         refused = "ReportApplicationDeployingStatus"
-        stand.plane.gate.refusals[refused] = grpc.StatusCode.NOT_FOUND
+        setup.plane.gate.refusals[refused] = grpc.StatusCode.NOT_FOUND
         with capture_logs() as logs:
-            async with stand.piped():
-                await stand.plane.gate.refused.wait_for(refused)
-                stand.plane.gate.open()
-                done = await stand.finished(await stand.trigger(stand.push(ACT)))
+            async with setup.piped():
+                await setup.plane.gate.refused.wait_for(refused)
+                setup.plane.gate.open()
+                done = await setup.finished(await setup.trigger(setup.push(ACT)))
         assert status(done) == "SUCCESS"
         (failed,) = [entry for entry in logs if "deploying flag" in entry["event"]]
-        assert (failed["application"], failed["application_name"]) == (stand.application.id, "cart")
+        assert (failed["application"], failed["application_name"]) == (setup.application.id, "cart")
 
 
 @pytest.mark.parametrize("piped", ["goes on", "is started again"])
 async def test_a_stage_completes_while_the_control_plane_is_unavailable(
-    open_stand: OpenStand, piped: str
+    open_setup: OpenDeployer, piped: str
 ) -> None:
-    """More lines than fit into one report, and nobody to take them until long after the end."""
-    async with open_stand() as stand:
-        mark = stand.plane.directory / "over"
+    """The stage writes more lines than fit into one report; they arrive after the outage."""
+    async with open_setup() as setup:
+        mark = setup.plane.directory / "over"
         run = f"echo first; while ! test -e {mark}; do sleep 0.01; done; seq 2500; echo last >> {mark}"
-        async with stand.piped() as deployer:
-            id = await stand.trigger(stand.push(script(run)))
-            running = await stand.until(
+        async with setup.piped() as deployer:
+            id = await setup.trigger(setup.push(script(run)))
+            running = await setup.until(
                 id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
             )
             stage_id = running.stages[0].id
-            await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
-            stand.plane.gate.close()
+            await setup.plane.wait_for(lambda: setup.plane.log_lines(id, stage_id), bool)
+            setup.plane.gate.close()
             mark.touch()
             journal = deployer.context.workspace / "deployments" / id / "journal.json"
             async with asyncio.timeout(30):
-                while not journal.exists():  # noqa: ASYNC110 - a file tells nobody
+                while not journal.exists():  # noqa: ASYNC110 - a file cannot be awaited
                     await asyncio.sleep(0.02)
             if piped == "goes on":
-                stand.plane.gate.open()
-                await stand.finished(id)
-        stand.plane.gate.open()
-        async with stand.piped():
-            done = await stand.finished(id)
+                setup.plane.gate.open()
+                await setup.finished(id)
+        setup.plane.gate.open()
+        async with setup.piped():
+            done = await setup.finished(id)
         assert status(done) == "SUCCESS"
-        log = await stand.plane.stage_log(id, stage_id)
+        log = await setup.plane.stage_log(id, stage_id)
         lines = ["first", *(str(n) for n in range(1, 2501)), "The script succeeded"]
         assert [block.log for block in log.blocks] == lines
         assert log.completed
@@ -137,9 +139,9 @@ import os, pathlib, time
 from pipecd.sdk import PlannedStage, Stage, StageContext, StagePlugin, StageResult, serve
 
 def die():
-    lives = pathlib.Path({lives!r})
-    left = int(lives.read_text())
-    lives.write_text(str(left - 1))
+    remaining_exits = pathlib.Path({remaining_exits!r})
+    left = int(remaining_exits.read_text())
+    remaining_exits.write_text(str(left - 1))
     if left > 0:
         os._exit(3)
 
@@ -163,24 +165,24 @@ if __name__ == "__main__":
 '''
 
 
-def mortal(stand: Any, deaths: int) -> tuple[PluginSpec, Path]:
+def mortal(setup: DeployerSetup, deaths: int) -> tuple[PluginSpec, Path]:
     """A plugin that dies so often, and where it counts that."""
-    lives = stand.plane.directory / "lives"
-    lives.write_text(str(deaths))
-    program = stand.plane.directory / "mortal"
-    program.write_text(MORTAL.format(python=sys.executable, lives=str(lives)))
+    remaining_exits = setup.plane.directory / "remaining_exits"
+    remaining_exits.write_text(str(deaths))
+    program = setup.plane.directory / "mortal"
+    program.write_text(MORTAL.format(python=sys.executable, remaining_exits=str(remaining_exits)))
     program.chmod(0o755)
-    return PluginSpec(name="mortal", url=f"file://{program}"), lives
+    return PluginSpec(name="mortal", url=f"file://{program}"), remaining_exits
 
 
-async def ended(stand: Any, stage: str) -> Any:
+async def ended(setup: DeployerSetup, stage: str) -> Any:
     """The deployment of a pipeline with that stage once it is over; plugins take time to start."""
-    id = await stand.trigger(stand.push(f"  pipeline: {{stages: [{stage}]}}\n"))
+    id = await setup.trigger(setup.push(f"  pipeline: {{stages: [{stage}]}}\n"))
     async with asyncio.timeout(50):
         while True:
-            found = await stand.plane.deployment(id)
-            if DeploymentStatus(found.status).is_completed:
-                return found
+            deployment = await setup.plane.deployment(id)
+            if DeploymentStatus(deployment.status).is_completed:
+                return deployment
             await asyncio.sleep(0.05)
 
 
@@ -193,20 +195,20 @@ async def ended(stand: Any, stage: str) -> Any:
     ],
 )
 async def test_a_stage_is_retried_when_its_plugin_dies(
-    open_stand: OpenStand, deaths: int, ends: str
+    open_setup: OpenDeployer, deaths: int, ends: str
 ) -> None:
-    async with open_stand() as stand:
-        spec, lives = mortal(stand, deaths)
-        async with stand.piped([spec]):
-            done = await ended(stand, "{name: MORTAL}")
+    async with open_setup() as setup:
+        spec, remaining_exits = mortal(setup, deaths)
+        async with setup.piped([spec]):
+            done = await ended(setup, "{name: MORTAL}")
         assert status(done) == ends
         (stage,) = done.stages
-        told = [
-            line for line in await stand.plane.log_lines(done.id, stage.id) if "exit code 3" in line
+        lines = [
+            line for line in await setup.plane.log_lines(done.id, stage.id) if "exit code 3" in line
         ]
-        assert told[0].startswith("plugin mortal ended with exit code 3")
-        assert len(told) == min(deaths, 3)
-        assert int(lives.read_text()) == deaths - min(deaths + 1, 3)
+        assert lines[0].startswith("plugin mortal ended with exit code 3")
+        assert len(lines) == min(deaths, 3)
+        assert int(remaining_exits.read_text()) == deaths - min(deaths + 1, 3)
         if ends == "FAILURE":
             assert "given up after 3 attempts" in stage.status_reason
             assert "exit code 3" in done.status_reason
@@ -221,12 +223,12 @@ async def test_a_stage_is_retried_when_its_plugin_dies(
     ],
 )
 async def test_a_plan_is_retried_when_a_plugin_dies(
-    open_stand: OpenStand, deaths: int, ends: str
+    open_setup: OpenDeployer, deaths: int, ends: str
 ) -> None:
-    async with open_stand() as stand:
-        spec, _ = mortal(stand, deaths)
-        async with stand.piped([spec]):
-            done = await ended(stand, "{name: UNPLANNED}")
+    async with open_setup() as setup:
+        spec, _ = mortal(setup, deaths)
+        async with setup.piped([spec]):
+            done = await ended(setup, "{name: UNPLANNED}")
         assert status(done) == ends
         if ends == "FAILURE":
             assert "plugin mortal ended with exit code 3" in done.status_reason
@@ -234,11 +236,11 @@ async def test_a_plan_is_retried_when_a_plugin_dies(
 
 
 @pytest.mark.slow
-async def test_the_stage_of_a_hanging_plugin_times_out(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        spec, _ = mortal(stand, 0)
-        async with stand.piped([spec]):
-            done = await ended(stand, "{name: HANGING, timeout: 1s}")
+async def test_the_stage_of_a_hanging_plugin_times_out(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        spec, _ = mortal(setup, 0)
+        async with setup.piped([spec]):
+            done = await ended(setup, "{name: HANGING, timeout: 1s}")
         (stage,) = done.stages
         assert (status(done), stage.status) == ("FAILURE", StageStatus.FAILURE)
         assert done.status_reason == f"Timed out while executing stage {stage.id}"
@@ -258,24 +260,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("small_disk")
 async def test_a_full_disk_defers_a_deployment_until_there_is_space(
-    open_stand: OpenStand, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    open_setup: OpenDeployer, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
-    async with open_stand() as stand:
+    async with open_setup() as setup:
         full = small_disk / "full"
         full.write_bytes(b"x" * (1 << 20))
-        async with stand.piped():
-            id = await stand.trigger(stand.push(ACT, ballast="y" * 5000))
-            held = await stand.until(
+        async with setup.piped():
+            id = await setup.trigger(setup.push(ACT, ballast="y" * 5000))
+            held = await setup.until(
                 id, lambda d: "No space left" in d.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
             )
             assert status(held) == "PENDING"
             full.unlink()
-            done = await stand.finished(id)
+            done = await setup.finished(id)
         assert (status(done), done.metadata_v2.shared.keyValues[WAITING_FOR]) == ("SUCCESS", "")
 
 
-async def test_a_clock_jump_affects_no_timeout(open_stand: OpenStand) -> None:
+async def test_a_clock_jump_affects_no_timeout(open_setup: OpenDeployer) -> None:
     jumps = [timedelta(days=n) for n in (0, 400, -400)]
 
     def now() -> datetime:
@@ -283,7 +285,7 @@ async def test_a_clock_jump_affects_no_timeout(open_stand: OpenStand) -> None:
         return utc_now() + jumps[-1]
 
     spec = "  pipeline: {stages: [{name: ACT, with: {do: succeed, undo: succeed}}, {name: ACT, with: {do: fail}}]}\n"
-    async with open_stand() as stand, stand.piped(now=now):
-        done = await stand.finished(await stand.trigger(stand.push(spec)))
+    async with open_setup() as setup, setup.piped(now=now):
+        done = await setup.finished(await setup.trigger(setup.push(spec)))
         assert status(done) == "FAILURE"
-        assert stand.begun == ["act 0", "act 1", "undo 0"]
+        assert setup.started == ["act 0", "act 1", "undo 0"]

@@ -41,11 +41,11 @@ async def test_an_error_of_the_task_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by_person", "told"),
+    ("by_user", "expected"),
     [pytest.param(True, BY_ANN, id="cancelled"), pytest.param(False, TIMED_OUT, id="timed out")],
 )
 async def test_a_stopped_task_has_ended_before_the_stop_is_returned(
-    by_person: bool, told: Stop
+    by_user: bool, expected: Stop
 ) -> None:
     ended: list[str] = []
 
@@ -57,21 +57,21 @@ async def test_a_stopped_task_has_ended_before_the_stop_is_returned(
             ended.append("cleaned up")
 
     stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-    if by_person:
+    if by_user:
         stop.set_result(BY_ANN)
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
-    assert await until_stopped(task, stop, time_limit=0.01) == told
+    assert await until_stopped(task, stop, time_limit=0.01) == expected
     assert ended == ["cleaned up"]
 
 
 async def test_a_task_that_ignores_its_cancellation_is_not_awaited() -> None:
-    let_go = asyncio.Event()
+    release_stage = asyncio.Event()
 
     async def work() -> None:
-        while not let_go.is_set():
+        while not release_stage.is_set():
             try:
-                await let_go.wait()
+                await release_stage.wait()
             except asyncio.CancelledError:
                 continue
 
@@ -80,7 +80,7 @@ async def test_a_task_that_ignores_its_cancellation_is_not_awaited() -> None:
     await asyncio.sleep(0)
     async with asyncio.timeout(1):
         assert await until_stopped(task, stop, time_limit=0.01, grace_period=0.01) == TIMED_OUT
-    let_go.set()
+    release_stage.set()
     await asyncio.wait({task})
 
 
@@ -107,18 +107,18 @@ async def test_a_journal_survives_a_restart(tmp_path: Path) -> None:
     await written.record_outcome(
         DeploymentOutcome(DeploymentStatus.CANCELLED, "by ann", "s1", rolls_back=False)
     )
-    found = await Journal.open(path)
-    assert (found.stages, found.outcome) == (written.stages, written.outcome)
-    assert found.started_at == 7
+    journal = await Journal.open(path)
+    assert (journal.stages, journal.outcome) == (written.stages, written.outcome)
+    assert journal.started_at == 7
     deployment = Deployment(
         stages=[
             PipelineStage(id="s1", status=int(StageStatus.RUNNING)),  # type: ignore[arg-type]
             PipelineStage(id="s2"),
         ]
     )
-    assert found.unreported(deployment) == [(deployment.stages[0], written.stages["s1"])]
+    assert journal.unreported(deployment) == [(deployment.stages[0], written.stages["s1"])]
     deployment.stages[0].status = deployment_pb2.STAGE_SUCCESS
-    assert found.unreported(deployment) == []
+    assert journal.unreported(deployment) == []
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ async def test_a_journal_survives_a_restart(tmp_path: Path) -> None:
 async def test_an_unreadable_journal_is_ignored(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal.json"
     path.write_text(text)
-    found = await Journal.open(path)
-    assert (found.stages, found.outcome) == ({}, None)
+    journal = await Journal.open(path)
+    assert (journal.stages, journal.outcome) == ({}, None)
 
 
 async def test_a_completed_deployment_is_never_reopened() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipecd.piped.notify.event import EventType, subject_of, text_field
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentMetadata
-from servers.deployer import OpenStand
+from servers.deployer import OpenDeployer
 
 ACTS = "  pipeline: {stages: [%s]}\n"
 
@@ -21,7 +21,7 @@ BEGINNING = ["DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
 
 
 @pytest.mark.parametrize(
-    ("stages", "heard"),
+    ("stages", "expected"),
     [
         pytest.param(
             act("succeed"),
@@ -44,60 +44,60 @@ BEGINNING = ["DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
     ],
 )  # fmt: skip
 async def test_notifications_of_every_step_of(
-    open_stand: OpenStand, stages: str, heard: list[str]
+    open_setup: OpenDeployer, stages: str, expected: list[str]
 ) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % stages)
-        async with stand.piped():
-            await stand.finished(await stand.trigger(commit))
-        assert stand.heard.names == [*BEGINNING, *heard]
-        assert len({notice.key for notice in stand.heard.events}) == len(stand.heard.events)
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % stages)
+        async with setup.piped():
+            await setup.finished(await setup.trigger(commit))
+        assert setup.notifier.names == [*BEGINNING, *expected]
+        assert len({event.key for event in setup.notifier.events}) == len(setup.notifier.events)
 
 
-async def test_a_failure_notification_has_the_reason(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("fail"))
-        async with stand.piped():
-            await stand.finished(await stand.trigger(commit))
-        told = {notice.type: notice.metadata for notice in stand.heard.events}
-        assert "it did not work" in text_field(told[EventType.DEPLOYMENT_FAILED], "reason")
-        stage = subject_of(told[EventType.STAGE_FAILED]).stage
+async def test_a_failure_notification_has_the_reason(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("fail"))
+        async with setup.piped():
+            await setup.finished(await setup.trigger(commit))
+        events = {event.type: event.metadata for event in setup.notifier.events}
+        assert "it did not work" in text_field(events[EventType.DEPLOYMENT_FAILED], "reason")
+        stage = subject_of(events[EventType.STAGE_FAILED]).stage
         assert stage is not None
         assert stage.status_reason == "it did not work"
 
 
-async def test_a_failed_plan_is_notified_as_a_failed_deployment(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        commit = stand.push("  pipeline: {stages: [{name: NO_SUCH_STAGE}]}\n")
-        async with stand.piped():
-            await stand.finished(await stand.trigger(commit))
-        assert stand.heard.names == ["DEPLOYMENT_FAILED"]
-        assert "Unable to plan" in text_field(stand.heard.events[0].metadata, "reason")
+async def test_a_failed_plan_is_notified_as_a_failed_deployment(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        commit = setup.push("  pipeline: {stages: [{name: NO_SUCH_STAGE}]}\n")
+        async with setup.piped():
+            await setup.finished(await setup.trigger(commit))
+        assert setup.notifier.names == ["DEPLOYMENT_FAILED"]
+        assert "Unable to plan" in text_field(setup.notifier.events[0].metadata, "reason")
 
 
-async def test_a_cancel_notification_names_the_user(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("hang"))
-        async with stand.piped():
-            id_ = await stand.trigger(commit)
-            await stand.story.wait_for("act 0 begins")
-            await stand.cancel(id_)
-            await stand.finished(id_)
-        *_, stage, last = stand.heard.events
+async def test_a_cancel_notification_names_the_user(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("hang"))
+        async with setup.piped():
+            id_ = await setup.trigger(commit)
+            await setup.trace.wait_for("act 0 begins")
+            await setup.cancel(id_)
+            await setup.finished(id_)
+        *_, stage, last = setup.notifier.events
         assert [stage.type.name, last.type.name] == ["STAGE_CANCELLED", "DEPLOYMENT_CANCELLED"]
         assert text_field(last.metadata, "commander") == "root"
 
 
-async def test_a_restart_repeats_no_notification(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("hang"))
-        async with stand.piped():
-            id_ = await stand.trigger(commit)
-            await stand.story.wait_for("act 0 begins")
-        stand.let_go("act 0")
-        async with stand.piped():
-            await stand.finished(id_)
-        assert stand.heard.names == [
+async def test_a_restart_repeats_no_notification(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("hang"))
+        async with setup.piped():
+            id_ = await setup.trigger(commit)
+            await setup.trace.wait_for("act 0 begins")
+        setup.release_stage("act 0")
+        async with setup.piped():
+            await setup.finished(id_)
+        assert setup.notifier.names == [
             *BEGINNING,
             "STAGE_STARTED",
             "STAGE_SUCCEEDED",
@@ -106,36 +106,36 @@ async def test_a_restart_repeats_no_notification(open_stand: OpenStand) -> None:
 
 
 async def test_a_piped_that_stops_before_its_report_arrives_notifies_again_with_the_same_key(
-    open_stand: OpenStand,
+    open_setup: OpenDeployer,
 ) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("succeed"))
-        stand.plane.gate.close("ReportDeploymentCompleted")
-        async with stand.piped():
-            id_ = await stand.trigger(commit)
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("succeed"))
+        setup.plane.gate.close("ReportDeploymentCompleted")
+        async with setup.piped():
+            id_ = await setup.trigger(commit)
             async with asyncio.timeout(20):
-                await stand.plane.gate.refused.wait_for("ReportDeploymentCompleted")
-        stand.plane.gate.open()
-        async with stand.piped():
-            await stand.finished(id_)
-        ends = [n for n in stand.heard.events if n.type is EventType.DEPLOYMENT_SUCCEEDED]
+                await setup.plane.gate.refused.wait_for("ReportDeploymentCompleted")
+        setup.plane.gate.open()
+        async with setup.piped():
+            await setup.finished(id_)
+        ends = [n for n in setup.notifier.events if n.type is EventType.DEPLOYMENT_SUCCEEDED]
         assert len(ends) == 2
-        assert len({notice.key for notice in ends}) == 1
+        assert len({event.key for event in ends}) == 1
 
 
 async def test_an_approval_is_requested_and_then_notified_with_the_approvers(
-    open_stand: OpenStand,
+    open_setup: OpenDeployer,
 ) -> None:
-    async with open_stand() as stand:
+    async with open_setup() as setup:
         spec = "  pipeline: {stages: [{name: WAIT_APPROVAL, with: {approvers: [root]}}]}\n"
-        async with stand.piped():
-            id_ = await stand.trigger(stand.push(spec))
-            deployment = await stand.until(id_, lambda d: d.stages and d.stages[0].status == 1)
-            await stand.plane.cases.deployments.approve(
+        async with setup.piped():
+            id_ = await setup.trigger(setup.push(spec))
+            deployment = await setup.until(id_, lambda d: d.stages and d.stages[0].status == 1)
+            await setup.plane.cases.deployments.approve(
                 id_, deployment.stages[0].id, by=stand_admin()
             )
-            await stand.finished(id_)
-        assert stand.heard.names == [
+            await setup.finished(id_)
+        assert setup.notifier.names == [
             *BEGINNING,
             "STAGE_STARTED",
             "DEPLOYMENT_WAIT_APPROVAL",
@@ -143,7 +143,7 @@ async def test_an_approval_is_requested_and_then_notified_with_the_approvers(
             "STAGE_SUCCEEDED",
             "DEPLOYMENT_SUCCEEDED",
         ]
-        assert text_field(stand.heard.events[4].metadata, "approver") == "root"
+        assert text_field(setup.notifier.events[4].metadata, "approver") == "root"
 
 
 def stand_admin() -> Any:
@@ -152,31 +152,31 @@ def stand_admin() -> Any:
     return User("shop", "root", ("Admin",))
 
 
-async def test_each_notification_mentions_the_configured_users(open_stand: OpenStand) -> None:
-    wanted = (
+async def test_each_notification_mentions_the_configured_users(open_setup: OpenDeployer) -> None:
+    mentions = (
         '{"mentions":[{"event":"DEPLOYMENT_SUCCEEDED","slack":null,"slackusers":["U1"]},'
         '{"event":"DEPLOYMENT_CANCELLED","slackusers":["U2"]},'
         '{"event":"*","slackgroups":["G1"],"email":["ann@example.com"]}]}'
     )
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("succeed"))
-        shared = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": wanted})
-        async with stand.piped():
-            await stand.finished(
-                await stand.trigger(commit, metadata_v2=DeploymentMetadata(shared=shared))
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("succeed"))
+        shared = DeploymentMetadata.KeyValues(keyValues={"DeploymentNotification": mentions})
+        async with setup.piped():
+            await setup.finished(
+                await setup.trigger(commit, metadata_v2=DeploymentMetadata(shared=shared))
             )
-        by_kind: dict[EventType, Any] = {n.type: n.metadata for n in stand.heard.events}
+        by_kind: dict[EventType, Any] = {n.type: n.metadata for n in setup.notifier.events}
         succeeded = by_kind[EventType.DEPLOYMENT_SUCCEEDED]
         assert list(succeeded.mentioned_accounts) == ["U1"]
         assert list(succeeded.mentioned_groups) == ["G1"]
         assert list(by_kind[EventType.DEPLOYMENT_STARTED].mentioned_accounts) == []
 
 
-async def test_a_notification_is_not_changed_by_later_reports(open_stand: OpenStand) -> None:
-    async with open_stand() as stand:
-        commit = stand.push(ACTS % act("succeed"))
-        async with stand.piped():
-            await stand.finished(await stand.trigger(commit))
-        planned: Deployment | None = subject_of(stand.heard.events[0].metadata).deployment
+async def test_a_notification_is_not_changed_by_later_reports(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup:
+        commit = setup.push(ACTS % act("succeed"))
+        async with setup.piped():
+            await setup.finished(await setup.trigger(commit))
+        planned: Deployment | None = subject_of(setup.notifier.events[0].metadata).deployment
         assert planned is not None
         assert planned.status == 1

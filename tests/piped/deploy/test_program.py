@@ -9,7 +9,7 @@ import pytest
 from pipecd.config.piped import PluginSpec
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.pluginhost.remote import RemotePlugin
-from servers.deployer import OpenStand
+from servers.deployer import OpenDeployer
 from servers.server import free_port
 
 # A plugin that, as those of upstream do, sends its lines some time after they were written.
@@ -47,26 +47,26 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 async def test_the_late_lines_of_a_stopped_program_are_not_lost(
-    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RemotePlugin, "log_lag", 1.0)
     port = free_port()
-    async with open_stand() as stand:
-        program = stand.plane.directory / "slow"
+    async with open_setup() as setup:
+        program = setup.plane.directory / "slow"
         program.write_text(PROGRAM.format(python=sys.executable))
         program.chmod(0o755)
         spec = PluginSpec(name="slow", url=f"file://{program}", port=port)
-        async with stand.piped([spec]):
+        async with setup.piped([spec]):
             stages = "[{name: SLOW}, {name: ACT}]"
-            id = await stand.trigger(stand.push(f"  pipeline: {{stages: {stages}}}\n"))
-            running = await stand.until(id, lambda d: bool(d.stages) and d.stages[0].status == 1)
+            id = await setup.trigger(setup.push(f"  pipeline: {{stages: {stages}}}\n"))
+            running = await setup.until(id, lambda d: bool(d.stages) and d.stages[0].status == 1)
             stage_id = running.stages[0].id
-            await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
-            await stand.plane.wait_for_command(await stand.cancel(id))
-            done = await stand.plane.deployment(id)
+            await setup.plane.wait_for(lambda: setup.plane.log_lines(id, stage_id), bool)
+            await setup.plane.wait_for_command(await setup.cancel(id))
+            done = await setup.plane.deployment(id)
             assert DeploymentStatus(done.status) is DeploymentStatus.CANCELLED
             async with asyncio.timeout(10):
-                await stand.plane.wait_for(
-                    lambda: stand.plane.stage_log(id, stage_id), lambda log: log.completed
+                await setup.plane.wait_for(
+                    lambda: setup.plane.stage_log(id, stage_id), lambda log: log.completed
                 )
-        assert await stand.plane.log_lines(id, stage_id) == ["one", "two", "Cancelled by root"]
+        assert await setup.plane.log_lines(id, stage_id) == ["one", "two", "Cancelled by root"]

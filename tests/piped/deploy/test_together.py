@@ -16,7 +16,7 @@ from pipecd.piped.deploy import run
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model import chain_pb2
 from servers.control_plane import stage_statuses
-from servers.deployer import OpenStand
+from servers.deployer import OpenDeployer
 
 PIPELINE = """
   pipeline:
@@ -36,30 +36,30 @@ def status(deployment: Any) -> str:
     return DeploymentStatus(deployment.status).name
 
 
-async def test_a_pipeline_of_real_stages_with_two_approvers(open_stand: OpenStand) -> None:
-    async with open_stand() as stand, stand.piped():
-        commit = stand.push(PIPELINE, greeting="hello\n")
-        id = await stand.trigger(commit)
-        waiting = await stand.until(
+async def test_a_pipeline_of_real_stages_with_two_approvers(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
+        commit = setup.push(PIPELINE, greeting="hello\n")
+        id = await setup.trigger(commit)
+        waiting = await setup.until(
             id, lambda d: len(d.stages) > 2 and d.stages[2].status == StageStatus.RUNNING
         )
         script, _, approval, _ = waiting.stages
         assert list(approval.authorized_operators) == ["root", "ann"]
         ids = [
-            await stand.plane.cases.deployments.approve(
+            await setup.plane.cases.deployments.approve(
                 id, approval.id, by=User("shop", name, ("Admin",))
             )
             for name in ("root", "ann")
         ]
-        done = await stand.finished(id)
+        done = await setup.finished(id)
         assert status(done) == "SUCCESS"
         assert stage_statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK NOT_STARTED_YET"
-        assert [(await stand.plane.wait_for_command(c)).status for c in ids] == [
+        assert [(await setup.plane.wait_for_command(c)).status for c in ids] == [
             CommandStatus.SUCCEEDED
         ] * 2
         shown = done.stages[2].metadata["pipecd/stage-display-metadata"]
         assert shown in ("Approved by: root, ann", "Approved by: ann, root")
-        assert await stand.plane.log_lines(id, script.id) == [
+        assert await setup.plane.log_lines(id, script.id) == [
             f"cart at {commit}",
             "hello",
             "The script succeeded",
@@ -67,43 +67,43 @@ async def test_a_pipeline_of_real_stages_with_two_approvers(open_stand: OpenStan
         assert done.stages[1].metadata["startTime"].isdecimal()
 
 
-async def test_a_script_is_rolled_back_when_a_later_stage_fails(open_stand: OpenStand) -> None:
-    async with open_stand() as stand, stand.piped():
+async def test_a_script_is_rolled_back_when_a_later_stage_fails(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
         spec = PIPELINE.replace("duration: 50ms", "duration: 10h").replace(
             "      - name: WAIT\n", "      - name: WAIT\n        timeout: 50ms\n"
         )
-        id = await stand.trigger(stand.push(spec, greeting=""))
-        done = await stand.finished(id)
+        id = await setup.trigger(setup.push(spec, greeting=""))
+        done = await setup.finished(id)
         assert stage_statuses(done) == [
             "SCRIPT_RUN SUCCESS",
             "WAIT FAILURE",
             "WAIT_APPROVAL NOT_STARTED_YET",
             "SCRIPT_RUN_ROLLBACK SUCCESS",
         ]
-        assert "undone" in await stand.plane.log_lines(id, done.stages[3].id)
+        assert "undone" in await setup.plane.log_lines(id, done.stages[3].id)
 
 
 async def test_a_stage_continues_while_the_control_plane_is_unavailable(
-    open_stand: OpenStand,
+    open_setup: OpenDeployer,
 ) -> None:
     script = "for i in $(seq 40); do echo line $i; sleep 0.02; done"
     spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
-    async with open_stand() as stand, stand.piped():
-        id = await stand.trigger(stand.push(spec))
-        running = await stand.until(
+    async with open_setup() as setup, setup.piped():
+        id = await setup.trigger(setup.push(spec))
+        running = await setup.until(
             id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
         )
         stage_id = running.stages[0].id
-        await stand.plane.wait_for(lambda: stand.plane.log_lines(id, stage_id), bool)
-        stand.plane.gate.close()
+        await setup.plane.wait_for(lambda: setup.plane.log_lines(id, stage_id), bool)
+        setup.plane.gate.close()
         async with asyncio.timeout(10):
-            await stand.plane.gate.refused.wait_for("ReportStageLogs")
-        stand.plane.gate.open()
-        done = await stand.finished(id)
+            await setup.plane.gate.refused.wait_for("ReportStageLogs")
+        setup.plane.gate.open()
+        done = await setup.finished(id)
         assert status(done) == "SUCCESS"
-        lines = await stand.plane.log_lines(id, stage_id)
+        lines = await setup.plane.log_lines(id, stage_id)
         assert lines == [*(f"line {n}" for n in range(1, 41)), "The script succeeded"]
-        assert (await stand.plane.stage_log(id, stage_id)).completed
+        assert (await setup.plane.stage_log(id, stage_id)).completed
 
 
 @pytest.mark.parametrize(
@@ -114,103 +114,103 @@ async def test_a_stage_continues_while_the_control_plane_is_unavailable(
     ],
 )
 async def test_a_deployment_of_a_chain_waits_for_the_block_before_it(
-    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch, before: Any, ends: str
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch, before: Any, ends: str
 ) -> None:
     monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
-    async with open_stand() as stand, stand.piped():
+    async with open_setup() as setup, setup.piped():
         blocks = [chain_pb2.ChainBlock(status=chain_pb2.DEPLOYMENT_BLOCK_RUNNING), chain_pb2.ChainBlock()]  # fmt: skip
         chain = chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
-        await stand.plane.stores.chains.add(chain)
-        commit = stand.push("  pipeline: {stages: [{name: ACT}]}\n")
-        id = await stand.trigger(
+        await setup.plane.stores.chains.add(chain)
+        commit = setup.push("  pipeline: {stages: [{name: ACT}]}\n")
+        id = await setup.trigger(
             commit, deployment_chain_id="chain-1", deployment_chain_block_index=1
         )
-        while stand.plane.gate.calls.count("InChainDeploymentPlannable") < 2:  # noqa: ASYNC110
+        while setup.plane.gate.calls.count("InChainDeploymentPlannable") < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert status(await stand.plane.deployment(id)) == "PENDING"
+        assert status(await setup.plane.deployment(id)) == "PENDING"
 
         def end_block(stored: Any) -> None:
             stored.blocks[0].status = before
 
-        await stand.plane.stores.chains.update("chain-1", end_block)
-        done = await stand.finished(id)
+        await setup.plane.stores.chains.update("chain-1", end_block)
+        done = await setup.finished(id)
         assert status(done) == ends
         if ends == "CANCELLED":
             assert done.status_reason.endswith("ended with FAILURE")
 
 
 async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
-    open_stand: OpenStand,
+    open_setup: OpenDeployer,
 ) -> None:
-    async with open_stand() as stand, stand.piped():
+    async with open_setup() as setup, setup.piped():
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
-        await stand.plane.stores.chains.add(
+        await setup.plane.stores.chains.add(
             chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
         )
-        id = await stand.trigger(
-            stand.push("  pipeline: {stages: [{name: ACT}]}\n"),
+        id = await setup.trigger(
+            setup.push("  pipeline: {stages: [{name: ACT}]}\n"),
             deployment_chain_id="chain-1",
             deployment_chain_block_index=1,
         )
-        while "InChainDeploymentPlannable" not in stand.plane.gate.calls:  # noqa: ASYNC110
+        while "InChainDeploymentPlannable" not in setup.plane.gate.calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await stand.plane.wait_for_command(await stand.cancel(id))
-        assert status(await stand.plane.deployment(id)) == "CANCELLED"
+        await setup.plane.wait_for_command(await setup.cancel(id))
+        assert status(await setup.plane.deployment(id)) == "CANCELLED"
 
 
 async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
-    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "RETRY_AFTER", 3600)
-    async with open_stand() as stand, stand.piped() as deployer:
+    async with open_setup() as setup, setup.piped() as deployer:
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
-        await stand.plane.stores.chains.add(
+        await setup.plane.stores.chains.add(
             chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
         )
-        id = await stand.trigger(
-            stand.push("  pipeline: {stages: [{name: ACT}]}\n"),
+        id = await setup.trigger(
+            setup.push("  pipeline: {stages: [{name: ACT}]}\n"),
             deployment_chain_id="chain-1",
             deployment_chain_block_index=1,
         )
-        while "InChainDeploymentPlannable" not in stand.plane.gate.calls:  # noqa: ASYNC110
+        while "InChainDeploymentPlannable" not in setup.plane.gate.calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
         def end_block(stored: Any) -> None:
             stored.blocks[0].status = chain_pb2.DEPLOYMENT_BLOCK_SUCCESS
 
-        await stand.plane.stores.chains.update("chain-1", end_block)
+        await setup.plane.stores.chains.update("chain-1", end_block)
         # What the wake-up stream does when a block of a chain has ended.
         deployer.context.deployments.schedule.wake()
-        assert status(await stand.finished(id)) == "SUCCESS"
+        assert status(await setup.finished(id)) == "SUCCESS"
 
 
-async def test_a_secret_in_the_output_of_a_script_is_masked(open_stand: OpenStand) -> None:
-    async with open_stand() as stand, stand.piped() as deployer:
+async def test_a_secret_in_the_output_of_a_script_is_masked(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped() as deployer:
         spec = (
             "  pipeline: {stages: [{name: SCRIPT_RUN, with: {run: 'echo my hunter22; exit 1'}}]}\n"
         )
-        id = await stand.trigger(stand.push(spec))
+        id = await setup.trigger(setup.push(spec))
         deployer.context.callbacks.masks.add(id, ["hunter22"])
-        done = await stand.finished(id)
-        assert (await stand.plane.log_lines(id, done.stages[0].id))[0] == "my ******"
+        done = await setup.finished(id)
+        assert (await setup.plane.log_lines(id, done.stages[0].id))[0] == "my ******"
         assert done.stages[0].status_reason == "The script exited with code 1: my ******"
         assert "hunter22" not in done.status_reason
 
 
 @pytest.mark.slow
-async def test_a_log_line_is_visible_within_a_moment(open_stand: OpenStand) -> None:
+async def test_a_log_line_is_visible_within_a_moment(open_setup: OpenDeployer) -> None:
     """Written at one moment, read from the control plane at another; the usual one counts."""
     script = "for i in $(seq 15); do date +%s.%N; sleep 0.25; done"
     spec = f"  pipeline: {{stages: [{{name: SCRIPT_RUN, with: {{run: '{script}'}}}}]}}\n"
-    async with open_stand() as stand, stand.piped():
-        id = await stand.trigger(stand.push(spec))
-        running = await stand.until(
+    async with open_setup() as setup, setup.piped():
+        id = await setup.trigger(setup.push(spec))
+        running = await setup.until(
             id, lambda d: bool(d.stages) and d.stages[0].status == StageStatus.RUNNING
         )
         seen: dict[str, float] = {}
-        async with asyncio.timeout(30), stand.plane.cases.bus.subscribe() as signals:
+        async with asyncio.timeout(30), setup.plane.cases.bus.subscribe() as signals:
             async for _ in signals:
-                for line in await stand.plane.log_lines(id, running.stages[0].id):
+                for line in await setup.plane.log_lines(id, running.stages[0].id):
                     seen.setdefault(line, time.time())
                 if len(seen) >= 15:
                     break
@@ -219,7 +219,7 @@ async def test_a_log_line_is_visible_within_a_moment(open_stand: OpenStand) -> N
 
 
 async def test_stages_share_a_working_copy_until_one_of_them_writes_to_it(
-    open_stand: OpenStand, monkeypatch: pytest.MonkeyPatch
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[Path] = []
     create = Sources.at
@@ -231,11 +231,11 @@ async def test_stages_share_a_working_copy_until_one_of_them_writes_to_it(
     monkeypatch.setattr(Sources, "at", counting)
     scripts = ("cat app.pipecd.yaml", "touch made", "test ! -e made")
     stages = "".join(f'      - {{name: SCRIPT_RUN, with: {{run: "{run}"}}}}\n' for run in scripts)
-    async with open_stand() as stand:
-        commit = stand.push(f"  pipeline:\n    stages:\n{stages}")
-        async with stand.piped():
-            id = await stand.trigger(commit)
-            done = await stand.finished(id)
+    async with open_setup() as setup:
+        commit = setup.push(f"  pipeline:\n    stages:\n{stages}")
+        async with setup.piped():
+            id = await setup.trigger(commit)
+            done = await setup.finished(id)
     assert status(done) == "SUCCESS", done.status_reason
     planned, *others = created
     assert planned.parts[-2:] == ("plan", "target"), "the first two stages get that of the plan"

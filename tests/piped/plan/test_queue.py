@@ -45,8 +45,8 @@ PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE = (
     ],
 )  # fmt: skip
 def test_which_deployment_is_next(deployments: list[Deployment], expected: list[str]) -> None:
-    found = next_deployments(deployments, busy={"busy"}, completed={"over"})
-    assert [deployment.id for deployment in found] == expected
+    result = next_deployments(deployments, busy={"busy"}, completed={"over"})
+    assert [deployment.id for deployment in result] == expected
 
 
 STATUSES = st.sampled_from([PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE])
@@ -98,8 +98,8 @@ def pending(id: str, at: int, commit: str = "", **facts: Any) -> Deployment:
     ],
 )  # fmt: skip
 def test_superseded_deployments(deployments: list[Deployment], expected: dict[str, str]) -> None:
-    found = superseded(deployments, completed={"completed"})
-    assert {id: later.id for id, later in found.items()} == expected
+    result = superseded(deployments, completed={"completed"})
+    assert {id: later.id for id, later in result.items()} == expected
 
 
 def test_a_pending_deployment_says_what_it_waits_for() -> None:

@@ -125,8 +125,11 @@ def test_a_resumed_rollback_keeps_the_outcome(
     ],
 )  # fmt: skip
 def test_next_stage(stages: list[PipelineStage], following: str | None, last: str) -> None:
-    found, before = next_stage(deployment(*stages))
-    assert (found.id if found is not None else None, before) == (following, last)
+    following_stage, before = next_stage(deployment(*stages))
+    assert (following_stage.id if following_stage is not None else None, before) == (
+        following,
+        last,
+    )
 
 
 def test_a_cancel_command_may_force_the_rollback() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was triggered last is known whatever was killed, lost, late or out of time."""
+"""The baseline of an application after kills, lost files, late polls and clock changes."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ def trigger(commit: str, at: int, written: int = 1) -> DeploymentTrigger:
 
 
 def application(deployment: str = "", commit: str = "", at: int = 0) -> Application:
-    found = Application(id="cart")
+    cart = Application(id="cart")
     if deployment:
         reference = ApplicationDeploymentReference(
             deployment_id=deployment, trigger=trigger(commit, at)
         )
-        found.most_recently_triggered_deployment.CopyFrom(reference)
-    return found
+        cart.most_recently_triggered_deployment.CopyFrom(reference)
+    return cart
 
 
 def deployment(id_: str, commit: str, at: int, written: int = 1) -> Deployment:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan and the stages of a deployment share working copies that nobody modified."""
+"""The plan and the stages of a deployment share unmodified working copies."""
 
 import os
 from collections.abc import AsyncGenerator, Callable

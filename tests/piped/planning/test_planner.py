@@ -55,11 +55,11 @@ QUICK, PIPELINE = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
 
 @dataclass
 class Platform(DeploymentPlugin):
-    """A platform that compares two files and remembers what it was asked."""
+    """A platform that compares two files and records its calls."""
 
     wants: Strategy | Exception | None = None
     broken: set[str] = field(default_factory=set[str])
-    asked: list[str] = field(default_factory=list[str])
+    calls: list[str] = field(default_factory=list[str])
 
     stages = (Stage("CANARY"), Stage("PRIMARY"), Stage("SYNC"), Stage("SYNC_ROLLBACK"))
 
@@ -84,7 +84,7 @@ class Platform(DeploymentPlugin):
         return StageResult.succeeded()
 
     def _ask(self, what: str) -> None:
-        self.asked.append(what)
+        self.calls.append(what)
         if what in self.broken:
             raise PluginError(f"{what} is broken")
 
@@ -164,7 +164,7 @@ async def test_the_first_deployment_of_a_platform_is_a_quick_sync(
         made = await plan(commit)
     assert (made.strategy, [s.name for s in made.stages]) == (QUICK, ["SYNC", "SYNC_ROLLBACK"])
     assert [v.version for v in made.versions] == ["v1"]
-    assert "strategy" not in platform.asked, "no plugin is asked what a rule decides"
+    assert "strategy" not in platform.calls, "plugins are not called if a rule decides"
 
 
 async def test_plugins_decide_the_strategy_of_a_later_deployment(
@@ -190,7 +190,7 @@ async def test_no_plugin_is_called_after_one_that_requires_the_pipeline(
         made = await plan(commit, RunningCommit(commit, "app.pipecd.yaml"))
     assert [s.name for s in made.stages] == ["CANARY", "OTHER"]
     assert made.strategy is PIPELINE
-    assert "strategy" not in late.asked
+    assert "strategy" not in late.calls
 
 
 async def test_without_a_pipeline_the_named_plugins_are_synced(
@@ -212,19 +212,19 @@ async def test_a_failure_to_determine_versions_does_not_fail_the_plan(
 
 
 @pytest.mark.parametrize(
-    ("platform", "told"),
+    ("platform", "error"),
     [
         pytest.param(Platform(broken={"quick sync"}), "quick sync is broken", id="no quick sync"),
         pytest.param(Platform(wants=ZeroDivisionError("oops")), "p0: plugin p0 failed: ZeroDivisionError: oops", id="no strategy"),
     ],
 )  # fmt: skip
 async def test_a_failed_plan_has_the_error_of_the_plugin(
-    origin: Origin, tmp_path: Path, platform: Platform, told: str
+    origin: Origin, tmp_path: Path, platform: Platform, error: str
 ) -> None:
     commit = origin.commit(spec("name: CANARY"))
     running = RunningCommit(commit, "") if platform.wants else None
     async with planning(origin, tmp_path, platform) as plan:
-        with pytest.raises(PipecdError, match=told):
+        with pytest.raises(PipecdError, match=error):
             await plan(commit, running)
 
 
@@ -267,7 +267,7 @@ async def test_of_two_plugins_for_one_platform_the_application_chooses(
         with pytest.raises(UserMistake, match="several plugins offer the stage CANARY: p0, p1"):
             await plan(commit, running)
         await plan(origin.commit(spec(*CANARY, more=PLUGINS)), running)
-        assert (bool(first.asked), bool(second.asked)) == (True, False), "named under plugins"
-        first.asked.clear()
+        assert (bool(first.calls), bool(second.calls)) == (True, False), "named under plugins"
+        first.calls.clear()
         await plan(commit, running, aim={"p1": DeployTargets(deploy_targets=["dev"])})
-        assert (bool(first.asked), bool(second.asked)) == (False, True), "has deploy targets"
+        assert (bool(first.calls), bool(second.calls)) == (False, True), "has deploy targets"

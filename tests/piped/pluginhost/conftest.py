@@ -66,7 +66,7 @@ class Platform(DeploymentPlugin):
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
 
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
         if plan.deployment.commit.message == "explode":
@@ -88,7 +88,7 @@ class Platform(DeploymentPlugin):
         targets = [f"{t.name} in {t.settings(TargetConfig).region}" for t in stage.targets]
         stage.log.info("; ".join(targets))
         if stage.name == "SYNC_ROLLBACK":
-            self.begun.set()
+            self.started.set()
             try:
                 await asyncio.Event().wait()
             finally:

@@ -107,7 +107,7 @@ async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         pytest.param(b"\x1f\x8b archive", "is an archive and not a program", id="an archive"),
         pytest.param(b"<!DOCTYPE html>", "is a web page and not a program", id="a web page"),
@@ -116,10 +116,10 @@ async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
     ],
 )  # fmt: skip
 async def test_a_file_that_is_no_program_is_an_error(
-    site: OciRegistry, directory: Path, content: bytes, told: str
+    site: OciRegistry, directory: Path, content: bytes, error: str
 ) -> None:
     site.files["tool"] = content
-    with pytest.raises(UserMistake, match=told):
+    with pytest.raises(UserMistake, match=error):
         await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
 
 
@@ -171,16 +171,16 @@ async def test_a_program_is_pulled_from_an_oci_registry(
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "error"),
     [
         pytest.param("team/plugin:v2", "plugin tool: the registry has no .*team/plugin:v2", id="a tag that is not there"),
         pytest.param("Team/plugin", "plugin tool: .* is not a valid OCI reference", id="a name that cannot be"),
     ],
 )  # fmt: skip
 async def test_an_artifact_that_the_registry_does_not_have(
-    registry: OciRegistry, directory: Path, url: str, told: str
+    registry: OciRegistry, directory: Path, url: str, error: str
 ) -> None:
-    with pytest.raises(PipecdError, match=told):
+    with pytest.raises(PipecdError, match=error):
         await PluginDownloads(directory).program(spec(f"oci://{registry.host}/{url}"))
     assert files_in(directory) == []
 

@@ -46,7 +46,7 @@ async def new_deployment(plane: Any) -> Deployment:
 
     await plane.piped.add_repository("site", "file:///nowhere")
     application = await plane.application(await plane.piped.add_application("cart"))
-    made = Deployment(
+    deployment = Deployment(
         id=new_id(),
         application_id=application.id,
         application_name="cart",
@@ -58,12 +58,13 @@ async def new_deployment(plane: Any) -> Deployment:
             timestamp=1,
         ),
     )
-    await plane.cases.deployment_reports.create(made, by=plane.piped.caller)
+    await plane.cases.deployment_reports.create(deployment, by=plane.piped.caller)
     stage = PipelineStage(id="s1", name="WAIT", created_at=1, updated_at=1)
     await plane.cases.deployment_reports.report_planned(
-        ReportDeploymentPlannedRequest(deployment_id=made.id, stages=[stage]), by=plane.piped.caller
+        ReportDeploymentPlannedRequest(deployment_id=deployment.id, stages=[stage]),
+        by=plane.piped.caller,
     )
-    return await plane.cases.deployments.get(made.id, by=plane.piped.caller)
+    return await plane.cases.deployments.get(deployment.id, by=plane.piped.caller)
 
 
 async def test_built_in_stage_plugins_need_no_configuration(
@@ -80,17 +81,17 @@ async def test_built_in_stage_plugins_need_no_configuration(
 
 
 @pytest.mark.parametrize(
-    ("specs", "told"),
+    ("specs", "error"),
     [
         pytest.param([PluginSpec(name="dance")], "there is no built-in plugin dance yet; use one of .*wait", id="a name that is not built in"),
         pytest.param([PluginSpec(name="wait"), PluginSpec(name="wait")], "two plugins are named wait", id="a name twice"),
     ],
 )  # fmt: skip
 async def test_an_invalid_list_of_plugins_is_refused(
-    open_plane: OpenPlane, specs: Sequence[PluginSpec], told: str
+    open_plane: OpenPlane, specs: Sequence[PluginSpec], error: str
 ) -> None:
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        with pytest.raises(UserMistake, match=told):
+        with pytest.raises(UserMistake, match=error):
             async with PluginHost.start(specs, callbacks=callbacks):
                 pass
 
@@ -103,8 +104,8 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
         deploy_targets=(DeployTargetSpec(name="dev", config={"region": "asia"}),),
     )
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        made = await new_deployment(plane)
-        made.deploy_targets_by_plugin["platform"].deploy_targets.append("dev")
+        deployment = await new_deployment(plane)
+        deployment.deploy_targets_by_plugin["platform"].deploy_targets.append("dev")
         start = PluginHost.start(
             [spec], callbacks=callbacks, builtins={"platform": lambda: platform}
         )
@@ -112,12 +113,12 @@ async def test_a_platform_gets_its_targets_from_the_configuration(
             plugin = registry.named("platform")
             request = pb.ExecuteStageRequest(
                 input=pb.ExecutePluginInput(
-                    deployment=made, stage=PipelineStage(id="s1", name="SYNC")
+                    deployment=deployment, stage=PipelineStage(id="s1", name="SYNC")
                 )
             )
             assert (await plugin.ExecuteStage(request)).status == StageStatus.SUCCESS
-        # The end of a log waits for whoever runs the stage.
-        (end,) = callbacks.take_unsent(made.id, "s1")
+        # The end of a log is left to the scheduler.
+        (end,) = callbacks.take_unsent(deployment.id, "s1")
         assert [block.log for block in end.blocks] == ["dev in asia", "synced"]
         assert end.completed
 
@@ -128,106 +129,110 @@ async def test_an_external_and_a_built_in_plugin_run_side_by_side(
 ) -> None:
     spec = PluginSpec(name="greeter", url=f"file://{program()}", port=free_port)
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, metadata):
-        made = await new_deployment(plane)
+        deployment = await new_deployment(plane)
         async with PluginHost.start([spec], callbacks=callbacks) as registry:
             assert registry.for_stage("GREET", ApplicationSpec()).name == "greeter"
             commands = callbacks._commands
-            await plane.cases.deployments.approve(made.id, "s1", by=plane.admin)
+            await plane.cases.deployments.approve(deployment.id, "s1", by=plane.admin)
             request = pb.ExecuteStageRequest(
                 input=pb.ExecutePluginInput(
-                    deployment=made,
+                    deployment=deployment,
                     stage=PipelineStage(id="s1", name="GREET", created_at=1, updated_at=1),
                 )
             )
             refreshing = asyncio.ensure_future(commands.run())  # type: ignore[attr-defined]
-            with metadata.open(made):
-                answer = await registry.named("greeter").ExecuteStage(request)
+            with metadata.open(deployment):
+                response = await registry.named("greeter").ExecuteStage(request)
             refreshing.cancel()
-        assert answer.message == "Hello World"
-        kept = await plane.cases.deployments.get(made.id, by=plane.piped.caller)
-        assert dict(kept.stages[0].metadata) == {"greeted": "yes"}
+        assert response.message == "Hello World"
+        stored = await plane.cases.deployments.get(deployment.id, by=plane.piped.caller)
+        assert dict(stored.stages[0].metadata) == {"greeted": "yes"}
 
 
 async def test_metadata_exists_for_running_deployments_only(open_plane: OpenPlane) -> None:
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, metadata):
-        made = await new_deployment(plane)
-        made.metadata_v2.shared.keyValues["DeploymentNotification"] = "{}"
-        ask = host_pb2.GetStageMetadataRequest(deployment_id=made.id, stage_id="s1", key="k")
-        with pytest.raises(NotFound, match=f"metadata store not found for deployment {made.id}"):
-            await callbacks.GetStageMetadata(ask)
-        with metadata.open(made):
-            assert not (await callbacks.GetStageMetadata(ask)).found
+        deployment = await new_deployment(plane)
+        deployment.metadata_v2.shared.keyValues["DeploymentNotification"] = "{}"
+        request = host_pb2.GetStageMetadataRequest(
+            deployment_id=deployment.id, stage_id="s1", key="k"
+        )
+        with pytest.raises(
+            NotFound, match=f"metadata store not found for deployment {deployment.id}"
+        ):
+            await callbacks.GetStageMetadata(request)
+        with metadata.open(deployment):
+            assert not (await callbacks.GetStageMetadata(request)).found
             await callbacks.PutStageMetadata(
                 host_pb2.PutStageMetadataRequest(
-                    deployment_id=made.id, stage_id="s1", key="k", value=""
+                    deployment_id=deployment.id, stage_id="s1", key="k", value=""
                 )
             )
-            assert (await callbacks.GetStageMetadata(ask)).found
+            assert (await callbacks.GetStageMetadata(request)).found
             for key in ("one", "two"):
                 await callbacks.PutDeploymentPluginMetadata(
                     host_pb2.PutDeploymentPluginMetadataRequest(
-                        deployment_id=made.id, plugin_name="p", key=key, value=key
+                        deployment_id=deployment.id, plugin_name="p", key=key, value=key
                     )
                 )
             shared = host_pb2.GetDeploymentSharedMetadataRequest(
-                deployment_id=made.id, key="DeploymentNotification"
+                deployment_id=deployment.id, key="DeploymentNotification"
             )
             assert (await callbacks.GetDeploymentSharedMetadata(shared)).value == "{}"
-        kept = await plane.cases.deployments.get(made.id, by=plane.piped.caller)
-        assert dict(kept.stages[0].metadata) == {"k": ""}
-        assert dict(kept.metadata_v2.plugins["p"].keyValues) == {"one": "one", "two": "two"}
+        stored = await plane.cases.deployments.get(deployment.id, by=plane.piped.caller)
+        assert dict(stored.stages[0].metadata) == {"k": ""}
+        assert dict(stored.metadata_v2.plugins["p"].keyValues) == {"one": "one", "two": "two"}
 
 
 async def test_shared_objects_belong_to_the_application(open_plane: OpenPlane) -> None:
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        made = await new_deployment(plane)
-        ask = host_pb2.GetApplicationSharedObjectRequest(
-            application_id=made.application_id, plugin_name="p", key="k"
+        deployment = await new_deployment(plane)
+        request = host_pb2.GetApplicationSharedObjectRequest(
+            application_id=deployment.application_id, plugin_name="p", key="k"
         )
         with pytest.raises(NotFound):
-            await callbacks.GetApplicationSharedObject(ask)
+            await callbacks.GetApplicationSharedObject(request)
         await callbacks.PutApplicationSharedObject(
             host_pb2.PutApplicationSharedObjectRequest(
-                application_id=made.application_id, plugin_name="p", key="k", object=b"\0x"
+                application_id=deployment.application_id, plugin_name="p", key="k", object=b"\0x"
             )
         )
-        assert (await callbacks.GetApplicationSharedObject(ask)).object == b"\0x"
+        assert (await callbacks.GetApplicationSharedObject(request)).object == b"\0x"
 
 
 async def test_the_analysis_result_of_a_v0_piped_is_read(open_plane: OpenPlane) -> None:
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
         application = (await new_deployment(plane)).application_id
-        ask = host_pb2.GetApplicationSharedObjectRequest(
+        request = host_pb2.GetApplicationSharedObjectRequest(
             application_id=application, plugin_name="analysis", key="latest-analysis-result"
         )
         with pytest.raises(NotFound):
-            await callbacks.GetApplicationSharedObject(ask)
+            await callbacks.GetApplicationSharedObject(request)
         older = AnalysisResult(start_time=1_700_000_000)
         await plane.cases.objects.put_analysis_result(application, older, by=plane.piped.caller)
-        found = (await callbacks.GetApplicationSharedObject(ask)).object
-        assert found == b'{"start_time":1700000000}'
+        result = (await callbacks.GetApplicationSharedObject(request)).object
+        assert result == b'{"start_time":1700000000}'
         await callbacks.PutApplicationSharedObject(
             host_pb2.PutApplicationSharedObjectRequest(
-                application_id=application, plugin_name="analysis", key=ask.key, object=b"newer"
+                application_id=application, plugin_name="analysis", key=request.key, object=b"newer"
             )
         )
-        assert (await callbacks.GetApplicationSharedObject(ask)).object == b"newer"
+        assert (await callbacks.GetApplicationSharedObject(request)).object == b"newer"
 
 
 async def test_secrets_are_masked_in_stage_logs(open_plane: OpenPlane) -> None:
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        made = await new_deployment(plane)
-        callbacks.masks.add(made.id, ["hunter22"])
+        deployment = await new_deployment(plane)
+        callbacks.masks.add(deployment.id, ["hunter22"])
         for index, line in enumerate(
             ["password hunter22", "a hunt", "er22!", "YSBodW50", "ZXIyMg=="]
         ):
             block = LogBlock(index=index + 1, log=line, created_at=1)
             await callbacks.ReportStageLogs(
                 host_pb2.ReportStageLogsRequest(
-                    deployment_id=made.id, stage_id="s1", blocks=[block]
+                    deployment_id=deployment.id, stage_id="s1", blocks=[block]
                 )
             )
-        (part,) = (await plane.cases.logs.of_deployment(made.id, by=plane.admin)).values()
+        (part,) = (await plane.cases.logs.of_deployment(deployment.id, by=plane.admin)).values()
         shown = [block.log for block in part.blocks]
         assert shown == ["password ******", "a ******", "******!", "YSB******", "******=="]
 

@@ -29,23 +29,23 @@ from pipecd.proto.service import piped_pb2
 from pipecd.sdk.log import TRUNCATED
 from pipecd.sdk.serving import MAX_RESPONSE_BYTES, loopback_channel
 
-Answer = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
+Serve = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
 
 
 class Anything(grpc.GenericRpcHandler):
     """Answers every call with the bytes of one function."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
 
     def service(self, handler_call_details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(self._answer)
+        return grpc.unary_unary_rpc_method_handler(self._serve)
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, PluginInstance], None]:
+async def serving(serve: Serve) -> AsyncGenerator[tuple[RemotePlugin, PluginInstance], None]:
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
-    server.add_generic_rpc_handlers((Anything(answer),))
+    server.add_generic_rpc_handlers((Anything(serve),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -63,27 +63,27 @@ async def answering(answer: Answer) -> AsyncGenerator[tuple[RemotePlugin, Plugin
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         pytest.param(b"\xff" * 40, "plugin odd returned a response that cannot be decoded", id="garbage"),
         pytest.param(b"\x12" + b"\xff\xff\xff\x7f" + b"x", "plugin odd returned a response that cannot be decoded", id="a length that lies"),
         pytest.param(bytes(MAX_RESPONSE_BYTES + 1), "plugin odd: .*larger than max", id="more than piped will hold"),
     ],
 )  # fmt: skip
-async def test_an_undecodable_response_is_an_error(content: bytes, told: str) -> None:
-    async def answer(request: bytes, context: Any) -> bytes:
+async def test_an_undecodable_response_is_an_error(content: bytes, error: str) -> None:
+    async def serve(request: bytes, context: Any) -> bytes:
         return content
 
-    async with answering(answer) as (plugin, _):
-        with pytest.raises(PipecdError, match=told):
+    async with serving(serve) as (plugin, _):
+        with pytest.raises(PipecdError, match=error):
             await plugin.ExecuteStage(pb.ExecuteStageRequest())
 
 
 async def test_an_unknown_stage_status_is_passed_to_the_caller() -> None:
-    async def answer(request: bytes, context: Any) -> bytes:
+    async def serve(request: bytes, context: Any) -> bytes:
         return b"\x08\xe7\x07"
 
-    async with answering(answer) as (plugin, _):
+    async with serving(serve) as (plugin, _):
         answered = await plugin.ExecuteStage(pb.ExecuteStageRequest())
     assert answered.status == 999
 
@@ -91,26 +91,26 @@ async def test_an_unknown_stage_status_is_passed_to_the_caller() -> None:
 async def test_a_call_that_is_never_answered_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_DEADLINE", 0.2)
 
-    async def answer(request: bytes, context: Any) -> bytes:
+    async def serve(request: bytes, context: Any) -> bytes:
         await asyncio.sleep(30)
         return b""
 
-    async with answering(answer) as (plugin, _):
+    async with serving(serve) as (plugin, _):
         with pytest.raises(Unavailable, match="plugin odd did not answer in time"):
             await plugin.DetermineVersions(pb.DetermineVersionsRequest())
 
 
 async def test_a_channel_closed_during_a_call_does_not_cancel_the_caller() -> None:
-    asked = asyncio.Event()
+    called = asyncio.Event()
 
-    async def answer(request: bytes, context: Any) -> bytes:
-        asked.set()
+    async def serve(request: bytes, context: Any) -> bytes:
+        called.set()
         await asyncio.sleep(30)
         return b""
 
-    async with answering(answer) as (plugin, instance):
+    async with serving(serve) as (plugin, instance):
         call = asyncio.ensure_future(plugin.ExecuteStage(pb.ExecuteStageRequest()))
-        await asked.wait()
+        await called.wait()
         instance._exit("was ended")
         await instance.channel.close()
         with pytest.raises(PluginDied, match="plugin odd was ended"):
@@ -118,8 +118,8 @@ async def test_a_channel_closed_during_a_call_does_not_cancel_the_caller() -> No
 
 
 @dataclass
-class Kept:
-    """The control plane, as far as logs are concerned."""
+class StoredLog:
+    """The RPCs of a control plane that store a log."""
 
     lines: dict[int, str] = field(default_factory=dict[int, str])
     is_completed: bool = False
@@ -135,7 +135,7 @@ class Kept:
         self.is_completed = request.completed
 
 
-def relay(api: Kept) -> LogRelay:
+def relay(api: StoredLog) -> LogRelay:
     taken: Any = api
     return LogRelay(taken)
 
@@ -149,7 +149,7 @@ def written(some: list[LogBlock], stage: str = "s") -> host_pb2.ReportStageLogsR
 
 
 async def test_a_log_that_is_too_long_is_cut_but_for_its_end() -> None:
-    api = Kept()
+    api = StoredLog()
     passing = relay(api)
     megabyte = "x" * (32 << 10)
     for round in range(20):
@@ -173,7 +173,7 @@ async def test_a_log_that_is_too_long_is_cut_but_for_its_end() -> None:
 
 
 async def test_repeated_lines_count_once() -> None:
-    api = Kept()
+    api = StoredLog()
     passing = relay(api)
     for _ in range(40):
         await passing.ReportStageLogs(written(blocks(0, 20, "y" * (32 << 10))))
@@ -181,7 +181,7 @@ async def test_repeated_lines_count_once() -> None:
 
 
 async def test_an_overlong_line_is_cut() -> None:
-    api = Kept()
+    api = StoredLog()
     await relay(api).ReportStageLogs(written(blocks(0, 1, "z" * (1 << 20))))
     assert len(api.lines[0]) == (64 << 10) + 1
 
@@ -189,12 +189,12 @@ async def test_an_overlong_line_is_cut() -> None:
 async def test_metadata_that_is_too_large_is_refused() -> None:
     nothing: Any = None
     callbacks = Callbacks(nothing, commands=nothing, metadata=nothing, tools=nothing)
-    told = "the metadata big has 100003 characters, at most 65536 are allowed"
-    with pytest.raises(UserMistake, match=told):
+    error = "the metadata big has 100003 characters, at most 65536 are allowed"
+    with pytest.raises(UserMistake, match=error):
         await callbacks.PutStageMetadata(
             host_pb2.PutStageMetadataRequest(key="big", value="x" * 100_000)
         )
-    with pytest.raises(UserMistake, match=told):
+    with pytest.raises(UserMistake, match=error):
         await callbacks.PutDeploymentPluginMetadataMulti(
             host_pb2.PutDeploymentPluginMetadataMultiRequest(metadata={"big": "x" * 100_000})
         )

@@ -80,8 +80,8 @@ async def test_a_plugin_process_runs_stages_and_calls_back(
     async with hosted(spec_of(program(), free_port), host) as plugin:
         stages = await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
         assert list(stages.stages) == ["GREET", "LINGER"]
-        answer = await plugin.ExecuteStage(executing(deployment, "GREET", b'{"name": "Ann"}'))
-        assert (answer.status, answer.message) == (StageStatus.SUCCESS, "Hello Ann")
+        response = await plugin.ExecuteStage(executing(deployment, "GREET", b'{"name": "Ann"}'))
+        assert (response.status, response.message) == (StageStatus.SUCCESS, "Hello Ann")
     assert host.lines == ["ann said approve", "Hello Ann"]
     assert host.stage_metadata == {"greeted": "yes"}
     assert host.is_log_completed
@@ -150,20 +150,20 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         pytest.param("exit 3", "plugin greeter ended with exit code 3 instead of starting and wrote nothing", id="ends at once"),
         pytest.param("echo the key is missing >&2; exit 1", "ended with exit code 1 instead of starting; its last output was:\nthe key is missing", id="ends with a reason"),
         pytest.param("kill -9 $$", "plugin greeter was ended by SIGKILL instead of starting", id="is killed"),
-        pytest.param("sleep 60", r"plugin greeter did not answer on port \d+ within 0.5s instead of starting", id="never answers"),
+        pytest.param("sleep 60", r"plugin greeter did not response on port \d+ within 0.5s instead of starting", id="never answers"),
     ],
 )  # fmt: skip
 async def test_a_plugin_process_that_does_not_start(
-    program: Program, free_port: int, text: str, told: str
+    program: Program, free_port: int, text: str, error: str
 ) -> None:
     spec = spec_of(program(f"#!/bin/sh\n{text}\n"), free_port)
     timeouts = PluginTimeouts(startup=0.5, grace=0.5)
-    with pytest.raises(UserMistake, match=told):
+    with pytest.raises(UserMistake, match=error):
         async with asyncio.timeout(10), hosted(spec, MemoryHost(), timeouts):
             pass
 
@@ -187,8 +187,8 @@ async def test_a_port_in_use_is_an_error(program: Program) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = f"plugin greeter cannot start: port {port} is in use by another program"
-        with pytest.raises(UserMistake, match=told):
+        error = f"plugin greeter cannot start: port {port} is in use by another program"
+        with pytest.raises(UserMistake, match=error):
             async with asyncio.timeout(20), hosted(spec_of(program(), port), MemoryHost()):
                 pass
 
@@ -200,8 +200,8 @@ async def test_without_a_port_it_listens_on_a_free_one(
     host = MemoryHost()
     host.tell(StageCommandKind.APPROVE, "ann")
     async with hosted(spec_of(program(), 0), host) as plugin:
-        answer = await plugin.ExecuteStage(executing(deployment, "GREET"))
-        assert answer.message == "Hello World"
+        response = await plugin.ExecuteStage(executing(deployment, "GREET"))
+        assert response.message == "Hello World"
 
 
 COUNTING = f'''#!{sys.executable}

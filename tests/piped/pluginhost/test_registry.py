@@ -44,7 +44,7 @@ def spec(*stages: str, plugins: tuple[str, ...] = ()) -> ApplicationSpec:
 
 
 @pytest.mark.parametrize(
-    ("stage", "plugins", "targets", "found"),
+    ("stage", "plugins", "targets", "expected"),
     [
         pytest.param("CANARY", (), (), "east", id="only one offers it"),
         pytest.param("SYNC", ("west",), (), "west", id="the application names one"),
@@ -56,9 +56,9 @@ def spec(*stages: str, plugins: tuple[str, ...] = ()) -> ApplicationSpec:
     ],
 )  # fmt: skip
 def test_the_plugin_of_a_stage(
-    stage: str, plugins: tuple[str, ...], targets: tuple[str, ...], found: str
+    stage: str, plugins: tuple[str, ...], targets: tuple[str, ...], expected: str
 ) -> None:
-    assert REGISTRY.for_stage(stage, spec(plugins=plugins), targets=targets).name == found
+    assert REGISTRY.for_stage(stage, spec(plugins=plugins), targets=targets).name == expected
 
 
 @pytest.mark.parametrize(

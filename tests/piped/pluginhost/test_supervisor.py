@@ -74,7 +74,7 @@ async def hosted(
         yield registry
 
 
-async def answer(plugin: Plugin, deployment: Deployment, stage: str) -> str:
+async def execute(plugin: Plugin, deployment: Deployment, stage: str) -> str:
     given = pb.ExecutePluginInput(
         deployment=deployment,
         stage=PipelineStage(id="s1", name=stage, created_at=1, updated_at=1),
@@ -83,23 +83,23 @@ async def answer(plugin: Plugin, deployment: Deployment, stage: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"),
+    ("stage", "error"),
     [
         pytest.param("DIE", r"plugin mortal was ended by SIGKILL, its last output was:\n(.*\n)*goodbye, \*{6} world", id="it is killed"),
         pytest.param("EXIT", r"plugin mortal ended with exit code 4, its last output was:\n", id="it ends and leaves a child"),
     ],
 )  # fmt: skip
 async def test_a_call_fails_when_the_process_dies_and_the_next_one_reaches_a_new_process(
-    program: Program, deployment: Deployment, stage: str, told: str
+    program: Program, deployment: Deployment, stage: str, error: str
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
         plugin = registry.named("mortal")
-        first = await answer(plugin, deployment, "PID")
-        with pytest.raises(PluginDied, match=told) as death:
-            await answer(plugin, deployment, stage)
+        first = await execute(plugin, deployment, "PID")
+        with pytest.raises(PluginDied, match=error) as death:
+            await execute(plugin, deployment, stage)
         assert death.value.plugin == "mortal"
         assert isinstance(death.value, Unavailable)
-        assert await answer(plugin, deployment, "PID") != first
+        assert await execute(plugin, deployment, "PID") != first
 
 
 async def test_a_process_that_hangs_is_restarted(program: Program, deployment: Deployment) -> None:
@@ -107,8 +107,8 @@ async def test_a_process_that_hangs_is_restarted(program: Program, deployment: D
     async with hosted(program(MORTAL), timeouts=timeouts) as registry:
         plugin = registry.named("mortal")
         with pytest.raises(PluginDied, match=r"plugin mortal stopped answering for \ds and was"):
-            await answer(plugin, deployment, "HANG")
-        assert await answer(plugin, deployment, "PID")
+            await execute(plugin, deployment, "HANG")
+        assert await execute(plugin, deployment, "PID")
 
 
 async def test_secrets_in_the_output_are_masked_in_the_log_of_piped(
@@ -116,7 +116,7 @@ async def test_secrets_in_the_output_are_masked_in_the_log_of_piped(
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
         with pytest.raises(PluginDied):
-            await answer(registry.named("mortal"), deployment, "DIE")
+            await execute(registry.named("mortal"), deployment, "DIE")
     assert "goodbye, ****** world" in capfd.readouterr().err
 
 
@@ -126,15 +126,15 @@ async def test_git_of_a_plugin_process_uses_the_ssh_settings_of_piped(
     host, variables = MemoryHost(), {"GIT_SSH_COMMAND": "ssh -F of-piped", "PASSWORD": "of piped"}
     monkeypatch.setattr(host, "git_variables", lambda _: variables)
     async with hosted(program(MORTAL), host=host) as registry:
-        told = await answer(registry.named("mortal"), deployment, "SSH")
-    assert told == "ssh -F of-piped"
+        output = await execute(registry.named("mortal"), deployment, "SSH")
+    assert output == "ssh -F of-piped"
 
 
 async def test_too_much_output_is_dropped(
     program: Program, deployment: Deployment, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with hosted(program(MORTAL)) as registry:
-        assert await answer(registry.named("mortal"), deployment, "FLOOD")
+        assert await execute(registry.named("mortal"), deployment, "FLOOD")
     assert capfd.readouterr().err.count("flood") < 50_000
 
 
@@ -144,7 +144,7 @@ async def test_a_cancelled_call_does_not_restart_the_process(
     host = MemoryHost()
     async with hosted(program(), host=host) as registry:
         plugin = registry.named("mortal")
-        running = asyncio.ensure_future(answer(plugin, deployment, "LINGER"))
+        running = asyncio.ensure_future(execute(plugin, deployment, "LINGER"))
         await host.until(lambda: bool(host.lines))
         running.cancel()
         await asyncio.wait({running})
@@ -158,7 +158,7 @@ async def test_two_plugins_of_one_platform_run_side_by_side_and_the_application_
     async with hosted(program(MORTAL), "blue", "green") as registry:
         pids = {
             name: int(
-                await answer(
+                await execute(
                     registry.for_stage("PID", ApplicationSpec(plugins={name: {}})),
                     deployment,
                     "PID",
@@ -168,7 +168,7 @@ async def test_two_plugins_of_one_platform_run_side_by_side_and_the_application_
         }
         assert pids["blue"] != pids["green"]
         os.kill(pids["blue"], signal.SIGKILL)
-        again = await answer(registry.named("green"), deployment, "PID")
+        again = await execute(registry.named("green"), deployment, "PID")
         assert int(again) == pids["green"]
 
 
@@ -192,7 +192,7 @@ async def test_all_processes_are_stopped_at_once_and_killed_after_the_grace_peri
     loop = asyncio.get_running_loop()
     async with hosted(path, "one", "two", "three", timeouts=timeouts) as registry:
         pids = [
-            int(await answer(registry.named(name), deployment, "PID"))
+            int(await execute(registry.named(name), deployment, "PID"))
             for name in registry.names[:3]
         ]
         began = loop.time()

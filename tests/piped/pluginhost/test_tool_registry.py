@@ -33,7 +33,7 @@ async def test_an_installed_tool_is_not_installed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "kind", "told"),
+    ("tool", "kind", "error"),
     [
         pytest.param(Tool("t", "1", "echo no network >&2; exit 4"), PipecdError, "installing t 1 ended with 4: no network", id="the script fails"),
         pytest.param(Tool("t", "1", "true"), PipecdError, "left no program at OutPath", id="the script brings nothing"),
@@ -42,8 +42,8 @@ async def test_an_installed_tool_is_not_installed_again(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_a_tool_that_cannot_be_installed(
-    tmp_path: Path, tool: Tool, kind: type[PipecdError], told: str
+    tmp_path: Path, tool: Tool, kind: type[PipecdError], error: str
 ) -> None:
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=error):
         await ToolRegistry(tmp_path).install(tool)
     assert not (tmp_path / "t-1").exists()

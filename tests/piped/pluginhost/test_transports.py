@@ -85,13 +85,15 @@ def executing(deployment: Deployment, stage: str) -> pb.ExecuteStageRequest:
 
 
 async def test_the_stages_of_a_plugin(plugin: Plugin) -> None:
-    answer = await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
-    assert list(answer.stages) == ["SYNC", "SYNC_ROLLBACK"]
+    response = await plugin.FetchDefinedStages(pb.FetchDefinedStagesRequest())
+    assert list(response.stages) == ["SYNC", "SYNC_ROLLBACK"]
 
 
 async def test_the_versions_of_a_deployment(plugin: Plugin, deployment: Deployment) -> None:
-    answer = await plugin.DetermineVersions(pb.DetermineVersionsRequest(input=planning(deployment)))
-    (version,) = answer.versions
+    response = await plugin.DetermineVersions(
+        pb.DetermineVersionsRequest(input=planning(deployment))
+    )
+    (version,) = response.versions
     assert (version.version, version.name, version.url) == ("c0ffee", "web", "https://example.com")
 
 
@@ -119,17 +121,17 @@ async def test_the_stages_of_a_quick_sync(plugin: Plugin, rollback: bool) -> Non
 
 async def test_the_stages_of_a_pipeline(plugin: Plugin) -> None:
     config = pb.BuildPipelineSyncStagesRequest.StageConfig(name="SYNC", desc="go", index=3)
-    answer = await plugin.BuildPipelineSyncStages(
+    response = await plugin.BuildPipelineSyncStages(
         pb.BuildPipelineSyncStagesRequest(stages=[config])
     )
-    assert [(s.name, s.index, s.desc) for s in answer.stages] == [("SYNC", 3, "go")]
+    assert [(s.name, s.index, s.desc) for s in response.stages] == [("SYNC", 3, "go")]
 
 
 async def test_a_stage_runs_with_its_targets_and_its_log(
     plugin: Plugin, deployment: Deployment, host: MemoryHost
 ) -> None:
-    answer = await plugin.ExecuteStage(executing(deployment, "SYNC"))
-    assert (answer.status, answer.message) == (StageStatus.SUCCESS, "synced")
+    response = await plugin.ExecuteStage(executing(deployment, "SYNC"))
+    assert (response.status, response.message) == (StageStatus.SUCCESS, "synced")
     assert host.lines == ["dev in eu", "synced"]
     assert host.is_log_completed
 
@@ -139,7 +141,7 @@ async def test_a_stopped_call_stops_the_stage(
 ) -> None:
     call = asyncio.ensure_future(plugin.ExecuteStage(executing(deployment, "SYNC_ROLLBACK")))
     async with asyncio.timeout(5):
-        await platform.begun.wait()
+        await platform.started.wait()
         call.cancel()
         await platform.stopped.wait()
     await asyncio.wait({call})
@@ -148,17 +150,17 @@ async def test_a_stopped_call_stops_the_stage(
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "error"),
     [
         pytest.param("explode", "plugin platform failed: ZeroDivisionError: a bug", id="a bug"),
         pytest.param("refuse", "there is no manifest; add one", id="a mistake of the user"),
     ],
 )
 async def test_an_error_names_its_cause(
-    plugin: Plugin, deployment: Deployment, message: str, told: str
+    plugin: Plugin, deployment: Deployment, message: str, error: str
 ) -> None:
     deployment.trigger.commit.message = message
-    with pytest.raises(PipecdError, match=told):
+    with pytest.raises(PipecdError, match=error):
         await plugin.DetermineVersions(pb.DetermineVersionsRequest(input=planning(deployment)))
 
 
@@ -166,8 +168,11 @@ async def test_a_deployment_without_targets_is_refused(
     plugin: Plugin, deployment: Deployment
 ) -> None:
     deployment.deploy_targets_by_plugin.clear()
-    answer = await plugin.ExecuteStage(executing(deployment, "SYNC"))
-    assert (answer.status, answer.message) == (StageStatus.FAILURE, "no deploy targets provided")
+    response = await plugin.ExecuteStage(executing(deployment, "SYNC"))
+    assert (response.status, response.message) == (
+        StageStatus.FAILURE,
+        "no deploy targets provided",
+    )
 
 
 async def test_a_target_that_is_not_configured_is_refused(
@@ -190,8 +195,8 @@ async def test_neither_side_sees_later_changes_of_the_other(
 ) -> None:
     request = pb.DetermineVersionsRequest(input=planning(deployment))
     before = request.SerializeToString()
-    answer = await plugin.DetermineVersions(request)
-    answer.versions[0].version = "changed"
+    response = await plugin.DetermineVersions(request)
+    response.versions[0].version = "changed"
     assert request.SerializeToString() == before
     again = await plugin.DetermineVersions(request)
     assert again.versions[0].version == "c0ffee"
@@ -215,7 +220,7 @@ async def test_a_plugin_process_reports_live_state_changes_without_waiting(
         remote.live_state_changed(["cart", "shop"])
         async with asyncio.timeout(5):
             await host.until(lambda: "cart" in host.changed_applications)
-        # What is told in one breath goes in one call.
+        # Changes at the same time are sent in one call.
         assert host.changed_applications == ["cart", "shop"]
         remote.live_state_changed(["blog"])
         async with asyncio.timeout(5):
@@ -233,7 +238,7 @@ async def test_a_piped_without_live_state_changes_is_served_all_the_same(
     ):
         remote = RemoteHost(channel)
         remote.live_state_changed(["shop"])
-        answer = await remote.ListStageCommands(
+        response = await remote.ListStageCommands(
             ListStageCommandsRequest(deployment_id="d", stage_id="s")
         )
-        assert list(answer.commands) == []
+        assert list(response.commands) == []

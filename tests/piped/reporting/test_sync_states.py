@@ -33,7 +33,7 @@ DEPLOYING = SyncState(SyncStatus.DEPLOYING)
             SyncFacts("line 1\nline 2", is_deploying=True, live=DRIFT),
             SYNCED,
             SyncState(SyncStatus.INVALID_CONFIG, "line 1", "line 1\nline 2"),
-            id="a wrong configuration is told whatever else is known",
+            id="an invalid configuration takes precedence",
         ),
         pytest.param(
             SyncFacts(""), BROKEN, BROKEN, id="a fixed configuration waits for the live state"
