@@ -15,7 +15,7 @@ V = TypeVar("V")
 class LruCache(Generic[K, V]):
     """Holds values up to a total size; the least recently used ones are evicted first.
 
-    Every value counts as 1 unless `size_of` tells its size; the newest value is cached however
+    Every value counts as 1 unless `size_of` returns its size; the newest value is cached however
     large it is. With a `ttl` in seconds, a value expires that long after it was put. It is not
     safe to share between threads without a lock.
     """

@@ -61,8 +61,8 @@ ACCEPTED = [
     pytest.param(schedule("0 0 ? * 0"), id="a schedule with a question mark"),
     pytest.param(schedule("@hourly"), id="a schedule by name"),
     pytest.param(schedule("@every 1h30m"), id="a schedule by period"),
-    pytest.param("STATEKEY: a", id="a key in other letters"),
-    pytest.param("sharedSSOConfigs: [{name: a, provider: GOOGLE}]", id="sign-in with Google"),
+    pytest.param("STATEKEY: a", id="a key in another case"),
+    pytest.param("sharedSSOConfigs: [{name: a, provider: GOOGLE}]", id="SSO with Google"),
     pytest.param(
         "sharedSSOConfigs: [{name: a, provider: OIDC, oidc: {userinfo_endpoint: x}}]",
         id="the spelling of upstream's pages, which upstream itself refuses",
@@ -94,7 +94,7 @@ REFUSED = [
     pytest.param(
         "sharedSSOConfigs: [{name: a, provider: OIDC, oidc: {domain: x}}]",
         "spec.sharedSSOConfigs[0].oidc.domain: unknown field",
-        id="an unknown key of a sign-in",
+        id="an unknown key of an SSO config",
     ),
     pytest.param(
         datastore("FIRESTORE", "project: p"),
@@ -169,11 +169,13 @@ REFUSED = [
         )
         for missing in ("endpoint", "bucket", "accessKeyFile", "secretKeyFile")
     ),
-    pytest.param("cache: {ttl: -1s}", "spec.cache.ttl: must be greater than 0", id="a past TTL"),
+    pytest.param(
+        "cache: {ttl: -1s}", "spec.cache.ttl: must be greater than 0", id="a negative TTL"
+    ),
     pytest.param(
         "insightCollector: {deployment: {chunkMaxCount: -1}}",
         "spec.insightCollector.deployment.chunkMaxCount: must be greater than or equal to 0",
-        id="chunks of less than nothing",
+        id="a negative chunk size",
     ),
     pytest.param(
         "projects: [{}]", "spec.projects[0].id: id must be set", id="a project without id"
@@ -186,13 +188,13 @@ REFUSED = [
     pytest.param(
         "sharedSSOConfigs: [{provider: OIDC}]",
         "spec.sharedSSOConfigs[0].name: name field in SharedSSOConfig must be set",
-        id="a sign-in without a name",
+        id="an SSO config without a name",
     ),
     pytest.param(
         "sharedSSOConfigs: [{name: a}]",
         "spec.sharedSSOConfigs[0].provider: "
         "unsupported provider , write one of GITHUB, OIDC, GOOGLE",
-        id="a sign-in without a provider, which upstream dies of",
+        id="an SSO config without a provider, on which upstream crashes",
     ),
     pytest.param(
         "sharedSSOConfigs: [{name: a, provider: LDAP}]",
@@ -203,13 +205,13 @@ REFUSED = [
     pytest.param(
         "sharedSSOConfigs: [{name: a, provider: OIDC}, {name: a, provider: OIDC}]",
         "spec.sharedSSOConfigs[1].name: two shared SSO configs are named a",
-        id="a sign-in twice",
+        id="an SSO config twice",
     ),
     pytest.param(
         "sharedSSOConfigs: [{name: a, provider: OIDC, sessionTtl: soon}]",
         "spec.sharedSSOConfigs[0].sessionTtl: "
         "must be a whole number, not a string, write it without quotes",
-        id="a session that lasts no number of hours",
+        id="a session TTL that is not a number",
     ),
     pytest.param(
         schedule("* * * *"),
@@ -230,22 +232,22 @@ REFUSED = [
     pytest.param(
         schedule("0 5-3 * * *"),
         f"{SCHEDULE}: '5-3' in the hour of '0 5-3 * * *' ends before it begins",
-        id="a range backwards",
+        id="a reversed range",
     ),
     pytest.param(
         schedule("*/0 * * * *"),
         f"{SCHEDULE}: the step of '*/0' in the minute of '*/0 * * * *' must be 1 or more",
-        id="a step of nothing",
+        id="a step of 0",
     ),
     pytest.param(
         schedule("a-b- * * * *"),
         f"{SCHEDULE}: 'a-b-' is not a valid minute of 'a-b- * * * *'",
-        id="a field that is none",
+        id="an invalid field",
     ),
     pytest.param(
         schedule("@every 0s"),
         f"{SCHEDULE}: the period of '@every 0s' must be longer than 0s",
-        id="a period of nothing",
+        id="a period of 0s",
     ),
 ]
 

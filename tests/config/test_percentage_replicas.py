@@ -63,7 +63,7 @@ def test_a_percentage_prints_as_it_was_written(written: object, text: str) -> No
         pytest.param(2.7, Replicas(2), id="a fraction is cut off"),
         pytest.param(-2.7, Replicas(-2), id="a negative fraction is cut towards zero"),
         pytest.param("3", Replicas(3), id="text"),
-        pytest.param("50%", Replicas(50, is_share=True), id="a share"),
+        pytest.param("50%", Replicas(50, is_share=True), id="a percentage"),
     ],
 )
 def test_replicas_are_read(written: object, value: Replicas) -> None:
@@ -80,10 +80,10 @@ def test_invalid_replicas_are_refused(written: object) -> None:
     ("replicas", "total", "expected"),
     [
         pytest.param(Replicas(3), 10, 3, id="a number is that number"),
-        pytest.param(Replicas(10, is_share=True), 5, 1, id="a share is rounded up"),
-        pytest.param(Replicas(50, is_share=True), 4, 2, id="a share that comes out even"),
-        pytest.param(Replicas(0), 4, 1, id="none asked for is one"),
-        pytest.param(Replicas(0, is_share=True), 4, 1, id="a share of nothing is one"),
+        pytest.param(Replicas(10, is_share=True), 5, 1, id="a percentage is rounded up"),
+        pytest.param(Replicas(50, is_share=True), 4, 2, id="a percentage that comes out even"),
+        pytest.param(Replicas(0), 4, 1, id="0 means the default"),
+        pytest.param(Replicas(0, is_share=True), 4, 1, id="a percentage of nothing is one"),
     ],
 )
 def test_replicas_of_a_workload(replicas: Replicas, total: int, expected: int) -> None:

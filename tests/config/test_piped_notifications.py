@@ -49,7 +49,7 @@ MAIL = "host: h, from: a@x.com, to: [b@x.com]"
         pytest.param("discord: {hookURL: a, hookURLFile: b}", f"{AT}.discord: exactly one of hookURL and hookURLFile", id="Discord with two addresses"),
         pytest.param("email: {from: a@x.com, to: [b@x.com]}", f"{AT}.email.host: host must be set", id="mail without a server"),
         pytest.param("email: {host: h, to: [b@x.com]}", f"{AT}.email.from: must be an address", id="mail without a sender"),
-        pytest.param("email: {host: h, from: a@x.com}", f"{AT}.email.to: name at least one", id="mail for nobody"),
+        pytest.param("email: {host: h, from: a@x.com}", f"{AT}.email.to: name at least one", id="mail without recipients"),
         pytest.param("email: {host: h, from: a@x.com, to: [b@x.com, 'Bob <c@x.com>']}", f"{AT}.email.to[1]: must be an address", id="mail to a name"),
         pytest.param(f"email: {{{MAIL}, port: 70000}}", f"{AT}.email.port: must be a port", id="a port that does not exist"),
         pytest.param(f"email: {{{MAIL}, tls: SSL}}", f"{AT}.email.tls", id="an unknown protection"),
@@ -100,18 +100,18 @@ def test_a_report_hides(fields: str, path: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("fields", "path"),
     [
         pytest.param("events: [DEPLOYMENT_FAILED, NO_SUCH]", "routes[0].events[1]", id="an event"),
-        pytest.param("ignoreEvents: [EVENT_STAGE_FAILED]", "routes[0].ignoreEvents[0]", id="an event with the prefix of the wire"),
+        pytest.param("ignoreEvents: [EVENT_STAGE_FAILED]", "routes[0].ignoreEvents[0]", id="an event with the prefix EVENT_"),
         pytest.param("groups: [STAGES]", "routes[0].groups[0]", id="a group"),
         pytest.param("ignoreGroups: [APPLICATION]", "routes[0].ignoreGroups[0]", id="an ignored group"),
     ],
 )  # fmt: skip
-def test_an_unknown_event_or_group_is_a_warning(fields: str, place: str) -> None:
-    read_it = read_file(HEAD + route(fields), file="p.yaml", catalog=CATALOG)
-    (warning,) = read_it.warnings
-    assert place in str(warning)
+def test_an_unknown_event_or_group_is_a_warning(fields: str, path: str) -> None:
+    config = read_file(HEAD + route(fields), file="p.yaml", catalog=CATALOG)
+    (warning,) = config.warnings
+    assert path in str(warning)
     assert "does not exist" in str(warning)
 
 

@@ -58,7 +58,7 @@ REFUSED = [
     pytest.param(
         "plugins: [{name: a, url: 'https://[x'}]",
         "spec.plugins[0].url: invalid plugin url: Invalid IPv6 URL",
-        id="a plugin url that is none",
+        id="an invalid plugin url",
     ),
     pytest.param(
         "plugins: [{name: a, url: 'builtin://'}]",
@@ -73,7 +73,7 @@ REFUSED = [
     pytest.param(
         "plugins: [{name: a, url: 'file:///a', checksum: abc}]",
         "spec.plugins[0].checksum: write sha256: and the 64 digits that sha256sum prints",
-        id="a checksum that is none",
+        id="an invalid checksum",
     ),
     pytest.param(
         f"plugins: [{{name: wait, checksum: 'sha256:{'a' * 64}'}}]",

@@ -77,7 +77,7 @@ REFUSED = [
     pytest.param(
         "appConfigSyncInterval: -1s",
         f"spec.appConfigSyncInterval: appConfigSyncInterval {NEGATIVE}",
-        id="a negative interval for application files, which upstream dies of",
+        id="a negative interval for application files, on which upstream crashes",
     ),
     pytest.param(
         "git: {sshKeyFile: a, password: YQ==, username: u}",
@@ -167,7 +167,7 @@ REFUSED = [
             "privateKeyFile: a, publicKeyFile: b, previousKeys: [{privateKeyFile: c, privateKeyData: YQ==}]"
         ),
         f"{KEY_PAIR}.previousKeys[0]: {ONE_KEY}",
-        id="a previous key that is two",
+        id="a previous key with two values",
     ),
     pytest.param(
         keys("privateKeyFile: a, publicKeyFile: b, previousKeys: [{keyName: k}]"),
@@ -185,7 +185,7 @@ REFUSED = [
     pytest.param(
         "eventWatcher: {checkInterval: -1s}",
         f"spec.eventWatcher.checkInterval: eventWatcher.checkInterval {NEGATIVE}",
-        id="a negative interval for events, which upstream dies of",
+        id="a negative interval for events, on which upstream crashes",
     ),
     pytest.param(
         "eventWatcher: {gitRepos: [{includes: [a]}]}",
@@ -236,9 +236,9 @@ ACCEPTED = [
     pytest.param(slack("channelID: c, oauthToken: t"), id="a Slack token"),
     pytest.param(
         webhook("signatureValue: a, signatureValueFile: b"),
-        id="two signatures of a webhook, which only its sending minds",
+        id="two webhook signatures, which are refused when it is sent",
     ),
-    pytest.param("notifications: {receivers: [{name: r}]}", id="a receiver that receives nothing"),
+    pytest.param("notifications: {receivers: [{name: r}]}", id="a receiver without a section"),
     pytest.param(
         "notifications: {routes: [{receiver: r, events: [NO_SUCH]}], receivers: [{name: r}]}",
         id="an event that does not exist",
@@ -264,7 +264,7 @@ ACCEPTED = [
     ),
     pytest.param("repositories: [{repoId: a}, {repoId: a}]", id="a repository twice"),
     pytest.param("foo: bar", id="an unknown key"),
-    pytest.param("PROJECTID: other", id="a key in other letters"),
+    pytest.param("PROJECTID: other", id="a key in another case"),
     pytest.param("syncInterval: 5", id="a number of nanoseconds"),
     pytest.param("notifications:", id="null for an object"),
 ]

@@ -180,7 +180,7 @@ REFUSED = [
         "platformProviders: [{name: a, type: HEROKU}]",
         "spec.platformProviders[0].type: unsupported platform provider type: HEROKU, "
         "write one of CLOUDRUN, ECS, KUBERNETES, LAMBDA, TERRAFORM",
-        id="a platform that does not exist",
+        id="an unknown platform provider type",
     ),
     pytest.param(
         "cloudProviders: [{type: KUBERNETES}]",

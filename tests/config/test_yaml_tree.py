@@ -87,7 +87,7 @@ def test_a_document_is_read(text: str | bytes, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "place"),
+    ("text", "message", "position"),
     [
         pytest.param("a: [", "not valid YAML", (2, 1), id="an open bracket"),
         pytest.param("a:\n\t- b", "indent with spaces", (2, 1), id="a tab"),
@@ -97,11 +97,11 @@ def test_a_document_is_read(text: str | bytes, value: object) -> None:
         pytest.param("? [1]\n: 2", "a key must be a scalar", (1, 3), id="a list as a key"),
         pytest.param("~: 1", "a key must not be null", (1, 1), id="null as a key"),
         pytest.param("a: .inf", ".inf cannot be used", (1, 4), id="infinity"),
-        pytest.param("a: .nan", ".nan cannot be used", (1, 4), id="no number"),
+        pytest.param("a: .nan", ".nan cannot be used", (1, 4), id="not a number"),
         pytest.param("a: !!int x", "this is not a valid !!int", (1, 4), id="a tag that does not fit"),
-        pytest.param("a: !!binary x", "not UTF-8 text in base64", (1, 4), id="base64 that is none"),
+        pytest.param("a: !!binary x", "not UTF-8 text in base64", (1, 4), id="invalid base64"),
         pytest.param("a:\n  <<: 1", "<< takes an object", (2, 3), id="a merge of a number"),
-        pytest.param(b"a: \xc3(", "UTF-8", (1, 1), id="bytes that are no text"),
+        pytest.param(b"a: \xc3(", "UTF-8", (1, 1), id="bytes that are not UTF-8"),
         pytest.param("a: \x01", "UTF-8", (1, 1), id="a control character"),
         pytest.param("a: \ud800", "UTF-8", (1, 1), id="half a character"),
         pytest.param("- " * 5000, "nested more than 100 deep", (1, 203), id="a list nested without end"),
@@ -109,11 +109,11 @@ def test_a_document_is_read(text: str | bytes, value: object) -> None:
     ],
 )  # fmt: skip
 def test_invalid_yaml_is_reported_with_its_position(
-    text: str | bytes, what: str, place: tuple[int, int]
+    text: str | bytes, message: str, position: tuple[int, int]
 ) -> None:
-    with pytest.raises(YamlMistake, match=what) as caught:
+    with pytest.raises(YamlMistake, match=message) as caught:
         read_yaml(text)
-    assert caught.value.mark == place
+    assert caught.value.mark == position
 
 
 def test_nested_aliases_are_limited() -> None:

@@ -126,7 +126,7 @@ class WithTools:
 
     async def tool(self, name: str, version: str, script: str) -> Path:
         """Returns the path of a tool, installed by the script if it is missing."""
-        answer = await self.host.InstallTool(
+        response = await self.host.InstallTool(
             pb.InstallToolRequest(name=name, version=version, install_script=script)
         )
-        return Path(answer.installed_path)
+        return Path(response.installed_path)

@@ -44,7 +44,7 @@ TRUNCATED = f"The log is truncated here: the stage wrote more than {MAX_LOG_LENG
 class FlushTimeouts:
     """How many seconds the end of a stage waits until its last lines are sent.
 
-    `completed` is for a log that is closed, `left_open` for one that somebody else will close.
+    `completed` is for a log that is closed, `left_open` for one that the caller closes later.
     """
 
     completed: float = 60.0

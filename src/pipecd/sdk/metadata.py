@@ -19,12 +19,12 @@ class StageMetadata:
 
     async def get(self, key: str) -> str | None:
         """Returns the value of a key, or None."""
-        answer = await self.host.GetStageMetadata(
+        response = await self.host.GetStageMetadata(
             pb.GetStageMetadataRequest(
                 deployment_id=self.deployment_id, stage_id=self.stage_id, key=key
             )
         )
-        return answer.value if answer.found else None
+        return response.value if response.found else None
 
     async def put(self, values: Mapping[str, str]) -> None:
         """Stores values and keeps other keys."""
@@ -45,12 +45,12 @@ class DeploymentMetadata:
 
     async def get(self, key: str) -> str | None:
         """Returns the value of a key, or None."""
-        answer = await self.host.GetDeploymentPluginMetadata(
+        response = await self.host.GetDeploymentPluginMetadata(
             pb.GetDeploymentPluginMetadataRequest(
                 deployment_id=self.deployment_id, plugin_name=self.plugin, key=key
             )
         )
-        return answer.value if answer.found else None
+        return response.value if response.found else None
 
     async def put(self, values: Mapping[str, str]) -> None:
         """Stores values and keeps other keys."""
@@ -62,10 +62,10 @@ class DeploymentMetadata:
 
     async def of_all_plugins(self, key: str) -> str | None:
         """Returns shared metadata of the deployment, such as users to notify."""
-        answer = await self.host.GetDeploymentSharedMetadata(
+        response = await self.host.GetDeploymentSharedMetadata(
             pb.GetDeploymentSharedMetadataRequest(deployment_id=self.deployment_id, key=key)
         )
-        return answer.value if answer.found else None
+        return response.value if response.found else None
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ async def run_plugin(plugin: StagePlugin, settings: PluginProcess) -> None:
                 options=ServerOptions(reflection=settings.reflects),
             )
         )
-        logger.info("plugin started", plugin=server.name, port=port, admin_port=admin)
+        logger.info("plugin is ready", plugin=server.name, port=port, admin_port=admin)
         await stopped.wait()
         # During its grace period the server still sends the logs of the stopped stages.
         server.stop_stages()

@@ -295,7 +295,7 @@ class StageBench:
         """Runs a stage with a new log to its end; cancelling the call stops it as piped does."""
         self.host.is_log_completed = False
         server = PluginServer(self.plugin, self.entry, self.host)
-        answer = await server.ExecuteStage(
+        response = await server.ExecuteStage(
             pb.ExecuteStageRequest(
                 input=pb.ExecutePluginInput(
                     deployment=self.deployment(),
@@ -306,7 +306,7 @@ class StageBench:
                 )
             )
         )
-        return StageResult(StageStatus(answer.status), answer.message)
+        return StageResult(StageStatus(response.status), response.message)
 
     def plan_context(self, *, running: Source | None = None) -> PlanContext:
         """Returns the argument of `versions` and `strategy`."""
