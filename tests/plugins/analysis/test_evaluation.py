@@ -5,7 +5,7 @@ import pytest
 
 from pipecd.plugins.analysis.config import ExpectedRange
 from pipecd.plugins.analysis.evaluation import (
-    Sample,
+    MetricSample,
     evaluate_deviation,
     evaluate_log_entries,
     evaluate_status_code,
@@ -59,12 +59,15 @@ COMPARED = [
 def test_a_comparison_with(
     experiment: tuple[float, ...], control: tuple[float, ...], deviation: str, expected: bool
 ) -> None:
-    canary, baseline = Sample("canary", points(*experiment)), Sample("baseline", points(*control))
+    canary, baseline = (
+        MetricSample("canary", points(*experiment)),
+        MetricSample("baseline", points(*control)),
+    )
     assert evaluate_deviation(canary, baseline, deviation).is_expected is expected
 
 
 def test_the_reason_of_a_comparison() -> None:
-    canary, baseline = Sample("canary", points(*HIGH)), Sample("baseline", points(*LOW))
+    canary, baseline = MetricSample("canary", points(*HIGH)), MetricSample("baseline", points(*LOW))
     assert evaluate_deviation(canary, baseline, "EITHER").reason == (
         "canary (median 10 of 5 points) is different from baseline (median 3 of 5 points): "
         "p = 0.00794"
@@ -72,7 +75,7 @@ def test_the_reason_of_a_comparison() -> None:
     assert evaluate_deviation(canary, baseline, "LOW").reason == (
         "canary (median 10 of 5 points) is not lower than baseline (median 3 of 5 points): p = 1"
     )
-    empty = Sample("baseline", [])
+    empty = MetricSample("baseline", [])
     assert evaluate_deviation(canary, empty, "LOW").reason == (
         "nothing was measured of baseline to compare with canary (median 10 of 5 points)"
     )

@@ -10,10 +10,10 @@ from pipecd.config.decode import decode_plain
 from pipecd.config.report import ConfigMistake
 from pipecd.plugins.ecs.config import (
     CONFIG,
-    CanaryRolloutOptions,
     EcsApplication,
+    EcsCanaryRolloutOptions,
     EcsTarget,
-    TrafficRoutingOptions,
+    EcsTrafficRoutingOptions,
 )
 from plugins.conftest import ReadV0
 
@@ -121,14 +121,14 @@ def test_a_v0_stage_has_plain_numbers(
     ids=["a fraction", "nothing", "a percentage", "text"],
 )
 def test_the_scale_of_a_canary(scale: object, expected: float) -> None:
-    options = decode_plain({"scale": scale}, CanaryRolloutOptions, what="stage")
+    options = decode_plain({"scale": scale}, EcsCanaryRolloutOptions, what="stage")
     assert options.scale == expected
 
 
 @pytest.mark.parametrize("scale", [-1, 101, "x", True])
 def test_an_invalid_scale_is_refused(scale: object) -> None:
     with pytest.raises(ConfigMistake):
-        decode_plain({"scale": scale}, CanaryRolloutOptions, what="stage")
+        decode_plain({"scale": scale}, EcsCanaryRolloutOptions, what="stage")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_invalid_scale_is_refused(scale: object) -> None:
     ],
 )
 def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> None:
-    assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
+    assert decode_plain(options, EcsTrafficRoutingOptions, what="stage").shares() == shares
 
 
 def test_the_default_credentials_are_used_without_settings() -> None:

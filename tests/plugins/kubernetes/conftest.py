@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application on a real cluster."""
+"""An application on a cluster."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -46,15 +46,15 @@ def routes(kubernetes: Kubernetes) -> None:
                 define(kubernetes, yaml.load(text, yaml.CSafeLoader))
 
 
-def define(kubernetes: Kubernetes, definition: Any) -> None:
+def define(kubernetes: Kubernetes, definition: dict[str, Any]) -> None:
     """Installs a kind and waits until it is served."""
     kubernetes.ask("POST", DEFINITIONS, definition)
     end = time.monotonic() + 10
     while True:
         live = kubernetes.ask("GET", f"{DEFINITIONS}/{definition['metadata']['name']}")
-        told = live["status"].get("conditions") or ()
-        states = {condition["type"]: condition["status"] for condition in told}
+        conditions = live["status"].get("conditions") or ()
+        states = {condition["type"]: condition["status"] for condition in conditions}
         if states.get("Established") == "True":
             return
-        assert time.monotonic() < end, f"it is not served: {states}"
+        assert time.monotonic() < end, f"the kind is not served: {states}"
         time.sleep(0.02)

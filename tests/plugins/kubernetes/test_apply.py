@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects are brought into a real cluster, and what kubectl applied before is taken over."""
+"""Objects are applied to a cluster, and taken over from kubectl."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from servers.kubernetes import Kubernetes
 
 @dataclass
 class Bench:
-    """A namespace of a cluster, and what was said while applying."""
+    """A namespace of a cluster, and the log of applying."""
 
     cluster: Cluster
     kubernetes: Kubernetes
@@ -57,7 +57,7 @@ async def bench(kubernetes: Kubernetes, namespace: str, kubectl: str) -> AsyncIt
 
 
 def manifest(kind: str, name: str, version: str = "v1", /, **fields: Any) -> Manifest:
-    """Returns an object with only what a test needs."""
+    """Returns a minimal object."""
     metadata = {"name": name, **fields.pop("metadata", {})}
     body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
     return Manifest(body, "app.yaml:1")
@@ -75,14 +75,14 @@ def deployment(image: str = "web:v1", **spec: Any) -> Manifest:
     )
 
 
-async def test_an_object_follows_git_and_loses_what_git_loses(bench: Bench) -> None:
+async def test_a_field_that_is_removed_from_git_is_removed_from_the_cluster(bench: Bench) -> None:
     await bench.apply(manifest("ConfigMap", "c", data={"a": "1", "b": "2"}))
     await bench.apply(manifest("ConfigMap", "c", data={"a": "3"}))
     assert bench.get("configmaps", "c")["data"] == {"a": "3"}
     assert bench.log == ["- applied ConfigMap c"] * 2
 
 
-async def test_what_kubectl_applied_is_taken_over_without_a_restart(bench: Bench) -> None:
+async def test_objects_applied_by_kubectl_are_taken_over_without_a_restart(bench: Bench) -> None:
     before = deployment(replicas=2, minReadySeconds=1)
     annotated = before.annotated({"pipecd.dev/managed-by": "piped", "gone": "soon"})
     bench.kubectl("apply", "-f", "-", body=annotated.body)
@@ -102,16 +102,16 @@ async def test_what_kubectl_applied_is_taken_over_without_a_restart(bench: Bench
     )
 
 
-@pytest.mark.parametrize("way", [[], ["--server-side"]], ids=["on the client", "on the server"])
-async def test_what_git_names_anew_never_stands_beside_what_kubectl_applied(
-    bench: Bench, way: list[str]
+@pytest.mark.parametrize("flags", [[], ["--server-side"]], ids=["on the client", "on the server"])
+async def test_a_renamed_list_item_replaces_the_one_applied_by_kubectl(
+    bench: Bench, flags: list[str]
 ) -> None:
     def service(port: int) -> Manifest:
         return manifest("Service", "web", spec={"ports": [{"port": port}]})
 
     before = deployment()
-    bench.kubectl("apply", *way, "-f", "-", body=service(80).body)
-    bench.kubectl("apply", *way, "-f", "-", body=before.body)
+    bench.kubectl("apply", *flags, "-f", "-", body=service(80).body)
+    bench.kubectl("apply", *flags, "-f", "-", body=before.body)
     bench.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
     path = ("spec", "template", "spec", "containers")
     renamed = with_value(before.body, path, [{"name": "site", "image": "web:v1"}])
@@ -124,15 +124,15 @@ async def test_what_git_names_anew_never_stands_beside_what_kubectl_applied(
     assert len(bench.kubectl("get", "replicasets", "-o", "name").split()) == 2
 
 
-async def test_a_field_that_somebody_else_set_is_set_back_and_told(bench: Bench) -> None:
+async def test_a_field_of_another_manager_is_reset_and_logged(bench: Bench) -> None:
     await bench.apply(deployment(replicas=2))
     bench.kubectl("patch", "deployment", "web", "-p", '{"spec":{"replicas":5}}')
     await bench.apply(deployment(replicas=2))
     assert bench.get("deployments", "web", "apis/apps/v1")["spec"]["replicas"] == 2
-    assert any(".spec.replicas is set back to what Git says" in line for line in bench.log)
+    assert any(".spec.replicas is reset to its value in Git" in line for line in bench.log)
 
 
-async def test_a_definition_comes_before_its_objects(bench: Bench) -> None:
+async def test_a_custom_resource_definition_is_applied_before_its_objects(bench: Bench) -> None:
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     definition = manifest(
         "CustomResourceDefinition",
@@ -162,11 +162,11 @@ async def test_create_namespaces_creates_missing_namespaces(bench: Bench) -> Non
     bench.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-async def test_an_immutable_object_is_replaced_when_its_annotation_says_so(bench: Bench) -> None:
+async def test_an_immutable_object_is_recreated_with_the_annotation(bench: Bench) -> None:
     def job(image: str, **annotations: str) -> Manifest:
         pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": image}]}
-        made = manifest("Job", "j", "batch/v1", spec={"template": {"spec": pod}})
-        return made.annotated(annotations)
+        created = manifest("Job", "j", "batch/v1", spec={"template": {"spec": pod}})
+        return created.annotated(annotations)
 
     await bench.apply(job("one"))
     with pytest.raises(
@@ -178,7 +178,7 @@ async def test_an_immutable_object_is_replaced_when_its_annotation_says_so(bench
     assert pod["containers"][0]["image"] == "two"
 
 
-async def test_an_object_may_be_replaced_as_a_whole(bench: Bench) -> None:
+async def test_an_object_is_replaced_with_the_annotation(bench: Bench) -> None:
     switch = {"pipecd.dev/sync-by-replace": "enabled"}
     await bench.apply(manifest("ConfigMap", "c", data={"a": "1"}).annotated(switch))
     bench.kubectl("patch", "configmap", "c", "-p", '{"data":{"b":"2"}}')
@@ -211,30 +211,30 @@ KINDS = {
 }
 
 
-async def test_an_object_that_was_created_while_the_server_went_away_is_replaced() -> None:
-    there = {"metadata": {"name": "c", "resourceVersion": "7"}}
-    answers: Iterator[tuple[int, Any] | None] = iter(
+async def test_an_object_created_by_a_lost_request_is_replaced() -> None:
+    live = {"metadata": {"name": "c", "resourceVersion": "7"}}
+    responses: Iterator[tuple[int, Any] | None] = iter(
         [
             (404, {"code": 404}),
             None,
-            (409, {"code": 409, "reason": "AlreadyExists", "message": "it is there"}),
-            (200, there),
-            (200, there),
+            (409, {"code": 409, "reason": "AlreadyExists", "message": "it exists"}),
+            (200, live),
+            (200, live),
         ]
     )
-    asked: list[str] = []
+    methods: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
             method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).decode().split()
             if path in ("/api", "/apis"):
-                answer = 200, KINDS
+                response = 200, KINDS
             else:
-                asked.append(method)
-                answer = next(answers)
-            if answer is not None:
-                text = json.dumps(answer[1])
-                lines = (f"HTTP/1.1 {answer[0]} x", f"Content-Length: {len(text)}")
+                methods.append(method)
+                response = next(responses)
+            if response is not None:
+                text = json.dumps(response[1])
+                lines = (f"HTTP/1.1 {response[0]} x", f"Content-Length: {len(text)}")
                 writer.write("\r\n".join((*lines, "Connection: close", "", text)).encode())
                 await writer.drain()
 
@@ -243,16 +243,16 @@ async def test_an_object_that_was_created_while_the_server_went_away_is_replaced
     replaced = manifest("ConfigMap", "c").annotated({"pipecd.dev/sync-by-replace": "enabled"})
     async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
         await apply_all(Cluster(client, Discovery(client), "n"), [replaced], print)
-    assert asked == ["GET", "POST", "POST", "GET", "PUT"]
+    assert methods == ["GET", "POST", "POST", "GET", "PUT"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         pytest.param(
-            manifest("Gizmo", "g", "nowhere.dev/v1"),
-            r"does not know Gizmo of nowhere.dev/v1; .*install the CustomResourceDefinition",
-            id="a kind that is not there",
+            manifest("Gizmo", "g", "unknown.dev/v1"),
+            r"does not serve Gizmo of unknown.dev/v1; .*install the CustomResourceDefinition",
+            id="an unknown kind",
         ),
         pytest.param(
             manifest("ConfigMap", "Not_A_Name"),
@@ -266,14 +266,14 @@ async def test_an_object_that_was_created_while_the_server_went_away_is_replaced
         ),
     ],
 )
-async def test_a_refused_object_is_named_with_what_to_do(
+async def test_the_error_of_a_refused_object_has_a_hint(
     bench: Bench, wrong: Manifest, message: str
 ) -> None:
     with pytest.raises(UserMistake, match=f"(?s){message}"):
         await bench.apply(wrong)
 
 
-async def test_every_refused_object_of_a_wave_is_told(bench: Bench) -> None:
+async def test_the_error_lists_every_refused_object_of_a_wave(bench: Bench) -> None:
     wrong = [manifest("ConfigMap", name) for name in ("A", "B")]
     with pytest.raises(UserMistake) as refused:
         await bench.apply(*wrong, manifest("ConfigMap", "fine"))

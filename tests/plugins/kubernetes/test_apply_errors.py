@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that refuses is told in words that name the object and what to do."""
+"""Errors of a cluster name the object, the cause and a remedy."""
 
 import asyncio
 import json
@@ -30,10 +30,10 @@ from plugins.kubernetes.testbed import (
     Application,
     config_map,
     deployment,
-    look,
+    live_state,
     service,
     succeed,
-    until,
+    wait_for_live_state,
 )
 from servers.fixtures import running
 from servers.kubernetes import Kubernetes
@@ -51,12 +51,12 @@ async def refused(bench: StageBench, stage: str = "K8S_SYNC") -> StageResult:
 
 
 def limited_to_config_maps(application: Application, tmp_path: Path) -> str:
-    """Returns the kubeconfig of an account that may only keep ConfigMaps of the namespace."""
-    cluster, place = application.kubernetes, f"/namespaces/{application.namespace}"
+    """Returns the kubeconfig of an account that may only write ConfigMaps of the namespace."""
+    cluster, path_prefix = application.kubernetes, f"/namespaces/{application.namespace}"
     name = {"metadata": {"name": "limited"}}
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}
-    cluster.ask("POST", f"/api/v1{place}/serviceaccounts", name)
-    cluster.ask("POST", f"{RBAC}{place}/roles", {**name, "rules": [rule]})
+    cluster.ask("POST", f"/api/v1{path_prefix}/serviceaccounts", name)
+    cluster.ask("POST", f"{RBAC}{path_prefix}/roles", {**name, "rules": [rule]})
     binding = {
         **name,
         "subjects": [
@@ -64,36 +64,36 @@ def limited_to_config_maps(application: Application, tmp_path: Path) -> str:
         ],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "limited"},
     }
-    cluster.ask("POST", f"{RBAC}{place}/rolebindings", binding)
-    path = f"/api/v1{place}/serviceaccounts/limited/token"
-    answer = cluster.ask("POST", path, {"spec": {"audiences": []}})
+    cluster.ask("POST", f"{RBAC}{path_prefix}/rolebindings", binding)
+    path = f"/api/v1{path_prefix}/serviceaccounts/limited/token"
+    response = cluster.ask("POST", path, {"spec": {"audiences": []}})
     config = yaml.safe_load(cluster.kubeconfig.read_text())
-    config["users"][0]["user"]["token"] = answer["status"]["token"]
+    config["users"][0]["user"]["token"] = response["status"]["token"]
     kubeconfig = tmp_path / "limited"
     kubeconfig.write_text(json.dumps(config))
     return str(kubeconfig)
 
 
-async def test_what_piped_may_not_do_is_told_and_the_rest_works(
+async def test_a_missing_permission_fails_only_what_needs_it(
     application: Application, tmp_path: Path
 ) -> None:
     kubeconfig = limited_to_config_maps(application, tmp_path)
     filters = {"namespace": application.namespace}
     bench = application.commit("c1", config_map(a="1"), config_map("old"), deployment())
-    application.aim(bench, kubeConfigPath=kubeconfig, appStateInformer=filters)
+    application.set_target(bench, kubeConfigPath=kubeconfig, appStateInformer=filters)
     result = await refused(bench)
     assert "Deployment web" in result.message
     assert "(2.yaml:1) was not applied" in result.message
     assert "cannot patch resource" in result.message
     assert "grant the piped a role that allows it" in result.message
     second = application.commit("c2", config_map(a="1"))
-    application.aim(second, kubeConfigPath=kubeconfig, appStateInformer=filters)
+    application.set_target(second, kubeConfigPath=kubeconfig, appStateInformer=filters)
     await succeed(second, "K8S_SYNC", {"prune": True})
     assert "old" not in application.live("configmaps", "api/v1")
     state = await application.plugin.live_state(second.live_context())
     assert [resource.name for resource in state.resources] == ["settings"]
     assert state.sync.status is SyncStatus.SYNCED
-    application.aim(second, name="without a namespace", kubeConfigPath=kubeconfig)
+    application.set_target(second, name="without a namespace", kubeConfigPath=kubeconfig)
     state = await application.plugin.live_state(second.live_context())
     assert [resource.name for resource in state.resources] == ["settings"]
     assert state.sync.status is SyncStatus.SYNCED
@@ -101,14 +101,14 @@ async def test_what_piped_may_not_do_is_told_and_the_rest_works(
         await application.plugin.live_state(bench.live_context())
 
 
-async def test_a_namespace_that_is_being_deleted_takes_nothing_new(
+async def test_applying_to_a_terminating_namespace_fails_with_a_hint(
     application: Application,
 ) -> None:
-    cluster, place = application.kubernetes, f"/api/v1/namespaces/{application.namespace}"
+    cluster, path_prefix = application.kubernetes, f"/api/v1/namespaces/{application.namespace}"
     held = config_map("held")
     held["metadata"]["finalizers"] = ["example.com/hold"]
-    cluster.ask("POST", f"{place}/configmaps", held)
-    cluster.ask("DELETE", place)
+    cluster.ask("POST", f"{path_prefix}/configmaps", held)
+    cluster.ask("DELETE", path_prefix)
     result = await refused(application.commit("c1", config_map(a="1")))
     application.patch("api/v1", "configmaps/held", {"metadata": {"finalizers": None}})
     assert "ConfigMap settings" in result.message
@@ -118,7 +118,7 @@ async def test_a_namespace_that_is_being_deleted_takes_nothing_new(
 
 @pytest.fixture
 def policy(application: Application) -> Iterator[str]:
-    """A policy of the cluster that does not like a name."""
+    """An admission policy of the cluster that denies a name."""
     cluster, name = application.kubernetes, application.namespace
     rule = {
         "apiGroups": [""],
@@ -154,7 +154,7 @@ async def until_denied(application: Application) -> None:
 
 
 @pytest.mark.usefixtures("policy")
-async def test_a_policy_that_refuses_is_quoted(application: Application) -> None:
+async def test_the_error_quotes_an_admission_policy(application: Application) -> None:
     await until_denied(application)
     result = await refused(application.commit("c1", config_map("ugly"), config_map("pretty")))
     assert "ConfigMap ugly" in result.message
@@ -164,13 +164,13 @@ async def test_a_policy_that_refuses_is_quoted(application: Application) -> None
 
 
 class Webhook(WebServer):
-    """Refuses whatever it is asked about."""
+    """An admission webhook that denies every request."""
 
     def answer(self, request: Request) -> Answer:
-        asked = json.loads(request.body)
+        review = json.loads(request.body)
         status = {"message": "no objects on Sundays", "code": 403}
-        response = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
-        return in_json({**asked, "request": None, "response": response})
+        response = {"uid": review["request"]["uid"], "allowed": False, "status": status}
+        return in_json({**review, "request": None, "response": response})
 
 
 @pytest.fixture
@@ -198,14 +198,14 @@ def webhook(application: Application, certificate: tuple[str, str]) -> Iterator[
         },
     }
     body = {"metadata": {"name": application.namespace}, "webhooks": [hook]}
-    place = f"{POLICIES}/validatingwebhookconfigurations"
-    application.kubernetes.ask("POST", place, body)
+    path_prefix = f"{POLICIES}/validatingwebhookconfigurations"
+    application.kubernetes.ask("POST", path_prefix, body)
     yield server
-    application.kubernetes.ask("DELETE", f"{place}/{application.namespace}")
+    application.kubernetes.ask("DELETE", f"{path_prefix}/{application.namespace}")
     server.close()
 
 
-async def test_a_webhook_that_refuses_or_is_away_is_told(
+async def test_the_error_names_an_admission_webhook(
     application: Application, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await until_denied(application)
@@ -236,8 +236,8 @@ def secret(**fields: Any) -> dict[str, Any]:
     [
         pytest.param(
             {"apiVersion": "apps/v1", "kind": "Deploymnet", "metadata": {"name": "web"}},
-            "the cluster does not know Deploymnet of apps/v1; correct apiVersion and kind",
-            id="a kind that is not there",
+            "the cluster does not serve Deploymnet of apps/v1; correct apiVersion and kind",
+            id="an unknown kind",
         ),
         pytest.param(
             {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}},
@@ -247,7 +247,7 @@ def secret(**fields: Any) -> dict[str, Any]:
         pytest.param(
             changed("spec.replica", 3),
             r"\.spec\.replica: field not declared in schema; correct the manifest in Git",
-            id="a field that is not there",
+            id="an unknown field",
         ),
         pytest.param(
             changed("spec.replicas", "three"),
@@ -271,7 +271,7 @@ def secret(**fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-async def test_a_manifest_that_does_not_fit_is_told_at_once_with_its_field(
+async def test_an_invalid_manifest_fails_with_its_field_and_without_retries(
     application: Application, wrong: dict[str, Any], message: str
 ) -> None:
     async with asyncio.timeout(10):
@@ -281,7 +281,7 @@ async def test_a_manifest_that_does_not_fit_is_told_at_once_with_its_field(
 
 
 @pytest.mark.parametrize("value", [918273, {"of": "hidden 918273"}, ["hidden 918273"]])
-async def test_a_value_of_a_secret_is_not_told_when_it_is_refused(
+async def test_the_error_of_a_refused_secret_does_not_contain_its_value(
     application: Application, value: Any
 ) -> None:
     bench = application.commit("c1", secret(stringData={"pin": value}))
@@ -290,7 +290,7 @@ async def test_a_value_of_a_secret_is_not_told_when_it_is_refused(
     assert "918273" not in "\n".join([result.message, *bench.host.lines])
 
 
-async def test_yaml_that_is_none_is_told_with_its_line_and_nothing_is_applied(
+async def test_invalid_yaml_fails_with_its_line_before_anything_is_applied(
     application: Application,
 ) -> None:
     bench = application.commit("c1", config_map())
@@ -300,7 +300,7 @@ async def test_yaml_that_is_none_is_told_with_its_line_and_nothing_is_applied(
     assert "settings" not in application.live("configmaps", "api/v1")
 
 
-async def test_a_field_that_cannot_change_is_told_and_may_be_forced(
+async def test_an_immutable_field_fails_unless_the_object_is_recreated(
     application: Application,
 ) -> None:
     await succeed(application.commit("c1", deployment()), "K8S_SYNC")
@@ -314,22 +314,22 @@ async def test_a_field_that_cannot_change_is_told_and_may_be_forced(
     assert labels == {"app": "web", "tier": "front"}
 
 
-async def test_a_field_of_another_manager_is_set_back_and_told(application: Application) -> None:
+async def test_a_stage_logs_the_manager_of_a_reset_field(application: Application) -> None:
     await succeed(application.commit("c1", deployment()), "K8S_SYNC")
-    place = f"/apis/apps/v1/namespaces/{application.namespace}/deployments/web"
-    theirs = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}}
-    query = "fieldManager=somebody&force=true"
+    path_prefix = f"/apis/apps/v1/namespaces/{application.namespace}/deployments/web"
+    applied = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}}
+    query = "fieldManager=other-manager&force=true"
     form = "application/apply-patch+yaml"
-    application.kubernetes.ask("PATCH", f"{place}?{query}", theirs, form=form)
+    application.kubernetes.ask("PATCH", f"{path_prefix}?{query}", applied, form=form)
     bench = application.commit("c2", deployment())
     await succeed(bench, "K8S_SYNC")
     assert application.live("deployments")["web"]["spec"]["replicas"] == 2
-    told = next(line for line in bench.host.lines if "is set back" in line)
-    assert ".spec.replicas is set back to what Git says" in told
-    assert "somebody" in told
+    line = next(line for line in bench.host.lines if "is reset" in line)
+    assert ".spec.replicas is reset to its value in Git" in line
+    assert "other-manager" in line
 
 
-async def test_variables_that_are_named_twice_are_applied_as_kubectl_does(
+async def test_duplicate_env_variables_are_applied_as_kubectl_does(
     application: Application,
 ) -> None:
     web = deployment()
@@ -339,7 +339,7 @@ async def test_variables_that_are_named_twice_are_applied_as_kubectl_does(
     await succeed(bench, "K8S_SYNC")
     (container,) = application.live("deployments")["web"]["spec"]["template"]["spec"]["containers"]
     assert container["env"] == [{"name": "B"}, {"name": "A", "value": "2"}]
-    await until(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
+    await wait_for_live_state(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
 
 
 @pytest.fixture
@@ -357,7 +357,9 @@ async def test_an_api_server_that_restarts_interrupts_neither_a_stage_nor_the_wa
         application = Application(own_cluster, "default", tmp_path, plugin, host)
         many = [config_map(f"c{number}", a="1") for number in range(500)]
         bench = application.commit("c1", *many)
-        assert (await look(bench)).sync.summary.startswith("There are 500 manifests not synced")
+        assert (await live_state(bench)).sync.summary.startswith(
+            "There are 500 manifests not synced"
+        )
         async with asyncio.TaskGroup() as tasks:
             stage = tasks.create_task(bench.run("K8S_SYNC"))
             await bench.host.until(lambda: any("applied" in line for line in bench.host.lines))
@@ -367,4 +369,4 @@ async def test_an_api_server_that_restarts_interrupts_neither_a_stage_nor_the_wa
             await asyncio.to_thread(own_cluster.api_server.start)
         assert stage.result().status is StageStatus.SUCCESS, stage.result().message
         assert set(application.live("configmaps", "api/v1")) >= {f"c{n}" for n in range(500)}
-        await until(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
+        await wait_for_live_state(bench, lambda state: state.sync.status is SyncStatus.SYNCED)

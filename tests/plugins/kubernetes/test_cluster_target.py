@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some objects of an application go to other clusters than the rest."""
+"""Objects are routed to clusters by `resourceRoutes`."""
 
 from typing import Any
 
@@ -9,10 +9,17 @@ from pipecd.plugins.kubernetes.cluster_target import resolve_routes
 from pipecd.plugins.kubernetes.config import ResourceRoute
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.sdk import DeployTarget, StageStatus, SyncStatus, UserMistake
-from plugins.kubernetes.testbed import Application, config_map, deployment, image, succeed, until
+from plugins.kubernetes.testbed import (
+    Application,
+    config_map,
+    deployment,
+    image,
+    succeed,
+    wait_for_live_state,
+)
 from servers.kubernetes import Kubernetes
 
-KNOWN = (
+TARGETS = (
     DeployTarget("own", {}, {}),
     DeployTarget("a", {"zone": "eu", "for": "config"}, {}),
     DeployTarget("b", {"zone": "eu"}, {}),
@@ -24,7 +31,7 @@ def object_of(kind: str, name: str) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("declared", "wanted"),
+    ("declared", "expected"),
     [
         pytest.param([], {"own"}, id="nothing is routed"),
         pytest.param([{"provider": {"name": "a"}}], {"a"}, id="everything is routed"),
@@ -48,9 +55,13 @@ def object_of(kind: str, name: str) -> Manifest:
         ),
     ],
 )
-def test_an_object_goes_where_its_route_leads(declared: list[Any], wanted: set[str]) -> None:
-    found = resolve_routes("own", [ResourceRoute.model_validate(each) for each in declared], KNOWN)
-    assert found.targets_of(object_of("ConfigMap", "settings")) == wanted
+def test_the_first_matching_route_decides_the_targets(
+    declared: list[Any], expected: set[str]
+) -> None:
+    routes = resolve_routes(
+        "own", [ResourceRoute.model_validate(each) for each in declared], TARGETS
+    )
+    assert routes.targets_of(object_of("ConfigMap", "settings")) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,13 +72,13 @@ def test_an_object_goes_where_its_route_leads(declared: list[Any], wanted: set[s
         ({}, r"no provider that matches the specified labels \(\)"),
     ],
 )
-def test_a_route_to_nowhere_is_refused(provider: Any, message: str) -> None:
+def test_a_route_to_an_unknown_provider_is_refused(provider: Any, message: str) -> None:
     with pytest.raises(UserMistake, match=message):
-        resolve_routes("own", [ResourceRoute.model_validate({"provider": provider})], KNOWN)
+        resolve_routes("own", [ResourceRoute.model_validate({"provider": provider})], TARGETS)
 
 
 @pytest.mark.slow
-async def test_routed_objects_are_applied_compared_and_rolled_back_where_they_are(
+async def test_routed_objects_are_applied_compared_and_rolled_back_on_their_clusters(
     application: Application, other: Kubernetes
 ) -> None:
     application.other = other
@@ -81,7 +92,7 @@ async def test_routed_objects_are_applied_compared_and_rolled_back_where_they_ar
     assert "settings" not in application.live("configmaps", "api/v1")
     assert "settings" in application.live("configmaps", "api/v1", other)
     assert not application.live("deployments", on=other)
-    state = await until(first, lambda state: state.sync.status is SyncStatus.SYNCED)
+    state = await wait_for_live_state(first, lambda state: state.sync.status is SyncStatus.SYNCED)
     assert {(r.kind, r.target) for r in state.resources} >= {
         ("Deployment", "cluster"),
         ("ConfigMap", "other"),
@@ -101,9 +112,9 @@ async def test_routed_objects_are_applied_compared_and_rolled_back_where_they_ar
     assert "settings" in application.live("configmaps", "api/v1")
 
 
-async def test_a_route_to_nowhere_fails_the_stage(application: Application) -> None:
-    routing: dict[str, Any] = {"resourceRoutes": [{"provider": {"name": "nowhere"}}]}
+async def test_a_route_to_an_unknown_provider_fails_the_stage(application: Application) -> None:
+    routing: dict[str, Any] = {"resourceRoutes": [{"provider": {"name": "unknown"}}]}
     result = await application.commit("c1", config_map(), **routing).run("K8S_SYNC")
     assert result.status is StageStatus.FAILURE
-    assert "provider nowhere specified in resourceRoutes was not found" in result.message
+    assert "provider unknown specified in resourceRoutes was not found" in result.message
     assert "settings" not in application.live("configmaps", "api/v1")

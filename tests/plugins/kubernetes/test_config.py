@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Kubernetes plugin is told, for one and for several clusters, in both generations."""
+"""The configuration of the Kubernetes plugins, in both generations."""
 
 from operator import attrgetter
 from typing import Any
@@ -55,7 +55,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("attribute", "expected"), DEFAULTS, ids=[name for name, _ in DEFAULTS])
-def test_an_empty_section_has(attribute: str, expected: object) -> None:
+def test_the_default_of(attribute: str, expected: object) -> None:
     assert attrgetter(attribute)(app({})) == expected
 
 
@@ -126,22 +126,22 @@ def test_a_v0_application_becomes_a_section(read_v0: ReadV0) -> None:
     assert read.planner.auto_rollback is False
 
 
-def test_a_v0_application_rolls_back_unless_told(read_v0: ReadV0) -> None:
+def test_a_v0_application_rolls_back_by_default(read_v0: ReadV0) -> None:
     assert read_v0("KubernetesApp", {}).planner.auto_rollback is True
 
 
 @pytest.mark.parametrize(
-    ("given", "namespace"),
+    ("configured", "namespace"),
     [
         pytest.param({"namespace": "shop"}, "shop", id="the namespace of its input"),
         pytest.param({}, "default", id="the default namespace"),
     ],
 )
-def test_the_queries_of_a_v0_application_know(
-    read_v0: ReadV0, given: dict[str, Any], namespace: str
+def test_the_namespace_for_queries_of_a_v0_application(
+    read_v0: ReadV0, configured: dict[str, Any], namespace: str
 ) -> None:
     stages = [{"name": "ANALYSIS", "with": {"duration": "5m"}}]
-    sections = read_v0("KubernetesApp", {"input": given}, stages).plugins
+    sections = read_v0("KubernetesApp", {"input": configured}, stages).plugins
     assert sections["analysis"] == {"appCustomArgs": {"k8sNamespace": namespace}}
 
 
@@ -151,7 +151,7 @@ def test_the_queries_of_a_v0_application_know(
         pytest.param({"foo": 1}, id="the application"),
         pytest.param({"input": {"foo": 1}}, id="its input"),
         pytest.param({"quickSync": {"foo": 1}}, id="quick sync"),
-        pytest.param({"suffixFromVariantLabel": True}, id="what only plugins know"),
+        pytest.param({"suffixFromVariantLabel": True}, id="a field of the second generation"),
     ],
 )
 def test_a_v0_file_is_refused_for_an_unknown_key_of(read_v0: ReadV0, spec: dict[str, Any]) -> None:
@@ -199,12 +199,14 @@ STAGES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), STAGES, ids=[name for name, _ in STAGES])
-def test_a_v0_stage_keeps_its_options(read_v0: ReadV0, name: str, options: dict[str, Any]) -> None:
+def test_a_v0_stage_has_the_same_options(
+    read_v0: ReadV0, name: str, options: dict[str, Any]
+) -> None:
     [stage] = read_v0("KubernetesApp", {}, [{"name": name, "with": options}]).pipeline.stages
     assert (stage.name, stage.with_) == (name, options)
 
 
-def test_a_v0_pipeline_cannot_name_the_quick_sync(read_v0: ReadV0) -> None:
+def test_a_v0_pipeline_cannot_contain_quick_sync(read_v0: ReadV0) -> None:
     with pytest.raises(ConfigMistake, match="unsupported stage name: K8S_SYNC"):
         read_v0("KubernetesApp", {}, [{"name": "K8S_SYNC"}])
 
@@ -230,16 +232,16 @@ STAGE_DEFAULTS = [
     STAGE_DEFAULTS,
     ids=[f"{options.__name__}.{name}" for options, name, _ in STAGE_DEFAULTS],
 )
-def test_a_stage_without_options_has(options: Any, attribute: str, expected: object) -> None:
+def test_the_default_option(options: Any, attribute: str, expected: object) -> None:
     assert getattr(decode_plain({}, options, what="stage"), attribute) == expected
 
 
-def test_a_rollout_without_replicas_is_one_pod() -> None:
+def test_the_default_replicas_of_a_rollout() -> None:
     assert decode_plain({}, CanaryRolloutOptions, what="stage").replicas.of(10) == 1
 
 
 @pytest.mark.parametrize("config", [CONFIG, MULTICLUSTER_CONFIG], ids=["one", "several"])
-def test_a_patch_replaces_unless_told(config: Any) -> None:
+def test_the_default_operation_of_a_patch(config: Any) -> None:
     name = next(name for name in config.stages if name.endswith("CANARY_ROLLOUT"))
     options = decode_plain({"patches": [{"ops": [{}]}]}, config.stages[name], what=name)
     assert getattr(options, "patches")[0].ops[0].op == "yaml-replace"  # noqa: B009
@@ -256,7 +258,7 @@ def test_a_patch_replaces_unless_told(config: Any) -> None:
         pytest.param({}, (0, 0, 0), id="nothing"),
     ],
 )
-def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int, int]) -> None:
+def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int, int]) -> None:
     assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
 
 
@@ -268,7 +270,7 @@ def test_traffic_is_divided(options: dict[str, Any], shares: tuple[int, int, int
         pytest.param({"canary": ""}, "invalid percentage", id="nothing"),
     ],
 )
-def test_a_share_is_refused_that_is(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_percentage_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigMistake, match=message):
         decode_plain(options, TrafficRoutingOptions, what="stage")
 
@@ -277,11 +279,11 @@ LABEL = {"variantLabel": {"canaryValue": "c", "primaryValue": "p"}}
 
 
 @pytest.mark.parametrize(
-    ("section", "variant", "given", "expected"),
+    ("section", "variant", "configured", "expected"),
     [
         pytest.param({}, "canary", "", "canary", id="the variant"),
         pytest.param(LABEL, "canary", "", "canary", id="the variant, whatever the label says"),
-        pytest.param(LABEL, "canary", "x", "x", id="what its stage says"),
+        pytest.param(LABEL, "canary", "x", "x", id="the suffix of the stage"),
         pytest.param(
             {**LABEL, "suffixFromVariantLabel": True}, "primary", "", "p", id="the label in v0"
         ),
@@ -290,10 +292,10 @@ LABEL = {"variantLabel": {"canaryValue": "c", "primaryValue": "p"}}
         ),
     ],
 )
-def test_a_variant_is_named_after(
-    section: dict[str, Any], variant: Any, given: str, expected: str
+def test_the_suffix_of_a_variant(
+    section: dict[str, Any], variant: Any, configured: str, expected: str
 ) -> None:
-    assert app(section).suffix(variant, given) == expected
+    assert app(section).suffix(variant, configured) == expected
 
 
 def multi(section: dict[str, Any]) -> MulticlusterApplication:
@@ -301,14 +303,14 @@ def multi(section: dict[str, Any]) -> MulticlusterApplication:
 
 
 @pytest.mark.parametrize(
-    ("variant", "given", "expected"),
+    ("variant", "configured", "expected"),
     [("canary", "", "c"), ("primary", "", "primary"), ("canary", "x", "x")],
 )
-def test_a_variant_in_several_clusters_is_named(variant: Any, given: str, expected: str) -> None:
-    assert multi(LABEL).suffix(variant, given) == expected
+def test_the_suffix_of_a_multicluster_variant(variant: Any, configured: str, expected: str) -> None:
+    assert multi(LABEL).suffix(variant, configured) == expected
 
 
-def test_a_target_may_differ_from_the_rest() -> None:
+def test_a_multi_target_overrides_the_input() -> None:
     target = {
         "target": {"name": "tokyo", "labels": {"a": "b"}},
         "manifests": ["m.yaml"],
@@ -322,12 +324,12 @@ def test_a_target_may_differ_from_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("configured", "message"),
     [
         pytest.param(
             {"helmChart": {"path": "c"}, "kustomizeOptions": {"a": "b"}},
             "helmChart and kustomizeOptions are mutually exclusive",
-            id="two ways to render",
+            id="Helm and Kustomize",
         ),
         pytest.param(
             {"multiTargets": [{"target": {"name": "a"}}, {"manifests": ["m"]}]},
@@ -336,25 +338,25 @@ def test_a_target_may_differ_from_the_rest() -> None:
         ),
     ],
 )
-def test_several_clusters_are_refused_with(given: dict[str, Any], message: str) -> None:
+def test_an_invalid_multicluster_input_is_refused(configured: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigMistake, match=message):
-        multi({"input": given})
+        multi({"input": configured})
 
 
 @pytest.mark.parametrize("name", sorted(MULTICLUSTER_CONFIG.stages))
-def test_a_stage_of_several_clusters_may_name_some(name: str) -> None:
+def test_a_multicluster_stage_may_select_targets(name: str) -> None:
     options = MULTICLUSTER_CONFIG.stages[name]
     named = decode_plain({"multiTargets": ["tokyo"]}, options, what=name)
     assert named.model_dump()["multi_targets"] == ("tokyo",)
 
 
-def test_a_cluster_is_the_one_of_piped_unless_told() -> None:
+def test_the_default_cluster_is_that_of_piped() -> None:
     target = decode_plain({}, KubernetesTarget, what="target")
     assert (target.master_url, target.kube_config_path, target.kubectl_version) == ("", "", "")
     assert not any(target.app_state_informer.model_dump().values())
 
 
-def test_what_is_watched_can_be_chosen() -> None:
+def test_watched_kinds_are_configurable() -> None:
     filters = {
         "namespace": "shop",
         "includeResources": [{"apiVersion": "v1", "kind": "Pod"}],
@@ -365,7 +367,7 @@ def test_what_is_watched_can_be_chosen() -> None:
     assert target.app_state_informer.include_resources[0].api_version == "v1"
 
 
-def test_charts_have_their_usual_types() -> None:
+def test_the_default_types_of_chart_repositories() -> None:
     settings = {
         "chartRepositories": [{"name": "a", "address": "b"}],
         "chartRegistries": [{"address": "c"}],

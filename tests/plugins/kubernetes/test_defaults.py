@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an API server makes of a manifest, in its own spelling and with its defaults, is no drift."""
+"""Defaults and normalised values of the API server are no drift."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipecd.sdk import SyncStatus
-from plugins.kubernetes.testbed import Application, look, succeed
+from plugins.kubernetes.testbed import Application, live_state, succeed
 
 POD = """
     metadata: {creationTimestamp: null, labels: {app: web}}
@@ -238,9 +238,9 @@ spec:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-async def test_what_a_server_fills_in_is_no_drift(application: Application, name: str) -> None:
+async def test_defaults_of_the_api_server_are_no_drift(application: Application, name: str) -> None:
     manifest: dict[str, Any] = yaml.safe_load(MANIFESTS[name])
     bench = application.commit("c1", manifest)
     await succeed(bench, "K8S_SYNC")
-    state = await look(bench)
+    state = await live_state(bench)
     assert state.sync.status is SyncStatus.SYNCED, state.sync.details

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two lists of objects are compared and shown as upstream shows them, secrets hidden."""
+"""The diff of manifests, its text as upstream renders it, and quantities."""
 
 from typing import Any
 
@@ -18,18 +18,18 @@ def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manife
     return Manifest({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
 
 
-def test_what_was_added_deleted_and_changed_is_numbered() -> None:
+def test_the_diff_numbers_added_deleted_and_changed_objects() -> None:
     live = [
         manifest("Service", "old"),
         manifest("Deployment", "simple", "apps/v1", spec={"replicas": 2, "paused": False}),
     ]
-    wanted = [
+    desired = [
         manifest("Deployment", "simple", "apps/v1", spec={"replicas": 3}),
         manifest("Service", "new"),
     ]
-    found = diff_manifests(live, wanted, DRIFT)
-    assert found.total == 3
-    assert render_diff(found) == (
+    diff = diff_manifests(live, desired, DRIFT)
+    assert diff.total == 3
+    assert render_diff(diff) == (
         '- 1. name="old", kind="Service", namespace="prod", apiVersion="v1"\n\n'
         '+ 2. name="new", kind="Service", namespace="prod", apiVersion="v1"\n\n'
         '# 3. name="simple", kind="Deployment", namespace="prod", apiVersion="apps/v1"\n\n'
@@ -37,15 +37,15 @@ def test_what_was_added_deleted_and_changed_is_numbered() -> None:
     )
 
 
-def test_an_object_read_in_another_version_is_the_same_object() -> None:
+def test_objects_are_compared_across_api_versions() -> None:
     one = manifest("Ingress", "web", "networking.k8s.io/v1")
     other = manifest("Ingress", "web", "networking.k8s.io/v1beta1")
-    found = diff_manifests([one], [other], DRIFT)
-    assert (found.added, found.deleted) == ((), ())
+    diff = diff_manifests([one], [other], DRIFT)
+    assert (diff.added, diff.deleted) == ((), ())
 
 
 @pytest.mark.parametrize("field", ["data", "stringData"])
-def test_what_a_secret_holds_is_never_shown(field: str) -> None:
+def test_values_of_secrets_are_masked(field: str) -> None:
     live = manifest("Secret", "s", data={"password": "b2xkLXNlY3JldA=="})
     value = "bmV3LXNlY3JldA==" if field == "data" else "new-secret"
     text = render_diff(
@@ -58,24 +58,24 @@ def test_what_a_secret_holds_is_never_shown(field: str) -> None:
         assert secret not in text
 
 
-def test_a_secret_in_plain_text_equals_what_the_server_made_of_it() -> None:
+def test_string_data_equals_its_encoded_data() -> None:
     live = manifest("Secret", "s", data={"a": "YWJj"})
     assert not diff_manifests([live], [manifest("Secret", "s", stringData={"a": "abc"})], DRIFT)
 
 
-def test_paths_of_an_object_may_be_ignored() -> None:
+def test_ignored_fields_are_not_compared() -> None:
     live = manifest("Deployment", "web", "apps/v1", spec={"replicas": 5})
-    wanted = manifest("Deployment", "web", "apps/v1", spec={"replicas": 2})
+    desired = manifest("Deployment", "web", "apps/v1", spec={"replicas": 2})
     ignored = {"apps/v1:Deployment:prod:web": frozenset({"spec.replicas"})}
-    assert not diff_manifests([live], [wanted], DRIFT, ignored)
-    assert diff_manifests([live], [wanted], DRIFT)
+    assert not diff_manifests([live], [desired], DRIFT, ignored)
+    assert diff_manifests([live], [desired], DRIFT)
 
 
-def test_only_so_many_changes_are_shown() -> None:
+def test_the_number_of_shown_changes_is_limited() -> None:
     live = [manifest("ConfigMap", name, data={"a": "1"}) for name in "abc"]
-    wanted = [manifest("ConfigMap", name, data={"a": "2"}) for name in "abc"]
+    desired = [manifest("ConfigMap", name, data={"a": "2"}) for name in "abc"]
     text = render_diff(
-        diff_manifests(live, wanted, DRIFT), show_at_most=2, masked=frozenset({"ConfigMap"})
+        diff_manifests(live, desired, DRIFT), show_at_most=2, masked=frozenset({"ConfigMap"})
     )
     assert text.count("# ") == 2
     assert text.endswith("... (omitted 1 other changed manifests)\n")
@@ -103,11 +103,11 @@ def test_only_so_many_changes_are_shown() -> None:
         (None, None),
     ],
 )
-def test_amounts_are_spelled_in_one_way(written: Any, canonical: Any) -> None:
+def test_quantities_have_a_canonical_form(written: Any, canonical: Any) -> None:
     assert canonical_quantity(written) == canonical
 
 
-def test_an_amount_that_is_spelled_differently_is_no_change() -> None:
+def test_equal_quantities_are_no_change() -> None:
     def pod(cpu: Any) -> Manifest:
         containers = [{"name": "c", "resources": {"limits": {"cpu": cpu, "memory": "1024Mi"}}}]
         return manifest("Pod", "p", spec={"containers": containers})

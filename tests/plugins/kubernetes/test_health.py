@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object tells how it is by its status."""
+"""The health of objects by their status."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ def thing(kind: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": {"generation": 2}, **fields}
 
 
-def workload(kind: str, *, wanted: int | None = 2, spec: Any = None, **status: Any) -> Any:
-    """Returns a workload that has seen its last change."""
-    declared = {**({} if wanted is None else {"replicas": wanted}), **(spec or {})}
+def workload(kind: str, *, desired: int | None = 2, spec: Any = None, **status: Any) -> Any:
+    """Returns a workload whose last change was observed."""
+    declared = {**({} if desired is None else {"replicas": desired}), **(spec or {})}
     return thing(kind, "apps/v1", spec=declared, status={"observedGeneration": 2, **status})
 
 
@@ -57,7 +57,7 @@ ISSUER = "cert-manager.io/v1"
             BAD,
             "late",
         ),
-        (workload("Deployment", wanted=None, **dict.fromkeys(READY, 1)), OK, ""),
+        (workload("Deployment", desired=None, **dict.fromkeys(READY, 1)), OK, ""),
         (workload("StatefulSet", **READY, updateRevision="a", currentRevision="a"), OK, ""),
         (
             workload("StatefulSet", **READY, updateRevision="b", currentRevision="a"),

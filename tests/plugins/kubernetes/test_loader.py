@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests are loaded from plain files, by Kustomize and by Helm, with the real programs."""
+"""Manifests are loaded from plain files, by Kustomize and by Helm."""
 
 import asyncio
 import subprocess
@@ -15,16 +15,10 @@ from pipecd.plugins.kubernetes.helm import GitChartCache
 from pipecd.plugins.kubernetes.loader import ManifestLoader, RenderRequest
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.host import plain_git_variables
+from plugins.kubernetes.testbed import NoInstaller
 from servers.git_ssh import GitSsh
 
 CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n"
-
-
-class NoInstaller:
-    """A machine that has to have its programs."""
-
-    async def tool(self, name: str, version: str, script: str) -> Path:
-        raise AssertionError(f"{name} {version} was to be installed")
 
 
 def source(directory: Path, commit: str = "c1") -> Source:
@@ -33,26 +27,26 @@ def source(directory: Path, commit: str = "c1") -> Source:
 
 
 async def names(
-    directory: Path, wanted: ManifestInput | None = None, commit: str = "c1"
+    directory: Path, input_: ManifestInput | None = None, commit: str = "c1"
 ) -> list[str]:
     """Returns the names of the objects that a directory declares."""
-    loader = ManifestLoader(ChartSources(), directory.parent / "kept", plain_git_variables)
+    loader = ManifestLoader(ChartSources(), directory.parent / "state", plain_git_variables)
     order = RenderRequest(
-        source(directory, commit), wanted or ManifestInput(), "web", NoInstaller()
+        source(directory, commit), input_ or ManifestInput(), "web", NoInstaller()
     )
     return [f"{m.key.namespace}/{m.name}" for m in await loader.load(order)]
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    place = tmp_path / "app"
-    place.mkdir()
+    directory = tmp_path / "app"
+    directory.mkdir()
     for name in ("b", "a"):
-        (place / f"{name}.yaml").write_text(CONFIG_MAP.format(name=name))
-    return place
+        (directory / f"{name}.yaml").write_text(CONFIG_MAP.format(name=name))
+    return directory
 
 
-async def test_every_file_that_looks_like_manifests_is_read_in_order(directory: Path) -> None:
+async def test_all_manifest_files_are_read_in_order(directory: Path) -> None:
     (directory / "app.pipecd.yaml").write_text("kind: Application")
     (directory / "other.pipecd.yaml").write_text("kind: Application")
     (directory / "README.md").write_text("no: manifest")
@@ -61,13 +55,13 @@ async def test_every_file_that_looks_like_manifests_is_read_in_order(directory: 
     assert await names(directory) == ["/a", "/b", "/c"]
 
 
-async def test_files_may_be_named(directory: Path) -> None:
+async def test_input_manifests_selects_files(directory: Path) -> None:
     assert await names(directory, ManifestInput(manifests=("b.yaml",))) == ["/b"]
     with pytest.raises(UserMistake, match=r"x\.yaml does not exist; correct input\.manifests"):
         await names(directory, ManifestInput(manifests=("x.yaml",)))
 
 
-async def test_a_namespace_holds_for_every_object(directory: Path) -> None:
+async def test_the_namespace_of_the_input_applies_to_all_objects(directory: Path) -> None:
     assert await names(directory, ManifestInput(namespace="prod")) == ["prod/a", "prod/b"]
 
 
@@ -77,8 +71,8 @@ async def test_kustomize_builds(
     monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
     (directory / "kustomization.yaml").write_text("namePrefix: my-\nresources: [a.yaml]\n")
     assert await names(directory) == ["/my-a"]
-    (directory / "kustomization.yaml").write_text("resources: [nowhere.yaml]\n")
-    with pytest.raises(UserMistake, match=r"kustomize build failed: .*nowhere\.yaml"):
+    (directory / "kustomization.yaml").write_text("resources: [missing.yaml]\n")
+    with pytest.raises(UserMistake, match=r"kustomize build failed: .*missing\.yaml"):
         await names(directory)
 
 
@@ -89,12 +83,12 @@ TEMPLATE = CONFIG_MAP.format(name="{{ .Release.Name }}-{{ .Values.suffix }}")
 @pytest.fixture
 def chart(directory: Path, helm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    place = directory / "chart"
-    (place / "templates").mkdir(parents=True)
-    (place / "Chart.yaml").write_text(CHART)
-    (place / "values.yaml").write_text("suffix: plain\n")
-    (place / "templates" / "one.yaml").write_text(TEMPLATE)
-    return place
+    directory = directory / "chart"
+    (directory / "templates").mkdir(parents=True)
+    (directory / "Chart.yaml").write_text(CHART)
+    (directory / "values.yaml").write_text("suffix: plain\n")
+    (directory / "templates" / "one.yaml").write_text(TEMPLATE)
+    return directory
 
 
 async def test_helm_renders_a_chart_of_the_application(directory: Path, chart: Path) -> None:
@@ -122,29 +116,29 @@ def repository(directory: Path, chart: Path) -> str:
     return str(remote)
 
 
-def commit(place: Path) -> None:
+def commit(directory: Path) -> None:
     """Makes a directory a repository of one commit."""
     for argv in (["init", "-q"], ["add", "."], ["commit", "-qm", "chart"], ["tag", "v1"]):
         who = ["-c", "user.name=t", "-c", "user.email=t@t"]
-        subprocess.run(["git", *who, "-C", str(place), *argv], check=True)
+        subprocess.run(["git", *who, "-C", str(directory), *argv], check=True)
 
 
 async def test_helm_renders_a_chart_of_another_repository(directory: Path, repository: str) -> None:
-    there = HelmChart(git_remote=repository, ref="v1", path="chart")
-    assert await names(directory, ManifestInput(helm_chart=there)) == ["/web-plain"]
+    remote = HelmChart(git_remote=repository, ref="v1", path="chart")
+    assert await names(directory, ManifestInput(helm_chart=remote)) == ["/web-plain"]
 
 
 async def test_several_applications_may_use_a_branch_of_charts_at_the_same_time(
     directory: Path, repository: str, tmp_path: Path
 ) -> None:
-    loader = ManifestLoader(ChartSources(), tmp_path / "kept", plain_git_variables)
-    wanted = ManifestInput(helm_chart=HelmChart(git_remote=repository, path="chart"))
-    orders = [RenderRequest(source(directory), wanted, name, NoInstaller()) for name in "abcd"]
-    found = await asyncio.gather(*map(loader.load, orders))
-    assert [each[0].name for each in found] == ["a-plain", "b-plain", "c-plain", "d-plain"]
+    loader = ManifestLoader(ChartSources(), tmp_path / "state", plain_git_variables)
+    input_ = ManifestInput(helm_chart=HelmChart(git_remote=repository, path="chart"))
+    requests = [RenderRequest(source(directory), input_, name, NoInstaller()) for name in "abcd"]
+    loaded = await asyncio.gather(*map(loader.load, requests))
+    assert [each[0].name for each in loaded] == ["a-plain", "b-plain", "c-plain", "d-plain"]
 
 
-async def test_kustomize_reads_bases_over_ssh_as_piped_does(
+async def test_kustomize_reads_bases_with_the_ssh_command_of_piped(
     directory: Path,
     kustomize: str,
     git_ssh: GitSsh,
@@ -160,7 +154,7 @@ async def test_kustomize_reads_bases_over_ssh_as_piped_does(
     (directory / "kustomization.yaml").write_text(f"resources: ['{git_ssh.url(remote)}']\n")
     key = GitCredentials(ssh_key=git_ssh.private_key.encode())
     with git_environment(key, directory=tmp_path / "access") as environment:
-        loader = ManifestLoader(ChartSources(), tmp_path / "kept", environment.variables)
+        loader = ManifestLoader(ChartSources(), tmp_path / "state", environment.variables)
         order = RenderRequest(source(directory), ManifestInput(), "web", NoInstaller())
         assert [m.name for m in await loader.load(order)] == ["a"]
 
@@ -169,7 +163,7 @@ async def test_kustomize_reads_bases_over_ssh_as_piped_does(
     ("ref", "path", "message"),
     [("v2", "chart", "cannot be read at v2"), ("v1", "../..", "has no directory")],
 )
-async def test_a_chart_that_is_not_there_is_told(
+async def test_a_missing_chart_is_refused(
     directory: Path, repository: str, ref: str, path: str, message: str
 ) -> None:
     wrong = HelmChart(git_remote=repository, ref=ref, path=path)
@@ -178,7 +172,7 @@ async def test_a_chart_that_is_not_there_is_told(
 
 
 @pytest.mark.parametrize("option", ["--pathspec-from-file={file}", "--orphan=x", "-b x", "-"])
-async def test_a_ref_of_a_chart_is_no_option_of_git(tmp_path: Path, option: str) -> None:
+async def test_the_ref_of_a_chart_cannot_be_an_option_of_git(tmp_path: Path, option: str) -> None:
     host_file = tmp_path / "host-secret"
     host_file.write_text("content of the host")
     remote = tmp_path / "charts"
@@ -193,7 +187,7 @@ async def test_a_ref_of_a_chart_is_no_option_of_git(tmp_path: Path, option: str)
     assert "content of the host" not in str(refused.value)
 
 
-async def test_a_remote_of_a_chart_is_no_option_of_git(tmp_path: Path) -> None:
+async def test_the_remote_of_a_chart_cannot_be_an_option_of_git(tmp_path: Path) -> None:
     charts = GitChartCache((), tmp_path / "cached", plain_git_variables)
     chart = HelmChart(git_remote=f"--upload-pack=touch {tmp_path}/ran", path="chart")
     with pytest.raises(UserMistake, match="cannot be read"):
@@ -202,7 +196,7 @@ async def test_a_remote_of_a_chart_is_no_option_of_git(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-async def test_release_names_and_charts_are_no_options_of_helm(
+async def test_release_names_and_charts_cannot_be_options_of_helm(
     directory: Path, chart: Path
 ) -> None:
     named = HelmOptions(release_name="--post-renderer=/bin/false")
@@ -214,14 +208,14 @@ async def test_release_names_and_charts_are_no_options_of_helm(
         await names(directory, ManifestInput(helm_chart=HelmChart(path="--post-renderer=x")))
 
 
-async def test_what_helm_complains_about_is_told(directory: Path, chart: Path) -> None:
+async def test_the_error_has_the_stderr_of_helm(directory: Path, chart: Path) -> None:
     (chart / "templates" / "one.yaml").write_text("{{ .Values.nope.deeper }}")
     with pytest.raises(UserMistake, match=r"helm template failed: .*nil pointer"):
         await names(directory, ManifestInput(helm_chart=HelmChart(path="chart")))
 
 
 @pytest.mark.parametrize("file", ["../app-secrets/x.yaml", "/etc/passwd", "s3://bucket/x.yaml"])
-def test_value_files_of_others_are_refused(tmp_path: Path, file: str) -> None:
+def test_value_files_outside_of_the_application_are_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / "app").mkdir()
     with pytest.raises(UserMistake, match=r"outside of the application|http or https"):
         helm.validate_files(tmp_path / "app", HelmOptions(value_files=(file,)))
@@ -236,12 +230,12 @@ def test_value_files_of_others_are_refused(tmp_path: Path, file: str) -> None:
         pytest.param(HelmOptions(set_files={"a=/etc/passwd,b": "c"}), id="a file inside a key"),
     ],
 )
-def test_one_entry_names_one_file_for_helm(tmp_path: Path, options: HelmOptions) -> None:
+def test_a_value_file_cannot_contain_several_paths(tmp_path: Path, options: HelmOptions) -> None:
     with pytest.raises(UserMistake, match="write one entry for each file"):
         helm.validate_files(tmp_path, options)
 
 
-def test_a_remote_chart_is_asked_for_in_its_version() -> None:
+def test_the_arguments_for_a_remote_chart() -> None:
     chart = helm.remote_chart(
         HelmChart(repository="oci://host/charts/", name="web", version="1.2.3"), insecure=True
     )
@@ -258,9 +252,13 @@ def test_a_remote_chart_is_asked_for_in_its_version() -> None:
         ("5.4.3", ["build", ".", "--helm-command=/bin/helm", "--enable-helm"]),
     ],
 )
-def test_kustomize_is_told_of_helm_when_it_listens(version: str, expected: list[str]) -> None:
-    given = kustomize.build_arguments({"enable-helm": ""}, version=version, helm=Path("/bin/helm"))
-    assert given == expected
+def test_helm_command_is_set_for_newer_kustomize_versions(
+    version: str, expected: list[str]
+) -> None:
+    arguments = kustomize.build_arguments(
+        {"enable-helm": ""}, version=version, helm=Path("/bin/helm")
+    )
+    assert arguments == expected
 
 
 STARTS_PROGRAMS = """
@@ -295,7 +293,7 @@ metadata:
     ],
     ids=str,
 )
-async def test_kustomize_options_start_no_programs(
+async def test_kustomize_options_cannot_start_programs(
     directory: Path,
     kustomize: str,
     helm: str,
@@ -317,7 +315,7 @@ async def test_kustomize_options_start_no_programs(
     assert not (directory / "ran").exists()
 
 
-def test_an_option_of_kustomize_that_is_not_allowed_is_reported_with_those_that_are() -> None:
+def test_a_refused_kustomize_option_is_reported_with_the_allowed_ones() -> None:
     with pytest.raises(
         UserMistake,
         match=r"kustomizeOptions: enable-exec, o: not allowed.*write only .*enable-helm.*reorder",
@@ -325,13 +323,13 @@ def test_an_option_of_kustomize_that_is_not_allowed_is_reported_with_those_that_
         kustomize.validate_options({"reorder": "none", "o": "x", "enable-exec": ""})
 
 
-def test_the_value_of_a_kustomize_option_stays_its_value() -> None:
-    given = kustomize.build_arguments(
+def test_a_kustomize_option_and_its_value_are_one_argument() -> None:
+    arguments = kustomize.build_arguments(
         {"reorder": "none", "load-restrictor": "LoadRestrictionsNone", "enable-helm": ""},
         version="",
         helm=None,
     )
-    assert given == [
+    assert arguments == [
         "build",
         ".",
         "--reorder=none",

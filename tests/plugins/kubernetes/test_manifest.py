@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests are read, marked, ordered and hashed as upstream does it, minus its mistakes."""
+"""Manifests: reading, tracking labels, apply order and the hash of configuration."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ OWNER = TrackingLabels(piped="p1", application="a1", commit="c0ffee")
 
 
 def manifest(kind: str, name: str, *, version: str = "v1", **fields: Any) -> Manifest:
-    """Returns an object with only what a test needs."""
+    """Returns a minimal object."""
     metadata = {"name": name, **fields.pop("metadata", {})}
     return Manifest({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
 
@@ -64,21 +64,21 @@ metadata:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("a: [", "x.yaml:2:1", id="broken YAML is found in its line"),
+        pytest.param("a: [", "x.yaml:2:1", id="broken YAML with its line"),
         pytest.param("v: 1\n---\na: b\n  c: d", "x.yaml:4:", id="in a later document too"),
         pytest.param("- 1", "must be a map, this is a list", id="a list is no manifest"),
-        pytest.param("hidden", "must be a map, this is a text$", id="a text is not told"),
+        pytest.param("hidden", "must be a map, this is a text$", id="a text is not quoted"),
         pytest.param("a: 1", "x.yaml:1: a manifest must have 'kind'", id="a kind is needed"),
         pytest.param("kind: A", "a manifest must have 'apiVersion'", id="and an API version"),
         pytest.param("kind: A\napiVersion: v1", "A has no name", id="and a name"),
     ],
 )
-def test_a_mistake_names_its_place(text: str, message: str) -> None:
+def test_an_invalid_manifest_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(UserMistake, match=message.replace("[", r"\[")):
         read_manifests(text, file="x.yaml")
 
 
-def test_an_object_carries_the_marks_of_its_owner() -> None:
+def test_an_object_has_the_tracking_labels() -> None:
     added_to = OWNER.added_to(manifest("Service", "web", metadata={"namespace": "prod"}))
     added_to = with_variant_label(added_to, "pipecd.dev/variant", "canary")
     metadata = added_to.body["metadata"]
@@ -96,13 +96,13 @@ def test_an_object_carries_the_marks_of_its_owner() -> None:
     }
 
 
-def test_an_application_of_the_first_generation_keeps_its_resource_keys() -> None:
+def test_a_first_generation_application_has_the_old_resource_keys() -> None:
     owner = TrackingLabels(piped="p1", application="a1", commit="c", first_generation=True)
     added_to = owner.added_to(manifest("Service", "web"))
     assert added_to.annotations["pipecd.dev/resource-key"] == "v1:Service:default:web"
 
 
-def test_what_others_need_is_applied_first() -> None:
+def test_kinds_are_applied_in_the_order_of_their_dependencies() -> None:
     kinds = [
         "Widget",
         "Deployment",
@@ -122,7 +122,7 @@ def test_what_others_need_is_applied_first() -> None:
     ]
 
 
-def test_an_order_that_users_write_counts_more() -> None:
+def test_the_order_annotation_takes_precedence() -> None:
     last = manifest("Namespace", "n", metadata={"annotations": {"pipecd.dev/order": "1"}})
     first = manifest("Job", "j", metadata={"annotations": {"pipecd.dev/order": "-1"}})
     odd = manifest("Pod", "p", metadata={"annotations": {"pipecd.dev/order": "soon"}})
@@ -146,12 +146,12 @@ def test_configuration_is_hashed_as_upstream_does(config: list[Manifest], expect
     assert config_hash(config) == expected
 
 
-def test_a_plain_text_of_a_secret_counts_like_its_encoded_form() -> None:
+def test_string_data_has_the_hash_of_its_encoded_data() -> None:
     plain = manifest("Secret", "s1", type="Opaque", stringData={"a": "abc"})
     assert config_hash([plain]) == config_hash([S1])
 
 
-def test_a_workload_carries_the_hash_of_what_it_uses() -> None:
+def test_a_workload_has_the_hash_of_its_configuration() -> None:
     unused = manifest("ConfigMap", "unused", data={"a": "b"})
     uses = workload(
         containers=[{"envFrom": [{"configMapRef": {"name": "c1"}}]}],
@@ -177,6 +177,6 @@ def test_a_workload_carries_the_hash_of_what_it_uses() -> None:
         ("a/web:v1@sha256:abcd", "web", "v1"),
     ],
 )
-def test_an_image_is_taken_apart(reference: str, name: str, tag: str) -> None:
+def test_an_image_reference_is_parsed(reference: str, name: str, tag: str) -> None:
     image = Image.of(reference)
     assert (image.name, image.tag) == (name, tag)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin counts of a real cluster and of the programs it runs."""
+"""The metrics of requests, events and tool calls."""
 
 import asyncio
 import json
@@ -27,40 +27,40 @@ REQUESTS = "livestatestore_kubernetes_api_requests_total"
 EVENTS = "livestatestore_kubernetes_resource_events_total"
 
 
-def asked(host: MemoryHost, command: str, status: str = "success") -> float:
-    """Returns how often stages asked something of the API server."""
+def requests(host: MemoryHost, command: str, status: str = "success") -> float:
+    """Returns how many requests stages have sent to the API server."""
     return host.counted(CALLS, tool="apiserver", version="", command=command, status=status)
 
 
-async def test_what_stages_ask_of_the_cluster_is_counted(application: Application) -> None:
+async def test_requests_of_stages_are_counted(application: Application) -> None:
     host = application.host
     first = application.commit("c1", config_map(), config_map("old"))
     await succeed(first, "K8S_SYNC")
-    assert (asked(host, "apply"), asked(host, "delete")) == (2, 0)
+    assert (requests(host, "apply"), requests(host, "delete")) == (2, 0)
     second = application.commit("c2", config_map(), running=first)
     await succeed(second, "K8S_SYNC", {"prune": True})
-    assert (asked(host, "apply"), asked(host, "delete")) == (3, 1)
-    # Objects that were not there yet were asked for, which is no failure.
-    assert asked(host, "get") > 0
-    assert [asked(host, c, "failure") for c in ("get", "apply", "delete")] == [0, 0, 0]
+    assert (requests(host, "apply"), requests(host, "delete")) == (3, 1)
+    # Requests for objects that do not exist yet are no failures.
+    assert requests(host, "get") > 0
+    assert [requests(host, c, "failure") for c in ("get", "apply", "delete")] == [0, 0, 0]
 
 
-async def test_objects_that_are_replaced_are_created_first(application: Application) -> None:
+async def test_a_replaced_object_is_created_first(application: Application) -> None:
     replaced = config_map()
     replaced["metadata"]["annotations"] = {"pipecd.dev/sync-by-replace": "enabled"}
     for commit in ("c1", "c2"):
         await succeed(application.commit(commit, replaced), "K8S_SYNC")
-    counted = [asked(application.host, command) for command in ("create", "replace", "apply")]
+    counted = [requests(application.host, command) for command in ("create", "replace", "apply")]
     assert counted == [1, 1, 0]
 
 
-async def test_what_the_cluster_refuses_is_a_failure(application: Application) -> None:
+async def test_a_refused_request_is_counted_as_a_failure(application: Application) -> None:
     wrong = config_map()
     wrong["data"] = {"not a key": "1"}
     result = await application.commit("c1", wrong).run("K8S_SYNC")
     assert result.status is StageStatus.FAILURE
-    assert asked(application.host, "apply", "failure") == 1
-    assert asked(application.host, "apply") == 0
+    assert requests(application.host, "apply", "failure") == 1
+    assert requests(application.host, "apply") == 0
 
 
 async def test_watches_count_their_requests_and_events(application: Application) -> None:
@@ -78,7 +78,7 @@ async def test_watches_count_their_requests_and_events(application: Application)
     async with asyncio.timeout(20):
         await host.until(lambda: update() >= before + 2)
         await host.until(lambda: host.counted(EVENTS, event="delete", handled="true") > 0)
-    assert asked(host, "get", "failure") == 0
+    assert requests(host, "get", "failure") == 0
 
 
 def pod(uid: str, owner: str) -> ObservedObject:
@@ -92,48 +92,48 @@ async def test_events_that_concern_no_application_are_not_handled(
 ) -> None:
     monkeypatch.setattr("pipecd.plugins.kubernetes.informer._BATCH_DELAY", 0.01)
     counted: list[tuple[str, bool]] = []
-    told: asyncio.Future[set[str]] = asyncio.get_running_loop().create_future()
+    notified: asyncio.Future[set[str]] = asyncio.get_running_loop().create_future()
     notifier = ChangeNotifier(
-        lambda seen: {"shop"} if "set" in seen.owners else set(),
-        lambda concerned: told.set_result(set(concerned)),
+        lambda observed: {"shop"} if "set" in observed.owners else set(),
+        lambda concerned: notified.set_result(set(concerned)),
         lambda event, *, is_handled: counted.append((event, is_handled)),
     )
-    ours, theirs = pod("ours", "set"), pod("theirs", "other")
+    ours, foreign = pod("ours", "set"), pod("foreign", "other")
     running = asyncio.create_task(notifier.run())
-    for event, seen in (("add", theirs), ("add", ours), ("update", ours), ("delete", theirs)):
-        notifier.event_received(event, seen)
+    for event, observed in (("add", foreign), ("add", ours), ("update", ours), ("delete", foreign)):
+        notifier.event_received(event, observed)
     notifier.object_changed(ours)
     async with asyncio.timeout(10):
-        assert await told == {"shop"}
+        assert await notified == {"shop"}
     running.cancel()
     assert counted == [("add", False), ("add", True), ("update", True), ("delete", False)]
 
 
-async def test_a_request_without_an_answer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_without_a_response_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipecd.plugins.kubernetes.client._BACKOFF", Backoff(0.0, 8))
-    port, answers = free_port(), list[tuple[str, str, str]]()
+    port, responses = free_port(), list[tuple[str, str, str]]()
     connection = Connection(f"http://127.0.0.1:{port}")
     async with open_client(
-        connection, record_response=lambda *answer: answers.append(answer)
+        connection, record_response=lambda *response: responses.append(response)
     ) as client:
         with pytest.raises(Unavailable):
             await client.get("/api/v1/pods")
         with pytest.raises(Unavailable):
             async with client.watch("/api/v1/pods"):
                 pass
-    assert set(answers) == {(f"127.0.0.1:{port}", "GET", "<error>")}
-    assert len(answers) == 10
+    assert set(responses) == {(f"127.0.0.1:{port}", "GET", "<error>")}
+    assert len(responses) == 10
 
 
 def runs(host: MemoryHost) -> dict[tuple[str, str, str], float]:
     """Returns how often programs were run, each with the version that it has."""
-    found: dict[tuple[str, str, str], float] = {}
+    counts: dict[tuple[str, str, str], float] = {}
     for sample in (s for family in host.plugin_metrics.collect() for s in family.samples):
         if sample.name == CALLS and sample.labels["tool"] != "apiserver":
             assert re.fullmatch(r"\d+\.\d+\.\d+", sample.labels["version"])
             key = sample.labels["tool"], sample.labels["command"], sample.labels["status"]
-            found[key] = sample.value
-    return found
+            counts[key] = sample.value
+    return counts
 
 
 async def test_runs_of_kustomize_are_counted_with_its_version(
@@ -141,7 +141,7 @@ async def test_runs_of_kustomize_are_counted_with_its_version(
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
     good, broken = application.commit("c1", config_map()), application.commit("c2", config_map())
-    for bench, resource in ((good, "0.yaml"), (broken, "nowhere.yaml")):
+    for bench, resource in ((good, "0.yaml"), (broken, "missing.yaml")):
         (bench.directory / "kustomization.yaml").write_text(f"resources: [{resource}]\n")
     await succeed(good, "K8S_SYNC")
     assert (await broken.run("K8S_SYNC")).status is StageStatus.FAILURE
@@ -155,8 +155,8 @@ async def test_runs_of_helm_are_counted_with_its_version(
     application: Application, helm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    wanted = {"namespace": application.namespace, "helmChart": {"path": "chart"}}
-    bench = application.commit("c1", input=wanted)
+    input_ = {"namespace": application.namespace, "helmChart": {"path": "chart"}}
+    bench = application.commit("c1", input=input_)
     templates = bench.directory / "chart" / "templates"
     templates.mkdir(parents=True)
     (templates.parent / "Chart.yaml").write_text("apiVersion: v2\nname: chart\nversion: 1.0.0\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One application on two real clusters."""
+"""One application on two clusters."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -27,9 +27,9 @@ async def application(
         yield Application(kubernetes, namespace, tmp_path, plugin, host, name, other)
 
 
-def differing(application: Application, **others: Any) -> dict[str, Any]:
+def with_override(application: Application, **override: Any) -> dict[str, Any]:
     """Returns settings whose second deploy target differs from the first."""
-    targets = [{"target": {"name": "cluster"}}, {"target": {"name": "other"}, **others}]
+    targets = [{"target": {"name": "cluster"}}, {"target": {"name": "other"}, **override}]
     return {"input": {"namespace": application.namespace, "multiTargets": targets}}
 
 
@@ -37,7 +37,7 @@ def config_maps(application: Application, on: Kubernetes | None = None) -> set[s
     return set(application.live("configmaps", "api/v1", on)) - {"kube-root-ca.crt"}
 
 
-async def test_every_cluster_gets_what_is_meant_for_it(
+async def test_multi_targets_select_manifests_for_each_cluster(
     application: Application, other: Kubernetes
 ) -> None:
     manifests = (config_map("here"), config_map("there"))
@@ -45,7 +45,7 @@ async def test_every_cluster_gets_what_is_meant_for_it(
     await succeed(everywhere, "K8S_MULTI_SYNC")
     assert config_maps(application) == config_maps(application, other) == {"here", "there"}
     assert any(line.startswith("[other] - applied") for line in everywhere.host.lines)
-    settings = differing(application, manifests=["1.yaml"])
+    settings = with_override(application, manifests=["1.yaml"])
     apart = application.commit("c2", *manifests, **settings)
     await succeed(apart, "K8S_MULTI_SYNC", {"prune": True})
     assert config_maps(application) == {"here", "there"}
@@ -60,10 +60,10 @@ async def test_kustomize_builds_another_directory_for_each_cluster(
     application: Application, other: Kubernetes, kustomize: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(kustomize).parent), prepend=":")
-    settings = differing(application, kustomizeDir="there")
+    settings = with_override(application, kustomizeDir="there")
     bench = application.commit("c1", config_map("settings"), **settings)
-    for place, prefix in (("", "my-"), ("there", "their-")):
-        directory = bench.directory / place
+    for name, prefix in (("", "my-"), ("there", "their-")):
+        directory = bench.directory / name
         directory.mkdir(exist_ok=True)
         (directory / "0.yaml").write_text((bench.directory / "0.yaml").read_text())
         text = f"namePrefix: {prefix}\nresources: [0.yaml]\n"
@@ -76,14 +76,14 @@ async def test_kustomize_builds_another_directory_for_each_cluster(
     assert "their-settings" in previews[1].details
 
 
-async def test_one_cluster_that_fails_leaves_the_others_known_and_all_are_rolled_back(
+async def test_a_failure_on_one_cluster_fails_the_stage_and_all_are_rolled_back(
     application: Application, other: Kubernetes
 ) -> None:
     first = application.commit("c1", deployment(), config_map(a="1"))
     await succeed(first, "K8S_MULTI_SYNC")
     wrong = config_map("wrong")
     wrong["metadata"]["labels"] = {"a": "not a label!"}
-    settings = differing(application, manifests=["0.yaml", "1.yaml", "2.yaml"])
+    settings = with_override(application, manifests=["0.yaml", "1.yaml", "2.yaml"])
     settings["input"]["manifests"] = ["0.yaml", "1.yaml"]
     changed = (deployment("web:v2"), config_map(a="2"))
     second = application.commit("c2", *changed, wrong, running=first, **settings)
@@ -98,7 +98,7 @@ async def test_one_cluster_that_fails_leaves_the_others_known_and_all_are_rolled
         assert application.live("configmaps", "api/v1", on)["settings"]["data"] == {"a": "1"}
 
 
-async def test_a_rollback_leaves_nothing_on_a_cluster_that_is_new(
+async def test_a_rollback_deletes_all_objects_on_a_new_cluster(
     application: Application, other: Kubernetes
 ) -> None:
     alone = {"namespace": application.namespace, "multiTargets": [{"target": {"name": "cluster"}}]}
@@ -112,7 +112,7 @@ async def test_a_rollback_leaves_nothing_on_a_cluster_that_is_new(
     assert config_maps(application, other) == set()
 
 
-async def test_a_canary_runs_where_its_stage_says(
+async def test_a_stage_runs_on_its_multi_targets(
     application: Application, other: Kubernetes
 ) -> None:
     first = application.commit("c1", deployment())
@@ -126,8 +126,8 @@ async def test_a_canary_runs_where_its_stage_says(
     planned = await application.plugin.strategy(second.plan_context(running=first.source))
     assert planned is not None
     assert "image web from v1 to v2" in planned.summary
-    found = await application.plugin.versions(second.plan_context())
-    assert [version.version for version in found] == ["v2"]
+    versions = await application.plugin.versions(second.plan_context())
+    assert [version.version for version in versions] == ["v2"]
 
 
 async def test_the_versions_of_several_clusters_are_those_of_all_containers(
@@ -144,11 +144,11 @@ async def test_the_versions_of_several_clusters_are_those_of_all_containers(
         "spec": {"schedule": "0 3 * * *", "jobTemplate": job},
     }
     bench = application.commit("c1", web, nightly)
-    found = await application.plugin.versions(bench.plan_context())
-    assert [f"{v.name}:{v.version}" for v in found] == ["migrate:v2", "web:v1", "report:v3"]
+    versions = await application.plugin.versions(bench.plan_context())
+    assert [f"{v.name}:{v.version}" for v in versions] == ["migrate:v2", "web:v1", "report:v3"]
 
 
-async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_other(
+async def test_live_states_are_merged_by_severity_and_an_unreachable_cluster_hides_no_other(
     application: Application,
     other: Kubernetes,
     free_tcp_port: int,
@@ -160,8 +160,8 @@ async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_ot
     state = await application.plugin.live_state(bench.live_context())
     assert sorted(resource.target for resource in state.resources) == ["cluster", "other"]
     assert state.sync.status is SyncStatus.SYNCED
-    place = f"/api/v1/namespaces/{application.namespace}/configmaps/settings"
-    other.ask("DELETE", place)
+    path = f"/api/v1/namespaces/{application.namespace}/configmaps/settings"
+    other.ask("DELETE", path)
     later = application.commit("c2", config_map(a="1"), config_map("new"))
     state = await application.plugin.live_state(later.live_context())
     assert state.sync.status is SyncStatus.OUT_OF_SYNC
@@ -174,10 +174,10 @@ async def test_the_worst_of_the_clusters_counts_and_one_that_is_away_hides_no_ot
     assert "away: the API server" in state.sync.summary
 
 
-async def test_a_target_that_nobody_knows_is_told(application: Application) -> None:
-    targets = [{"target": {"name": "nowhere"}}]
-    wanted = {"namespace": application.namespace, "multiTargets": targets}
-    bench = application.commit("c1", config_map(), input=wanted)
+async def test_an_unknown_multi_target_is_logged(application: Application) -> None:
+    targets = [{"target": {"name": "unknown"}}]
+    input_ = {"namespace": application.namespace, "multiTargets": targets}
+    bench = application.commit("c1", config_map(), input=input_)
     await succeed(bench, "K8S_MULTI_SYNC")
-    assert bench.host.lines[0] == "No deploy target of this application is named nowhere"
+    assert bench.host.lines[0] == "No deploy target of this application is named unknown"
     assert config_maps(application) == set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change of manifests takes the pipeline when pods or their configuration change."""
+"""The sync strategy by the difference of manifests."""
 
 from typing import Any
 
@@ -145,13 +145,13 @@ def test_a_change_is_planned(
     assert why in planned.summary
 
 
-def test_only_the_workloads_that_are_named_count() -> None:
+def test_only_configured_workloads_are_compared() -> None:
     named = (WorkloadReference(kind="Deployment", name="other"),)
     planned = decide_strategy([deployment()], [deployment("a/web:v2")], named)
     assert planned.strategy == QUICK
 
 
-def test_every_image_is_a_version_once() -> None:
+def test_image_versions_are_unique() -> None:
     assert image_versions([deployment(), deployment(), config()], template_images) == [
         Version("v1", name="web", url="a/web:v1")
     ]

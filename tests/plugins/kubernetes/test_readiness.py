@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stage with `readyWithin` waits for Jobs and custom resources as well, on a real cluster."""
+"""A stage with `readyWithin` waits for workloads, Jobs and custom resources."""
 
 import asyncio
 from typing import Any
@@ -19,8 +19,8 @@ from plugins.kubernetes.conftest import define
 from plugins.kubernetes.testbed import Application, deployment, succeed
 from servers.kubernetes import FAILS, NEVER_READY, Kubernetes
 
-OK, NOT_YET, LOST = (Health.HEALTHY, False), (Health.UNHEALTHY, False), (Health.UNHEALTHY, True)
-UNSURE = (Health.UNKNOWN, False)
+OK, NOT_YET, FAILED = (Health.HEALTHY, False), (Health.UNHEALTHY, False), (Health.UNHEALTHY, True)
+UNKNOWN = (Health.UNKNOWN, False)
 GROUP = "ready.example.com"
 
 
@@ -39,9 +39,9 @@ def job(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     }
 
 
-def told(kind: str, status: str, **more: Any) -> dict[str, Any]:
+def with_condition(kind: str, status: str, **more: Any) -> dict[str, Any]:
     """Returns a status with one condition."""
-    condition = {"type": kind, "status": status, "message": "it says", **more}
+    condition = {"type": kind, "status": status, "message": "the reason", **more}
     return {"conditions": [condition]}
 
 
@@ -58,7 +58,7 @@ def body(api_version: str, kind: str, status: Any = None, **fields: Any) -> dict
 
 
 def custom(status: Any) -> dict[str, Any]:
-    """Returns an object of a kind that nobody knows."""
+    """Returns a custom resource."""
     return body(f"{GROUP}/v1", "Widget", status)
 
 
@@ -66,50 +66,54 @@ def custom(status: Any) -> dict[str, Any]:
     ("live", "expected"),
     [
         pytest.param(body("batch/v1", "Job", {"active": 1}), NOT_YET, id="a Job that runs"),
-        pytest.param(body("batch/v1", "Job"), NOT_YET, id="a Job that has not begun"),
+        pytest.param(body("batch/v1", "Job"), NOT_YET, id="a Job that has not started"),
         pytest.param(
-            body("batch/v1", "Job", told("Complete", "True")), OK, id="a Job that is done"
+            body("batch/v1", "Job", with_condition("Complete", "True")), OK, id="a Job that is done"
         ),
-        pytest.param(body("batch/v1", "Job", told("Failed", "True")), LOST, id="a Job that failed"),
+        pytest.param(
+            body("batch/v1", "Job", with_condition("Failed", "True")),
+            FAILED,
+            id="a Job that failed",
+        ),
         pytest.param(body("batch/v1", "Job", spec={"suspend": True}), OK, id="a suspended Job"),
         pytest.param(
-            body("v1", "Pod", {"phase": "Running", **told("Ready", "False")}),
+            body("v1", "Pod", {"phase": "Running", **with_condition("Ready", "False")}),
             NOT_YET,
             id="a Pod that runs and is not ready",
         ),
         pytest.param(
-            body("v1", "Pod", {"phase": "Succeeded", **told("Ready", "False")}),
+            body("v1", "Pod", {"phase": "Succeeded", **with_condition("Ready", "False")}),
             OK,
             id="a Pod that is done",
         ),
-        pytest.param(body("v1", "Pod", {"phase": "Failed"}), LOST, id="a Pod that failed"),
-        pytest.param(custom(told("Ready", "True")), OK, id="Ready"),
-        pytest.param(custom(told("Available", "True")), OK, id="Available"),
-        pytest.param(custom(told("Ready", "False")), NOT_YET, id="not Ready"),
-        pytest.param(custom(told("Ready", "Unknown")), UNSURE, id="perhaps Ready"),
-        pytest.param(custom(told("Stalled", "True")), LOST, id="Stalled"),
+        pytest.param(body("v1", "Pod", {"phase": "Failed"}), FAILED, id="a Pod that failed"),
+        pytest.param(custom(with_condition("Ready", "True")), OK, id="Ready"),
+        pytest.param(custom(with_condition("Available", "True")), OK, id="Available"),
+        pytest.param(custom(with_condition("Ready", "False")), NOT_YET, id="not Ready"),
+        pytest.param(custom(with_condition("Ready", "Unknown")), UNKNOWN, id="perhaps Ready"),
+        pytest.param(custom(with_condition("Stalled", "True")), FAILED, id="Stalled"),
         pytest.param(
-            custom({"conditions": [*told("Reconciling", "True")["conditions"]]}),
+            custom({"conditions": [*with_condition("Reconciling", "True")["conditions"]]}),
             NOT_YET,
             id="still being worked on",
         ),
         pytest.param(
-            custom({"observedGeneration": 1, **told("Ready", "True")}),
+            custom({"observedGeneration": 1, **with_condition("Ready", "True")}),
             NOT_YET,
             id="Ready before the last change",
         ),
         pytest.param(
-            custom(told("Ready", "True", observedGeneration=1)),
+            custom(with_condition("Ready", "True", observedGeneration=1)),
             NOT_YET,
             id="a condition of before the last change",
         ),
         pytest.param(
-            custom(told("Stalled", "True", observedGeneration=1)),
+            custom(with_condition("Stalled", "True", observedGeneration=1)),
             NOT_YET,
             id="Stalled before the last change",
         ),
         pytest.param(custom(None), None, id="no status"),
-        pytest.param(custom(told("Colourful", "True")), None, id="conditions of its own"),
+        pytest.param(custom(with_condition("Colourful", "True")), None, id="conditions of its own"),
         pytest.param(
             {**custom(None), "metadata": {"deletionTimestamp": "now"}},
             NOT_YET,
@@ -122,7 +126,7 @@ def test_an_object_is_ready(live: Any, expected: tuple[Health, bool] | None) -> 
     assert (status and (status.status, status.is_terminal)) == expected
 
 
-async def test_a_job_is_waited_for(application: Application) -> None:
+async def test_a_stage_waits_until_a_job_is_complete(application: Application) -> None:
     bench = application.commit("c1", job())
     await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
     conditions = application.live("jobs", "apis/batch/v1")["migrate"]["status"]["conditions"]
@@ -130,7 +134,7 @@ async def test_a_job_is_waited_for(application: Application) -> None:
     assert f"- Job migrate in {application.namespace}: ready" in bench.host.lines
 
 
-async def test_a_job_that_failed_ends_the_stage_at_once_with_its_reason(
+async def test_a_failed_job_fails_the_stage_with_its_reason(
     application: Application,
 ) -> None:
     bench = application.commit("c1", deployment(**NEVER_READY), job(FAILS))
@@ -143,14 +147,14 @@ async def test_a_job_that_failed_ends_the_stage_at_once_with_its_reason(
     assert "Deployment" not in result.message
 
 
-async def test_a_job_that_was_swept_away_is_done(application: Application) -> None:
+async def test_a_job_deleted_after_its_ttl_is_ready(application: Application) -> None:
     """It may be done and gone before it is looked at for the first time."""
     connection = load_connection("", str(application.kubernetes.kubeconfig))
-    gone, said = Manifest(job(ttlSecondsAfterFinished=0)), list[str]()
+    deleted, log = Manifest(job(ttlSecondsAfterFinished=0)), list[str]()
     async with asyncio.timeout(10), open_client(connection) as client:
         cluster = Cluster(client, Discovery(client), application.namespace)
-        await readiness_module.wait_until_ready(cluster, [gone], Duration(600), said.append)
-    assert said[-1] == "- Job migrate: ready"
+        await readiness_module.wait_until_ready(cluster, [deleted], Duration(600), log.append)
+    assert log[-1] == "- Job migrate: ready"
 
 
 @pytest.fixture(scope="session")
@@ -182,37 +186,37 @@ def widget() -> dict[str, Any]:
     return {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {}}
 
 
-async def control(application: Application, bench: StageBench, *states: str) -> None:
-    """Does what a controller would do: it writes one state after the other."""
+async def write_conditions(application: Application, bench: StageBench, *states: str) -> None:
+    """Writes one condition after the other, as a controller does."""
     async with asyncio.timeout(30):
         await bench.host.until(lambda: any("applied Widget" in line for line in bench.host.lines))
     for state in states:
-        status = {"status": told(*state.split("="))}
+        status = {"status": with_condition(*state.split("="))}
         await asyncio.to_thread(application.patch, f"apis/{GROUP}/v1", "widgets/w/status", status)
 
 
 @pytest.mark.usefixtures("widgets")
-async def test_a_custom_resource_is_waited_for_once_its_controller_speaks(
+async def test_a_stage_waits_for_a_custom_resource_with_conditions(
     application: Application,
 ) -> None:
     bench = application.commit("c1", widget())
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(control(application, bench, "Ready=False", "Ready=True"))
+        tasks.create_task(write_conditions(application, bench, "Ready=False", "Ready=True"))
         await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
     assert f"- Widget w in {application.namespace}: ready" in bench.host.lines
 
 
 @pytest.mark.usefixtures("widgets")
-async def test_a_custom_resource_that_is_stalled_ends_the_stage(application: Application) -> None:
+async def test_a_stalled_custom_resource_fails_the_stage(application: Application) -> None:
     bench = application.commit("c1", widget())
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(control(application, bench, "Stalled=True"))
+        tasks.create_task(write_conditions(application, bench, "Stalled=True"))
         result = await bench.run("K8S_SYNC", {"readyWithin": "10m"})
-    assert result.message == f"Widget w in {application.namespace} failed: it says"
+    assert result.message == f"Widget w in {application.namespace} failed: the reason"
 
 
 @pytest.mark.usefixtures("widgets")
-async def test_a_custom_resource_that_nobody_speaks_of_is_ready_when_it_is_applied(
+async def test_a_custom_resource_without_conditions_is_ready_when_applied(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness_module, "_FIRST_CONDITION_TIMEOUT", 0.05)

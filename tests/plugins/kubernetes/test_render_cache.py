@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was rendered is found again by its content, whatever commit it stands in."""
+"""Rendered manifests are cached by the content of their inputs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,10 +13,11 @@ from pipecd.plugins.kubernetes.config import ChartSources, HelmChart, HelmOption
 from pipecd.plugins.kubernetes.loader import ManifestLoader, RenderRequest
 from pipecd.sdk import Source
 from pipecd.sdk.host import plain_git_variables
+from plugins.kubernetes.testbed import NoInstaller
 
 OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n"
 PROGRAM = """#!/bin/sh
-[ "$1" = version ] && echo asked >> {calls}-for-version && echo {version} && exit
+[ "$1" = version ] && echo call >> {calls}-for-version && echo {version} && exit
 echo call >> {calls}
 {more}
 cat <<-END
@@ -25,74 +26,67 @@ cat <<-END
 HOUR = 3600.0
 
 
-class NoInstaller:
-    """A machine that has to have its programs."""
-
-    async def tool(self, name: str, version: str, script: str) -> Path:
-        raise AssertionError(f"{name} {version} was to be installed")
-
-
 @dataclass
 class RenderBench:
     """A repository, programs that count how often they render, and a clock."""
 
-    place: Path
+    directory: Path
     time: float = 0.0
     commits: int = 0
     loader: ManifestLoader = field(init=False)
 
     def __post_init__(self) -> None:
         self.loader = ManifestLoader(
-            ChartSources(), self.place / "k", plain_git_variables, clock=lambda: self.time
+            ChartSources(), self.directory / "k", plain_git_variables, clock=lambda: self.time
         )
         for name in ("helm", "kustomize"):
             self.install(name)
 
     def install(self, name: str, version: str = "1.2.3", more: str = "") -> None:
-        """Puts a program on the machine."""
-        program = self.place / "programs" / name
+        """Installs a program in PATH."""
+        program = self.directory / "programs" / name
         program.parent.mkdir(exist_ok=True)
         program.unlink(missing_ok=True)
-        calls = self.place / "calls"
+        calls = self.directory / "calls"
         program.write_text(PROGRAM.format(version=version, calls=calls, text=OBJECT, more=more))
         program.chmod(0o755)
 
     def write(self, **files: str) -> None:
-        """Writes files of the repository; two underscores stand for a slash, one for a point."""
+        """Writes files of the repository; two underscores mean a slash, one a dot."""
         for name, text in files.items():
-            path = self.place / "repository" / name.replace("__", "/").replace("_", ".")
+            path = self.directory / "repository" / name.replace("__", "/").replace("_", ".")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    async def renders(self, wanted: ManifestInput | None = None, *, release: str = "web") -> int:
+    async def renders(self, input_: ManifestInput | None = None, *, release: str = "web") -> int:
         """Renders a new commit in a working copy of its own, and returns how often a program ran."""
         self.commits += 1
-        return await self.runs(self.copied(), wanted, release=release, commit=str(self.commits))
+        return await self.runs(self.copied(), input_, release=release, commit=str(self.commits))
 
     async def renders_after(
-        self, file: str, files: Mapping[str, str], wanted: ManifestInput
+        self, file: str, files: Mapping[str, str], input_: ManifestInput
     ) -> int:
         """Changes one file after a rendering, and returns how often a program runs then."""
         self.write(**files)
-        assert await self.renders(wanted) == 1
-        assert await self.renders(wanted) == 0
+        assert await self.renders(input_) == 1
+        assert await self.renders(input_) == 0
         self.write(**{file: files.get(file, "") + "\n# changed"})
-        return await self.renders(wanted)
+        return await self.renders(input_)
 
     def copied(self) -> Path:
         """Returns a new working copy of the repository."""
-        copy = self.place / "copies" / ("x" * (1 + self.commits))
-        copytree(self.place / "repository", copy, symlinks=True)
+        copy = self.directory / "copies" / ("x" * (1 + self.commits))
+        copytree(self.directory / "repository", copy, symlinks=True)
         return copy
 
     async def runs(
-        self, copy: Path, wanted: ManifestInput | None, *, release: str = "web", commit: str = "c"
+        self, copy: Path, input_: ManifestInput | None, *, release: str = "web", commit: str = "c"
     ) -> int:
         """Loads from a working copy, and returns how often a program ran."""
         before = self.calls
         source = Source(copy / "app", commit, b"", "app.pipecd.yaml", copy / ".pipe")
-        order = RenderRequest(source, wanted or ManifestInput(), release, NoInstaller())
-        assert [m.name for m in await self.loader.load(order)] == ["one"]
+        request = RenderRequest(source, input_ or ManifestInput(), release, NoInstaller())
+        assert [m.name for m in await self.loader.load(request)] == ["one"]
         return self.calls - before
 
     @property
@@ -104,16 +98,16 @@ class RenderBench:
         return self._lines("calls-for-version")
 
     def _lines(self, name: str) -> int:
-        file = self.place / name
+        file = self.directory / name
         return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RenderBench:
     monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=":")
-    made = RenderBench(tmp_path)
-    made.write(app__app_pipecd_yaml="kind: Application")
-    return made
+    created = RenderBench(tmp_path)
+    created.write(app__app_pipecd_yaml="kind: Application")
+    return created
 
 
 KUSTOMIZED = {
@@ -149,14 +143,14 @@ WITH_HELM = ManifestInput(kustomize_options={"enable-helm": ""})
         pytest.param("app__own_yaml", 1, id="a resource"),
         pytest.param("app__patch_yaml", 1, id="a patch"),
         pytest.param("app__generator_yaml", 1, id="a generator"),
-        pytest.param("app__generated", 1, id="what a generator names"),
+        pytest.param("app__generated", 1, id="a file of a generator"),
         pytest.param("app__charts__web__values_yaml", 1, id="a chart in the directory"),
         pytest.param("base__settings", 1, id="a file of a base under another name"),
         pytest.param("base__kustomization_yaml", 1, id="a base"),
         pytest.param("deeper__deep_yaml", 1, id="a resource of the base of a base"),
     ],
 )
-async def test_kustomize_builds_again_when_something_it_reads_changed(
+async def test_kustomize_builds_again_when_an_input_changed(
     bench: RenderBench, file: str, expected: int
 ) -> None:
     assert await bench.renders_after(file, KUSTOMIZED, WITH_HELM) == expected
@@ -193,7 +187,7 @@ CHART = ManifestInput(
         pytest.param("app__text", 1, id="a file that is a value"),
     ],
 )
-async def test_helm_renders_again_when_something_it_reads_changed(
+async def test_helm_renders_again_when_an_input_changed(
     bench: RenderBench, file: str, expected: int
 ) -> None:
     assert await bench.renders_after(file, CHARTED, CHART) == expected
@@ -225,7 +219,7 @@ def values(file: str) -> ManifestInput:
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "depends_on_network"),
+    ("files", "input_", "depends_on_network"),
     [
         ({}, chart(repository="ours", name="web", version="1.2.3"), False),
         ({}, chart(repository="ours", name="web", version="v1.2.3-rc.1+5"), False),
@@ -251,22 +245,22 @@ def values(file: str) -> ManifestInput:
         ({"app__kustomization_yaml": "helmCharts: [{name: a, repo: 'https://a'}]"}, None, True),
     ],
 )
-async def test_what_the_network_decides_is_looked_at_by_each_commit_and_after_an_hour(
+async def test_manifests_that_depend_on_the_network_are_rendered_per_commit_and_hour(
     bench: RenderBench,
     files: dict[str, str],
-    wanted: ManifestInput | None,
+    input_: ManifestInput | None,
     depends_on_network: bool,
 ) -> None:
     bench.write(**files)
     copy = bench.copied()
-    assert await bench.runs(copy, wanted, commit="a") == 1
-    assert await bench.runs(copy, wanted, commit="a") == 0
-    assert await bench.runs(copy, wanted, commit="b") == int(depends_on_network)
+    assert await bench.runs(copy, input_, commit="a") == 1
+    assert await bench.runs(copy, input_, commit="a") == 0
+    assert await bench.runs(copy, input_, commit="b") == int(depends_on_network)
     bench.time += HOUR
-    assert await bench.runs(copy, wanted, commit="a") == int(depends_on_network)
+    assert await bench.runs(copy, input_, commit="a") == int(depends_on_network)
 
 
-async def test_charts_that_a_program_fetches_into_the_directory_are_no_change(
+async def test_charts_downloaded_into_the_directory_do_not_cause_another_rendering(
     bench: RenderBench,
 ) -> None:
     bench.install("helm", more="mkdir -p charts; date +%N > charts/db.tgz")
@@ -278,7 +272,7 @@ async def test_charts_that_a_program_fetches_into_the_directory_are_no_change(
     assert await bench.renders(chart(path=".")) == 0
 
 
-async def test_it_is_rendered_once_when_it_is_asked_for_several_times_at_once(
+async def test_concurrent_requests_render_once(
     bench: RenderBench,
 ) -> None:
     bench.write(**CHARTED)
@@ -293,29 +287,29 @@ async def test_it_is_rendered_once_when_it_is_asked_for_several_times_at_once(
         pytest.param("../../../shared", True, id="a directory of the repository"),
         pytest.param("..", True, id="a directory above, round and round"),
         pytest.param("/", False, id="somewhere else, which is not read"),
-        pytest.param("nowhere", True, id="nothing"),
+        pytest.param("missing", True, id="nothing"),
     ],
 )
-async def test_links_are_followed_inside_of_the_repository(
+async def test_symlinks_are_followed_inside_of_the_repository(
     bench: RenderBench, target: str, is_found: bool
 ) -> None:
     bench.write(**CHARTED, shared__x="1")
-    (bench.place / "repository/charts/web/templates/link").symlink_to(target)
+    (bench.directory / "repository/charts/web/templates/link").symlink_to(target)
     assert await bench.renders(CHART) == 1
     assert await bench.renders(CHART) == int(not is_found)
     bench.write(shared__x="2")
     assert await bench.renders(CHART) == int(not is_found or "shared" in target)
 
 
-async def test_helm_finds_no_plugins_in_a_directory_of_the_repository(
+async def test_helm_loads_no_plugins_from_the_repository(
     bench: RenderBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HELM_PLUGINS", raising=False)
-    seen = bench.place / "plugins-of-helm"
-    bench.install("kustomize", more=f'echo "$HELM_PLUGINS" > {seen}')
+    recorded = bench.directory / "plugins-of-helm"
+    bench.install("kustomize", more=f'echo "$HELM_PLUGINS" > {recorded}')
     bench.write(**KUSTOMIZED)
     assert await bench.renders(WITH_HELM) == 1
-    assert seen.read_text().strip() == str(bench.place / "k" / "helm" / "plugins")
+    assert recorded.read_text().strip() == str(bench.directory / "k" / "helm" / "plugins")
 
 
 async def test_plain_files_are_read_again_when_they_changed(bench: RenderBench) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of an application on a real cluster."""
+"""The stages of an application on a cluster."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,9 @@ from plugins.kubernetes.testbed import (
 from servers.kubernetes import NEVER_READY
 
 
-async def test_a_sync_brings_everything_and_prunes_what_git_lost(application: Application) -> None:
+async def test_a_sync_applies_all_manifests_and_prunes_removed_ones(
+    application: Application,
+) -> None:
     first = application.commit("c1", deployment(), config_map(a="1"), config_map("old"))
     await succeed(first, "K8S_SYNC")
     live = application.live("deployments")["web"]
@@ -34,17 +36,17 @@ async def test_a_sync_brings_everything_and_prunes_what_git_lost(application: Ap
     assert image(application.live("deployments")["web"]) == "web:v2"
 
 
-async def test_objects_of_others_are_never_pruned(application: Application) -> None:
-    theirs = config_map("theirs")
-    theirs["metadata"]["namespace"] = application.namespace
+async def test_unmanaged_objects_are_never_pruned(application: Application) -> None:
+    unmanaged = config_map("unmanaged")
+    unmanaged["metadata"]["namespace"] = application.namespace
     application.kubernetes.ask(
-        "POST", f"/api/v1/namespaces/{application.namespace}/configmaps", theirs
+        "POST", f"/api/v1/namespaces/{application.namespace}/configmaps", unmanaged
     )
     await succeed(application.commit("c1", deployment()), "K8S_SYNC", {"prune": True})
-    assert "theirs" in application.live("configmaps", "api/v1")
+    assert "unmanaged" in application.live("configmaps", "api/v1")
 
 
-async def test_what_a_controller_made_of_an_object_is_never_pruned(
+async def test_objects_created_by_controllers_are_never_pruned(
     application: Application,
 ) -> None:
     await succeed(application.commit("c1", service(), deployment()), "K8S_SYNC")
@@ -59,7 +61,7 @@ async def test_what_a_controller_made_of_an_object_is_never_pruned(
     assert not [line for line in second.host.lines if "deleted" in line]
 
 
-async def test_a_canary_has_its_own_pods_and_configuration_and_leaves_no_trace(
+async def test_a_canary_has_its_own_objects_and_is_cleaned(
     application: Application,
 ) -> None:
     first = application.commit("c1", deployment(), config_map(a="1"), service())
@@ -105,7 +107,7 @@ async def test_a_rollback_restores_the_previous_commit_completely(application: A
     assert not {"new", "settings-canary"} & set(config_maps)
 
 
-async def test_blue_and_green_change_places_by_the_selector(application: Application) -> None:
+async def test_a_blue_green_deployment_by_the_selector(application: Application) -> None:
     primary = {VARIANT: "primary"}
     first = application.commit("c1", deployment(**primary), service(**primary))
     await succeed(first, "K8S_SYNC")
@@ -124,7 +126,7 @@ async def test_blue_and_green_change_places_by_the_selector(application: Applica
     assert selected() == "primary"
 
 
-async def test_a_stage_waits_for_its_workloads_when_told_to(application: Application) -> None:
+async def test_a_stage_with_ready_within_waits_for_its_workloads(application: Application) -> None:
     bench = application.commit("c1", deployment(), config_map())
     await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
     assert application.live("deployments")["web"]["status"]["availableReplicas"] == 2
@@ -135,7 +137,7 @@ async def test_a_stage_waits_for_its_workloads_when_told_to(application: Applica
 @pytest.mark.parametrize(
     ("stage", "name"), [("K8S_PRIMARY_ROLLOUT", "web"), ("K8S_CANARY_ROLLOUT", "web-canary")]
 )
-async def test_a_workload_that_is_not_ready_in_time_fails_the_stage_and_is_named(
+async def test_a_workload_that_is_not_ready_in_time_fails_the_stage(
     application: Application, stage: str, name: str
 ) -> None:
     bench = application.commit("c1", deployment(**NEVER_READY))
@@ -180,7 +182,7 @@ async def test_a_workload_that_is_not_ready_in_time_fails_the_stage_and_is_named
         pytest.param([], "K8S_SYNC", {}, "there are no manifests", id="nothing to apply"),
     ],
 )
-async def test_a_stage_that_cannot_work_says_why(
+async def test_a_stage_fails_with_the_reason(
     application: Application, manifests: Any, stage: str, options: Any, message: str
 ) -> None:
     result = await application.commit("c1", *manifests).run(stage, options)
@@ -199,7 +201,7 @@ async def test_a_change_is_planned_by_its_manifests(application: Application) ->
     assert [v.version for v in versions] == ["v2"]
 
 
-async def test_a_cluster_that_is_away_is_told(
+async def test_an_unreachable_cluster_fails_the_stage(
     application: Application, monkeypatch: pytest.MonkeyPatch, free_tcp_port: int
 ) -> None:
     bench = application.commit("c1", deployment())

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic moves among the variants on a real cluster, and a rollback moves it back."""
+"""Traffic stages and their rollback on a cluster."""
 
 from typing import Any
 
 import pytest
 
 from pipecd.sdk import DISPLAY_KEY, RequestedStage, StageStatus, SyncStatus
+from pipecd.sdk.testing import StageBench
 from plugins.kubernetes.testbed import (
     VARIANT,
     Application,
@@ -13,7 +14,7 @@ from plugins.kubernetes.testbed import (
     image,
     service,
     succeed,
-    until,
+    wait_for_live_state,
 )
 
 PRIMARY = {VARIANT: "primary"}
@@ -38,13 +39,13 @@ def virtual_service(*routes: dict[str, Any]) -> dict[str, Any]:
 
 
 def route(name: str, *destinations: tuple[str, int]) -> dict[str, Any]:
-    """Returns a route to hosts; one with a slash names its subset."""
-    made: list[dict[str, Any]] = []
+    """Returns a route to hosts; the subset follows a slash."""
+    listed: list[dict[str, Any]] = []
     for text, weight in destinations:
         host, _, subset = text.partition("/")
-        place = {"host": host, **({"subset": subset} if subset else {})}
-        made.append({"destination": place, "weight": weight})
-    return {"name": name, "route": made}
+        destination = {"host": host, **({"subset": subset} if subset else {})}
+        listed.append({"destination": destination, "weight": weight})
+    return {"name": name, "route": listed}
 
 
 def http_route(*backends: dict[str, Any], name: str = "web") -> dict[str, Any]:
@@ -57,7 +58,7 @@ def http_route(*backends: dict[str, Any], name: str = "web") -> dict[str, Any]:
     }
 
 
-def shares_of_istio(application: Application) -> dict[str, dict[str, int]]:
+def istio_weights(application: Application) -> dict[str, dict[str, int]]:
     live = application.live("virtualservices", f"apis/{ISTIO}")["web"]["spec"]["http"]
     return {
         each["name"]: {
@@ -68,7 +69,7 @@ def shares_of_istio(application: Application) -> dict[str, dict[str, int]]:
     }
 
 
-def shares_of_gateway(application: Application, name: str = "web") -> dict[str, int]:
+def gateway_weights(application: Application, name: str = "web") -> dict[str, int]:
     rules = application.live("httproutes", f"apis/{GATEWAY}")[name]["spec"]["rules"]
     return {backend["name"]: backend["weight"] for backend in rules[0]["backendRefs"]}
 
@@ -77,11 +78,11 @@ def selected(application: Application) -> str:
     return application.live("services", "api/v1")["web"]["spec"]["selector"][VARIANT]
 
 
-async def is_synced(application: Application, bench: Any) -> None:
-    await until(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
+async def wait_until_synced(bench: StageBench) -> None:
+    await wait_for_live_state(bench, lambda state: state.sync.status is SyncStatus.SYNCED)
 
 
-async def test_a_primary_rollout_leaves_the_traffic_to_its_own_stage(
+async def test_a_primary_rollout_does_not_apply_the_routing_manifest_before_a_traffic_stage(
     application: Application,
 ) -> None:
     first = application.commit("c1", deployment(**PRIMARY), service(**PRIMARY))
@@ -101,10 +102,10 @@ async def test_a_primary_rollout_leaves_the_traffic_to_its_own_stage(
     await succeed(second, "K8S_TRAFFIC_ROUTING", {"all": "primary"}, index=3)
     assert selected(application) == "primary"
     await succeed(second, "K8S_CANARY_CLEAN", index=4)
-    await is_synced(application, second)
+    await wait_until_synced(second)
 
 
-async def test_the_last_rollout_of_primary_brings_what_no_stage_routes(
+async def test_a_primary_rollout_after_the_last_traffic_stage_applies_the_routing_manifest(
     application: Application,
 ) -> None:
     manifests = (deployment(**PRIMARY), service(**PRIMARY))
@@ -115,7 +116,7 @@ async def test_the_last_rollout_of_primary_brings_what_no_stage_routes(
     assert selected(application) == "primary"
 
 
-async def test_a_workload_that_its_service_would_lose_is_refused(application: Application) -> None:
+async def test_a_workload_without_the_variant_label_is_refused(application: Application) -> None:
     manifests = (deployment(), service(**PRIMARY))
     bench = application.commit("c1", *manifests, pipeline=BLUE_GREEN)
     result = await bench.run("K8S_PRIMARY_ROLLOUT", index=2)
@@ -128,7 +129,7 @@ async def test_a_workload_that_its_service_would_lose_is_refused(application: Ap
     assert labels == {"app": "web", VARIANT: "primary"}
 
 
-async def test_a_workload_without_the_label_is_fine_where_no_traffic_moves(
+async def test_the_variant_label_is_optional_without_a_traffic_stage(
     application: Application,
 ) -> None:
     bench = application.commit("c1", deployment(), service(), pipeline=("K8S_PRIMARY_ROLLOUT",))
@@ -136,7 +137,7 @@ async def test_a_workload_without_the_label_is_fine_where_no_traffic_moves(
 
 
 @pytest.mark.usefixtures("routes")
-async def test_istio_divides_the_editable_routes_and_a_rollback_restores_them(
+async def test_istio_splits_the_editable_routes_and_a_rollback_restores_them(
     application: Application,
 ) -> None:
     routing: dict[str, Any] = {
@@ -156,21 +157,21 @@ async def test_istio_divides_the_editable_routes_and_a_rollback_restores_them(
     second = application.commit("c2", *manifests, running=first, pipeline=BLUE_GREEN, **routing)
     await succeed(second, "K8S_CANARY_ROLLOUT")
     await succeed(second, "K8S_TRAFFIC_ROUTING", {"primary": 75, "canary": 25}, index=1)
-    divided = {"web/primary": 60, "web/canary": 20, "legacy/": 20}
-    assert shares_of_istio(application) == {**as_in_git, "open": divided}
+    split = {"web/primary": 60, "web/canary": 20, "legacy/": 20}
+    assert istio_weights(application) == {**as_in_git, "open": split}
     await succeed(second, "K8S_PRIMARY_ROLLOUT", {"prune": True}, index=2)
-    assert shares_of_istio(application)["open"] == divided
+    assert istio_weights(application)["open"] == split
     await succeed(second, "K8S_ROLLBACK")
-    assert shares_of_istio(application) == as_in_git
+    assert istio_weights(application) == as_in_git
     assert {n: image(d) for n, d in application.live("deployments").items()} == {"web": "web:v1"}
-    await is_synced(application, first)
+    await wait_until_synced(first)
     await succeed(second, "K8S_TRAFFIC_ROUTING", {"all": "primary"}, index=3)
-    assert shares_of_istio(application) == as_in_git
+    assert istio_weights(application) == as_in_git
     assert second.host.stage_metadata["canary-percentage"] == "0"
 
 
 @pytest.mark.usefixtures("routes")
-async def test_an_http_route_divides_among_services_and_a_rollback_restores_it(
+async def test_an_http_route_is_split_and_a_rollback_restores_it(
     application: Application,
 ) -> None:
     routing: dict[str, Any] = {"service": {"name": "web"}, "trafficRouting": {"method": "gateway"}}
@@ -185,33 +186,33 @@ async def test_an_http_route_divides_among_services_and_a_rollback_restores_it(
     options = {"createService": True, "suffix": "next"}
     await succeed(second, "K8S_CANARY_ROLLOUT", options)
     await succeed(second, "K8S_TRAFFIC_ROUTING", {"primary": 90, "canary": 10}, index=1)
-    assert shares_of_gateway(application) == {"web": 90, "web-next": 10}
+    assert gateway_weights(application) == {"web": 90, "web-next": 10}
     await succeed(second, "K8S_PRIMARY_ROLLOUT", index=2)
-    assert shares_of_gateway(application) == {"web": 90, "web-next": 10}
+    assert gateway_weights(application) == {"web": 90, "web-next": 10}
     await succeed(second, "K8S_ROLLBACK")
-    assert shares_of_gateway(application) == {"web": 1}
+    assert gateway_weights(application) == {"web": 1}
     assert set(application.live("services", "api/v1")) == {"web"}
-    await is_synced(application, first)
+    await wait_until_synced(first)
 
 
 @pytest.mark.usefixtures("routes")
-async def test_every_http_route_to_the_service_is_divided(application: Application) -> None:
+async def test_every_http_route_to_the_service_is_split(application: Application) -> None:
     routing: dict[str, Any] = {"trafficRouting": {"method": "gateway"}}
-    leading = [http_route({"name": "web", "port": 80}, name=name) for name in ("plain", "secure")]
-    elsewhere = http_route({"name": "other", "port": 80}, name="elsewhere")
-    manifests = (deployment(), service(), elsewhere, *leading)
+    matching = [http_route({"name": "web", "port": 80}, name=name) for name in ("plain", "secure")]
+    unrelated = http_route({"name": "other", "port": 80}, name="unrelated")
+    manifests = (deployment(), service(), unrelated, *matching)
     bench = application.commit("c1", *manifests, pipeline=BLUE_GREEN, **routing)
     await succeed(bench, "K8S_CANARY_ROLLOUT", {"createService": True})
     await succeed(bench, "K8S_PRIMARY_ROLLOUT", index=2)
-    assert set(application.live("httproutes", f"apis/{GATEWAY}")) == {"elsewhere"}
+    assert set(application.live("httproutes", f"apis/{GATEWAY}")) == {"unrelated"}
     await succeed(bench, "K8S_TRAFFIC_ROUTING", {"primary": 60, "canary": 40}, index=1)
-    divided = {"web": 60, "web-canary": 40}
-    assert shares_of_gateway(application, "plain") == divided
-    assert shares_of_gateway(application, "secure") == divided
-    assert shares_of_gateway(application, "elsewhere") == {"other": 1}
+    split = {"web": 60, "web-canary": 40}
+    assert gateway_weights(application, "plain") == split
+    assert gateway_weights(application, "secure") == split
+    assert gateway_weights(application, "unrelated") == {"other": 1}
 
 
-async def test_the_shares_are_shown_before_a_stage_runs(application: Application) -> None:
+async def test_a_planned_traffic_stage_displays_its_split(application: Application) -> None:
     options = b'{"primary": 70, "canary": 30}'
     requested = RequestedStage("K8S_TRAFFIC_ROUTING", 1, "", options)
     (planned,) = await application.plugin.plan_pipeline([requested], rollback=False)
@@ -237,15 +238,18 @@ async def test_the_shares_are_shown_before_a_stage_runs(application: Application
         pytest.param(
             [http_route({"name": "other", "port": 80})],
             {"trafficRouting": {"method": "gateway"}},
-            "has no rule that leads to the Service web",
+            "has no rule with the Service web",
             id="an HTTPRoute to another Service",
         ),
         pytest.param(
-            [], {"trafficRouting": {"method": "smi"}}, "cannot be routed by 'smi'", id="another way"
+            [],
+            {"trafficRouting": {"method": "smi"}},
+            "cannot be routed by 'smi'",
+            id="an unknown method",
         ),
     ],
 )
-async def test_traffic_that_cannot_be_routed_says_why(
+async def test_a_traffic_stage_fails_with_the_reason(
     application: Application, manifests: Any, routing: Any, message: str
 ) -> None:
     bench = application.commit("c1", deployment(), service(), *manifests, **routing)

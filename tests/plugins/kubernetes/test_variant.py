@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary and baseline are made from the manifests of Git, and traffic is divided among them."""
+"""The objects of canary and baseline, patches, and traffic splits."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ CANARY = VariantBuilder(LABEL.key, "canary", "canary")
 
 
 def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manifest:
-    """Returns an object with only what a test needs."""
+    """Returns a minimal object."""
     return Manifest({"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields})
 
 
@@ -74,10 +74,10 @@ def test_a_canary_has_its_own_name_label_replicas_and_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "count"), [("0", 1), ("1", 1), ("3", 3), ("10%", 1), ("100%", 5)]
+    ("replicas", "count"), [("0", 1), ("1", 1), ("3", 3), ("10%", 1), ("100%", 5)]
 )
-def test_replicas_are_a_number_or_a_share(asked: str, count: int) -> None:
-    assert CANARY.workload(DEPLOYMENT, Replicas.parse(asked)).body["spec"]["replicas"] == count
+def test_replicas_are_a_number_or_a_percentage(replicas: str, count: int) -> None:
+    assert CANARY.workload(DEPLOYMENT, Replicas.parse(replicas)).body["spec"]["replicas"] == count
 
 
 def test_only_a_deployment_has_variants() -> None:
@@ -85,7 +85,7 @@ def test_only_a_deployment_has_variants() -> None:
         CANARY.workload(manifest("StatefulSet", "db", "apps/v1"), Replicas(1))
 
 
-def test_the_service_of_a_variant_stays_inside_the_cluster() -> None:
+def test_the_service_of_a_variant_is_a_cluster_ip_service() -> None:
     service = manifest(
         "Service",
         "web",
@@ -97,9 +97,9 @@ def test_the_service_of_a_variant_stays_inside_the_cluster() -> None:
             "ports": [{"port": 80, "nodePort": 30080}],
         },
     )
-    made = CANARY.service(service)
-    assert made.name == "web-canary"
-    assert made.body["spec"] == {
+    built = CANARY.service(service)
+    assert built.name == "web-canary"
+    assert built.body["spec"] == {
         "type": "ClusterIP",
         "selector": {"app": "web", "pipecd.dev/variant": "canary"},
         "ports": [{"port": 80}],
@@ -107,11 +107,11 @@ def test_the_service_of_a_variant_stays_inside_the_cluster() -> None:
 
 
 def test_a_headless_service_stays_headless() -> None:
-    made = CANARY.service(manifest("Service", "web", spec={"clusterIP": "None"}))
-    assert made.body["spec"]["clusterIP"] == "None"
+    built = CANARY.service(manifest("Service", "web", spec={"clusterIP": "None"}))
+    assert built.body["spec"]["clusterIP"] == "None"
 
 
-def test_a_workload_without_the_label_is_refused_where_it_would_get_no_traffic() -> None:
+def test_require_selector_label_refuses_a_workload_without_it() -> None:
     require_selector_label(
         [with_selector_label(DEPLOYMENT, LABEL.key, "primary")], LABEL.key, "primary"
     )
@@ -120,7 +120,7 @@ def test_a_workload_without_the_label_is_refused_where_it_would_get_no_traffic()
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "place", "expected"),
+    ("path", "value", "location", "expected"),
     [
         pytest.param("$.spec.replicas", "9", ("spec", "replicas"), 9, id="a number"),
         pytest.param("spec.replicas", '"9"', ("spec", "replicas"), "9", id="a quoted text"),
@@ -141,18 +141,18 @@ def test_a_workload_without_the_label_is_refused_where_it_would_get_no_traffic()
     ],
 )
 def test_a_patch_replaces_a_value(
-    path: str, value: str, place: tuple[Any, ...], expected: Any
+    path: str, value: str, location: tuple[Any, ...], expected: Any
 ) -> None:
     patch = Patch(
         target=PatchTarget(kind="Deployment", name="web"), ops=(PatchOp(path=path, value=value),)
     )
-    found: Any = apply_patches([*CONFIG, DEPLOYMENT], [patch])[-1].body
-    for step in place:
-        found = found[step]
-    assert found == expected
+    patched: Any = apply_patches([*CONFIG, DEPLOYMENT], [patch])[-1].body
+    for step in location:
+        patched = patched[step]
+    assert patched == expected
 
 
-def test_a_patch_changes_a_document_inside_a_text() -> None:
+def test_a_patch_changes_a_document_in_a_text_field() -> None:
     envoy = manifest("ConfigMap", "envoy", data={"envoy.yaml": "a:\n  port: 1\nb: two\n"})
     patch = Patch(
         target=PatchTarget(kind="ConfigMap", name="envoy", document_root="$.data"),
@@ -175,7 +175,11 @@ def test_a_patch_changes_a_document_inside_a_text() -> None:
 @pytest.mark.parametrize(
     ("target", "op", "message"),
     [
-        (("Deployment", "nobody"), PatchOp(path="$.a", value=""), "no Deployment nobody to patch"),
+        (
+            ("Deployment", "unknown"),
+            PatchOp(path="$.a", value=""),
+            "no Deployment unknown to patch",
+        ),
         (("Deployment", "web"), PatchOp(path="$.a", value=""), r"nothing at \$\.a"),
         (("Deployment", "web"), PatchOp(path="$", value=""), "is no path"),
         (("Deployment", "web"), PatchOp(path="$.a[x]", value=""), "is no path"),
@@ -191,7 +195,7 @@ def test_a_wrong_patch_is_refused(target: tuple[str, str], op: PatchOp, message:
 SERVICE = manifest("Service", "web", spec={"selector": {LABEL.key: "primary"}})
 
 
-def test_a_service_leads_to_one_variant() -> None:
+def test_a_service_selects_one_variant() -> None:
     moved = split_by_selector(SERVICE, TrafficSplit(0, 100), LABEL)
     assert moved.body["spec"]["selector"] == {LABEL.key: "canary"}
     assert split_by_selector(SERVICE, TrafficSplit(100), LABEL) == SERVICE
@@ -209,15 +213,17 @@ def test_a_service_leads_to_one_variant() -> None:
         ),
     ],
 )
-def test_a_service_cannot_divide(service: Manifest, shares: TrafficSplit, message: str) -> None:
+def test_a_service_cannot_split_traffic(
+    service: Manifest, shares: TrafficSplit, message: str
+) -> None:
     with pytest.raises(UserMistake, match=message):
         split_by_selector(service, shares, LABEL)
 
 
-def test_shares_must_be_the_whole() -> None:
+def test_a_split_must_add_up_to_100() -> None:
     validate_split(TrafficSplit(50, 30, 20))
     for wrong in (TrafficSplit(50, 30), TrafficSplit(120, -20)):
-        with pytest.raises(UserMistake, match="not the whole traffic"):
+        with pytest.raises(UserMistake, match="do not add up to 100%"):
             validate_split(wrong)
 
 
@@ -237,13 +243,13 @@ def virtual_service(*routes: Any) -> Manifest:
         (TrafficSplit(100), [("primary", 75), (None, 25)]),
     ],
 )
-def test_a_virtual_service_divides_what_other_hosts_leave(
+def test_a_virtual_service_splits_the_weight_that_other_hosts_leave(
     shares: TrafficSplit, weights: list[tuple[str | None, int]]
 ) -> None:
     mine = {"destination": {"host": "web", "port": {"number": 80}}, "weight": 75}
     other = {"destination": {"host": "other"}, "weight": 25}
-    divided = split_virtual_service(virtual_service({"route": [mine, other]}), shares, WEB)
-    routes = divided.body["spec"]["http"][0]["route"]
+    split = split_virtual_service(virtual_service({"route": [mine, other]}), shares, WEB)
+    routes = split.body["spec"]["http"][0]["route"]
     assert [(each["destination"].get("subset"), each["weight"]) for each in routes] == weights
     assert routes[0]["destination"]["port"] == {"number": 80}
 
@@ -251,13 +257,13 @@ def test_a_virtual_service_divides_what_other_hosts_leave(
 def test_only_editable_routes_are_changed() -> None:
     one = {"name": "one", "route": [{"destination": {"host": "web"}}]}
     two = {"name": "two", "route": [{"destination": {"host": "web"}}]}
-    divided = split_virtual_service(virtual_service(one, two), TrafficSplit(0, 100), WEB, ("two",))
-    routes = divided.body["spec"]["http"]
+    split = split_virtual_service(virtual_service(one, two), TrafficSplit(0, 100), WEB, ("two",))
+    routes = split.body["spec"]["http"]
     assert routes[0] == one
     assert [each["weight"] for each in routes[1]["route"]] == [0, 100]
 
 
-def test_a_virtual_service_that_gives_all_to_primary_is_left_in_the_order_of_git() -> None:
+def test_an_unchanged_split_leaves_the_virtual_service_as_in_git() -> None:
     canary = {"destination": {"host": "web", "subset": "canary"}, "weight": 0}
     primary = {"destination": {"host": "web", "subset": "primary"}, "weight": 100}
     elsewhere = {"route": [{"destination": {"host": "other"}}]}
@@ -271,11 +277,11 @@ def test_a_virtual_service_that_gives_all_to_primary_is_left_in_the_order_of_git
 @pytest.mark.parametrize(
     ("subsets", "editable", "message"),
     [
-        pytest.param(Subsets("shop", LABEL), (), "no http route that leads to shop", id="the host"),
-        pytest.param(WEB, ("b",), "no http route of b that leads to web", id="the routes"),
+        pytest.param(Subsets("shop", LABEL), (), "no http route to shop", id="the host"),
+        pytest.param(WEB, ("b",), "no http route of b to web", id="the routes"),
     ],
 )
-def test_a_virtual_service_that_would_not_change_is_told(
+def test_a_virtual_service_without_a_matching_route_is_refused(
     subsets: Subsets, editable: tuple[str, ...], message: str
 ) -> None:
     git = virtual_service({"name": "a", "route": [{"destination": {"host": "web"}}]})
@@ -307,7 +313,7 @@ def backends_of(route: Manifest) -> Any:
         pytest.param(
             [("web", 70), ("other", 30)], TrafficSplit(90, 10), [63, 7, 30], id="70 percent"
         ),
-        pytest.param([("web", 7)], TrafficSplit(100), [7], id="what is so in Git already"),
+        pytest.param([("web", 7)], TrafficSplit(100), [7], id="an unchanged split"),
         pytest.param(
             [("web", 1), ("other", 3)], TrafficSplit(100), [1, 3], id="so in Git beside others"
         ),
@@ -322,18 +328,18 @@ def backends_of(route: Manifest) -> Any:
         ),
     ],
 )
-def test_an_http_route_divides_what_the_variants_have(
+def test_an_http_route_splits_the_weight_of_the_variants(
     backends: list[tuple[str, int | None]], shares: TrafficSplit, weights: list[int]
 ) -> None:
     route = http_route(
         *({"name": n, "port": 80, **({} if w is None else {"weight": w})} for n, w in backends)
     )
-    divided = backends_of(split_http_route(route, shares, NAMES))
-    assert [each["weight"] for each in divided] == weights
-    assert {each["port"] for each in divided} == {80}
+    split = backends_of(split_http_route(route, shares, NAMES))
+    assert [each["weight"] for each in split] == weights
+    assert {each["port"] for each in split} == {80}
 
 
-def test_a_route_to_something_else_is_told() -> None:
+def test_an_http_route_without_the_service_is_refused() -> None:
     for route in (http_route(), http_route({"name": "web", "kind": "Bucket"})):
-        with pytest.raises(UserMistake, match="no rule that leads to the Service web"):
+        with pytest.raises(UserMistake, match="no rule with the Service web"):
             split_http_route(route, TrafficSplit(80, 20), NAMES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A watch goes on whatever the API server does; the server here does what it is told."""
+"""A watch against a scripted API server: lists, resumed watches and errors."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipecd.plugins.kubernetes.client import ApiError, open_client
 from pipecd.plugins.kubernetes.cluster import ApiResource
 from pipecd.plugins.kubernetes.kubeconfig import Connection
-from pipecd.plugins.kubernetes.watch import ObjectStore, ObservedObject, Watch, observe
+from pipecd.plugins.kubernetes.watch import ObjectStore, ObservedObject, ResourceWatch, observe
 from pipecd.sdk import Backoff
 
 PODS = ApiResource("", "v1", "Pod", "pods", True, frozenset({"list", "watch"}))
@@ -39,9 +39,9 @@ def page(*pods: dict[str, Any], version: str = "10", more: str = "") -> dict[str
 
 @dataclass
 class Script:
-    """The answers of an API server, each once and in order; after the last it is silent."""
+    """The responses of an API server in order; after the last one it never responds."""
 
-    answers: list[Any]
+    responses: list[Any]
     requests: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     changes: list[ObservedObject] = field(default_factory=list[ObservedObject])
 
@@ -52,31 +52,31 @@ class Script:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 query = parse_qs(urlsplit(head.split()[1]).query)
                 self.requests.append({name: values[0] for name, values in query.items()})
-                if not self.answers:
+                if not self.responses:
                     await reader.read()
                     return
-                is_open = self.answer(writer, self.answers.pop(0))
+                is_open = self.respond(writer, self.responses.pop(0))
                 await writer.drain()
 
-    def answer(self, writer: asyncio.StreamWriter, answer: Any) -> bool:
-        """Writes an answer; a list are the events of a watch, which then ends."""
-        if isinstance(answer, list):
-            lines = "".join(f"{json.dumps(each)}\n" for each in answer)
+    def respond(self, writer: asyncio.StreamWriter, response: Any) -> bool:
+        """Writes a response; a list has the events of a watch, which then ends."""
+        if isinstance(response, list):
+            lines = "".join(f"{json.dumps(each)}\n" for each in response)
             writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + lines.encode())
             return False
-        code = 403 if answer is FORBIDDEN else 200
-        body = json.dumps(answer).encode()
+        code = 403 if response is FORBIDDEN else 200
+        body = json.dumps(response).encode()
         head = f"HTTP/1.1 {code} x\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return True
 
 
 @asynccontextmanager
-async def following(script: Script) -> AsyncIterator[Watch]:
+async def running_watch(script: Script) -> AsyncIterator[ResourceWatch]:
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, open_client(Connection(f"http://127.0.0.1:{port}")) as client:
-        watch = Watch(client, PODS, script.changes.append, selector="a=b")
+        watch = ResourceWatch(client, PODS, script.changes.append, selector="a=b")
         running = asyncio.create_task(watch.run())
         try:
             async with asyncio.timeout(10):
@@ -87,30 +87,30 @@ async def following(script: Script) -> AsyncIterator[Watch]:
                 await running
 
 
-async def until(watch: Watch, *names: str) -> None:
-    """Waits until exactly these pods are known."""
+async def wait_for_pods(watch: ResourceWatch, *names: str) -> None:
+    """Waits until exactly these pods are stored."""
     while True:
-        known = sorted(seen.key.name for seen in watch.objects.owned_by("set"))
-        if known == sorted(names):
+        stored = sorted(observed.key.name for observed in watch.objects.owned_by("set"))
+        if stored == sorted(names):
             return
         await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipecd.plugins.kubernetes.watch._BACKOFF", Backoff(0.01, 8))
 
 
 async def test_a_long_list_is_read_page_by_page() -> None:
     script = Script([page(pod("a", "1"), more="next"), page(pod("b", "2"))])
-    async with following(script) as watch:
+    async with running_watch(script) as watch:
         await watch.wait_for_sync()
-        await until(watch, "a", "b")
+        await wait_for_pods(watch, "a", "b")
     assert script.requests[1]["continue"] == "next"
     assert {requests["labelSelector"] for requests in script.requests} == {"a=b"}
 
 
-async def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+async def test_a_watch_resumes_at_the_last_resource_version() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "30"}}}
     script = Script(
         [
@@ -119,21 +119,21 @@ async def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
             [event("DELETED", "a", "31")],
         ]
     )
-    async with following(script) as watch:
-        await until(watch, "b")
+    async with running_watch(script) as watch:
+        await wait_for_pods(watch, "b")
     versions = [requests["resourceVersion"] for requests in script.requests if "watch" in requests]
     assert versions[:2] == ["10", "30"]
 
 
-async def test_a_version_that_the_server_forgot_makes_it_list_anew() -> None:
+async def test_an_expired_resource_version_causes_a_new_list() -> None:
     script = Script([page(pod("a", "1")), [GONE], page(pod("b", "40"), version="50")])
-    async with following(script) as watch:
-        await until(watch, "b")
+    async with running_watch(script) as watch:
+        await wait_for_pods(watch, "b")
         await watch.wait_for_sync()
     assert ["watch" in requests for requests in script.requests[:3]] == [False, True, False]
 
 
-async def test_every_change_is_told_once_and_the_first_list_is_none() -> None:
+async def test_every_change_after_the_first_list_is_reported_once() -> None:
     running = pod("a", "21")
     running["status"] = {"phase": "Running"}
     script = Script(
@@ -151,44 +151,44 @@ async def test_every_change_is_told_once_and_the_first_list_is_none() -> None:
             page(pod("c", "40"), version="60"),
         ]
     )
-    async with following(script) as watch:
-        await until(watch, "c")
-    assert [seen.key.name for seen in script.changes] == ["a", "b", "c", "a"]
+    async with running_watch(script) as watch:
+        await wait_for_pods(watch, "c")
+    assert [observed.key.name for observed in script.changes] == ["a", "b", "c", "a"]
 
 
-async def test_a_refusal_is_told_and_tried_again() -> None:
+async def test_a_refused_list_is_reported_and_retried() -> None:
     script = Script([FORBIDDEN, page(pod("a", "1"))])
-    async with following(script) as watch:
+    async with running_watch(script) as watch:
         with pytest.raises(ApiError, match="pods is forbidden"):
             await watch.wait_for_sync()
-        await until(watch, "a")
+        await wait_for_pods(watch, "a")
         await watch.wait_for_sync()
 
 
-async def test_what_may_not_be_seen_any_more_is_forgotten() -> None:
+async def test_objects_that_may_no_longer_be_listed_are_deleted() -> None:
     script = Script([page(pod("a", "1")), [GONE], FORBIDDEN])
-    async with following(script) as watch:
+    async with running_watch(script) as watch:
         with pytest.raises(ApiError):
             while True:
                 await watch.wait_for_sync()
                 await asyncio.sleep(0)
-        await until(watch)
+        await wait_for_pods(watch)
 
 
-async def test_events_of_a_broken_line_do_not_end_it() -> None:
+async def test_a_truncated_event_does_not_end_the_watch() -> None:
     broken = Script([page(pod("a", "1")), [event("ADDED", "b", "2")], [event("ADDED", "c", "3")]])
-    original = broken.answer
+    original = broken.respond
 
-    def cut(writer: asyncio.StreamWriter, answer: Any) -> bool:
-        if answer == [event("ADDED", "b", "2")]:
+    def cut(writer: asyncio.StreamWriter, response: Any) -> bool:
+        if response == [event("ADDED", "b", "2")]:
             head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
             writer.write(head + b'8\r\n{"type":\r\n0\r\n\r\n')
             return False
-        return original(writer, answer)
+        return original(writer, response)
 
-    broken.answer = cut  # type: ignore[method-assign]
-    async with following(broken) as watch:
-        await until(watch, "a", "c")
+    broken.respond = cut  # type: ignore[method-assign]
+    async with running_watch(broken) as watch:
+        await wait_for_pods(watch, "a", "c")
 
 
 UIDS = st.sampled_from("abcdef")
@@ -196,19 +196,19 @@ ACTIONS = st.lists(st.tuples(st.booleans(), UIDS, st.lists(UIDS, max_size=2)))
 
 
 @given(ACTIONS)
-def test_what_is_owned_is_found_after_any_changes(actions: list[tuple[bool, str, Any]]) -> None:
-    seen, model = ObjectStore(), dict[str, list[str]]()
+def test_owned_objects_are_indexed_after_any_changes(actions: list[tuple[bool, str, Any]]) -> None:
+    observed, model = ObjectStore(), dict[str, list[str]]()
     for is_there, uid, owners in actions:
         body = {"metadata": {"uid": uid, "ownerReferences": [{"uid": each} for each in owners]}}
         if is_there:
-            seen.put(observe(body, "v1", "Pod"))
+            observed.put(observe(body, "v1", "Pod"))
         else:
-            seen.delete(uid)
+            observed.delete(uid)
         model.pop(uid, None)
         if is_there and owners:
             model[uid] = owners
-    assert len(seen) == len(model)
+    assert len(observed) == len(model)
     for owner in "abcdef":
-        assert {each.uid for each in seen.owned_by(owner)} == {
+        assert {each.uid for each in observed.owned_by(owner)} == {
             uid for uid, owners in model.items() if owner in owners
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application in a namespace of a real cluster, and the manifests that it is made of."""
+"""An application in a namespace of a cluster, and its manifests."""
 
 import asyncio
 import json
@@ -12,10 +12,18 @@ import pytest
 
 from pipecd.plugins.kubernetes.plugin import ClusterPlugin
 from pipecd.sdk import DeployTarget, LiveState, PluginEntry, StageStatus
+from pipecd.sdk.host import WithTools
 from pipecd.sdk.testing import MemoryHost, StageBench
 from servers.kubernetes import Kubernetes
 
 VARIANT = "pipecd.dev/variant"
+
+
+class NoInstaller(WithTools):
+    """Fails when a tool is to be installed: it must be on the machine."""
+
+    async def tool(self, name: str, version: str, script: str) -> Path:
+        raise AssertionError(f"{name} {version} was to be installed")
 
 
 @dataclass
@@ -39,10 +47,10 @@ class Application:
         **spec: Any,
     ) -> StageBench:
         """Returns a deployment of a commit with these manifests and stages."""
-        place = self.directory / name
-        place.mkdir(exist_ok=True)
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
         for number, manifest in enumerate(manifests):
-            (place / f"{number}.yaml").write_text(json.dumps(manifest))
+            (directory / f"{number}.yaml").write_text(json.dumps(manifest))
         settings = {"input": {"namespace": self.namespace}, **spec}
         config = {
             "apiVersion": "pipecd.dev/v1beta1",
@@ -55,40 +63,42 @@ class Application:
         }
         bench = StageBench(
             plugin=self.plugin,
-            directory=place,
+            directory=directory,
             commit=name,
             application_id=self.namespace,
             config=json.dumps(config),
             running=running,
         )
-        self.aim(bench)
+        self.set_target(bench)
         return bench
 
-    def aim(self, bench: StageBench, *, name: str = "cluster", **settings: Any) -> None:
+    def set_target(self, bench: StageBench, *, name: str = "cluster", **settings: Any) -> None:
         """Gives a deployment a deploy target with these settings."""
         config = {"kubeConfigPath": str(self.kubernetes.kubeconfig), **settings}
         targets = [DeployTarget(name, {}, config)]
         if self.other is not None:
-            there = {"kubeConfigPath": str(self.other.kubeconfig)}
-            targets.append(DeployTarget("other", {}, there))
+            other = {"kubeConfigPath": str(self.other.kubeconfig)}
+            targets.append(DeployTarget("other", {}, other))
         bench.entry = PluginEntry(self.section, targets=tuple(targets))
 
     def patch(self, root: str, path: str, body: Any) -> None:
-        """Changes an object as somebody who does not ask Git."""
-        place = f"/{root}/namespaces/{self.namespace}/{path}"
-        self.kubernetes.ask("PATCH", place, body, form="application/merge-patch+json")
+        """Patches a live object outside of Git."""
+        url = f"/{root}/namespaces/{self.namespace}/{path}"
+        self.kubernetes.ask("PATCH", url, body, form="application/merge-patch+json")
 
     def live(
         self, plural: str, root: str = "apis/apps/v1", on: Kubernetes | None = None
     ) -> dict[str, Any]:
         """Returns the objects of a kind by name."""
-        answer = (on or self.kubernetes).ask("GET", f"/{root}/namespaces/{self.namespace}/{plural}")
-        return {item["metadata"]["name"]: item for item in answer["items"]}
+        response = (on or self.kubernetes).ask(
+            "GET", f"/{root}/namespaces/{self.namespace}/{plural}"
+        )
+        return {item["metadata"]["name"]: item for item in response["items"]}
 
 
 def deployment(image: str = "web:v1", **labels: str) -> dict[str, Any]:
     """Returns a Deployment whose pods read the ConfigMap `settings`."""
-    every = {"app": "web", **labels}
+    labels = {"app": "web", **labels}
     container = {
         "name": "web",
         "image": image,
@@ -100,8 +110,8 @@ def deployment(image: str = "web:v1", **labels: str) -> dict[str, Any]:
         "metadata": {"name": "web"},
         "spec": {
             "replicas": 2,
-            "selector": {"matchLabels": every},
-            "template": {"metadata": {"labels": every}, "spec": {"containers": [container]}},
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
         },
     }
 
@@ -131,19 +141,19 @@ def image(item: dict[str, Any]) -> str:
     return item["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
-async def look(bench: StageBench) -> LiveState:
-    """Returns what the plugin tells of an application now."""
+async def live_state(bench: StageBench) -> LiveState:
+    """Returns the live state that the plugin reports now."""
     return await bench.plugin.live_state(bench.live_context())  # type: ignore[attr-defined]
 
 
-async def until(bench: StageBench, is_so: Callable[[LiveState], bool]) -> LiveState:
-    """Looks until something is so, at most as long as a user would wait."""
-    state = await look(bench)
+async def wait_for_live_state(bench: StageBench, matches: Callable[[LiveState], bool]) -> LiveState:
+    """Queries the live state until it matches."""
+    state = await live_state(bench)
     try:
         async with asyncio.timeout(30):
-            while not is_so(state):
+            while not matches(state):
                 await asyncio.sleep(0.02)
-                state = await look(bench)
+                state = await live_state(bench)
     except TimeoutError:
-        pytest.fail(f"it never became so: {state}")
+        pytest.fail(f"the live state did not match in time: {state}")
     return state

@@ -11,10 +11,10 @@ from pipecd.config.report import ConfigMistake
 from pipecd.config.units import Duration, Replicas
 from pipecd.plugins.process.config import (
     CONFIG,
-    CanaryRolloutOptions,
     ProcessApplication,
+    ProcessCanaryRolloutOptions,
     ProcessTarget,
-    TrafficRoutingOptions,
+    ProcessTrafficRoutingOptions,
 )
 
 
@@ -93,7 +93,7 @@ def test_every_key_of_the_input_is_read() -> None:
 
 
 def test_a_canary_has_one_replica_by_default() -> None:
-    assert decode_plain({}, CanaryRolloutOptions, what="stage").replicas == Replicas(1)
+    assert decode_plain({}, ProcessCanaryRolloutOptions, what="stage").replicas == Replicas(1)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_canary_has_one_replica_by_default() -> None:
     ],
 )
 def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> None:
-    assert decode_plain(options, TrafficRoutingOptions, what="stage").shares() == shares
+    assert decode_plain(options, ProcessTrafficRoutingOptions, what="stage").shares() == shares
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> 
 )
 def test_an_invalid_traffic_split_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigMistake, match=message):
-        decode_plain(options, TrafficRoutingOptions, what="stage")
+        decode_plain(options, ProcessTrafficRoutingOptions, what="stage")
 
 
 def test_the_router_listens_on_loopback_by_default() -> None:

@@ -23,7 +23,7 @@ from pipecd.plugins.analysis.config import (
 )
 from pipecd.plugins.analysis.evaluation import (
     CheckResult,
-    Sample,
+    MetricSample,
     evaluate_deviation,
     evaluate_log_entries,
     evaluate_status_code,
@@ -188,12 +188,12 @@ class MetricMeasurement:
                     reason = "there is no earlier analysis to compare with"
                     return CheckResult(True, reason, is_terminal=True)
                 previous = self._clock.previous_window(previous_start, check.interval)
-                experiment = Sample("this deployment", await self._points(PRIMARY, window))
-                control = Sample("the previous one", await self._points(PRIMARY, previous))
+                experiment = MetricSample("this deployment", await self._points(PRIMARY, window))
+                control = MetricSample("the previous one", await self._points(PRIMARY, previous))
             case _:
                 first, second = _VARIANTS[check.strategy]
-                experiment = Sample(first, await self._points(first, window))
-                control = Sample(second, await self._points(second, window))
+                experiment = MetricSample(first, await self._points(first, window))
+                control = MetricSample(second, await self._points(second, window))
         return evaluate_deviation(experiment, control, check.deviation)
 
     async def _points(self, variant: str, window: Window) -> Sequence[Point]:

@@ -33,7 +33,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """The measured points of one side of a comparison, such as a variant."""
 
     name: str
@@ -62,7 +62,9 @@ def evaluate_threshold(points: Sequence[Point], expected: ExpectedRange) -> Chec
     return CheckResult(True, f"{_point_count(len(points))}, {between}, is {_range_text(expected)}")
 
 
-def evaluate_deviation(experiment: Sample, control: Sample, deviation: str) -> CheckResult:
+def evaluate_deviation(
+    experiment: MetricSample, control: MetricSample, deviation: str
+) -> CheckResult:
     """Expects that the experiment does not deviate from the control in a direction."""
     if not experiment.points and not control.points:
         return CheckResult(True, f"nothing was measured of {experiment.name} and {control.name}")

@@ -118,7 +118,7 @@ class LambdaApplication(Spec):
     quick_sync: NoOptions = NoOptions()
 
 
-class PromoteOptions(Spec):
+class LambdaPromoteOptions(Spec):
     """LAMBDA_PROMOTE: the share of traffic for the new version."""
 
     percent: Percentage = Percentage(0)
@@ -163,7 +163,7 @@ CONFIG = PluginConfig(
     stages={
         "LAMBDA_SYNC": NoOptions,
         "LAMBDA_CANARY_ROLLOUT": NoOptions,
-        "LAMBDA_PROMOTE": PromoteOptions,
+        "LAMBDA_PROMOTE": LambdaPromoteOptions,
     },
     deploy_target=LambdaTarget,
     kinds={"LambdaFunction": LambdaFunction},
@@ -179,6 +179,6 @@ CONFIG = PluginConfig(
     v0_stages={
         "LAMBDA_SYNC": V0Stage(NoOptions),
         "LAMBDA_CANARY_ROLLOUT": V0Stage(NoOptions),
-        "LAMBDA_PROMOTE": V0Stage(PromoteOptions),
+        "LAMBDA_PROMOTE": V0Stage(LambdaPromoteOptions),
     },
 )

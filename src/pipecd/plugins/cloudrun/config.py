@@ -31,7 +31,7 @@ class CloudRunApplication(Spec):
     quick_sync: NoOptions = NoOptions()
 
 
-class PromoteOptions(Spec):
+class CloudRunPromoteOptions(Spec):
     """CLOUDRUN_PROMOTE: the share of traffic for the new revision."""
 
     percent: Percentage = Percentage(0)
@@ -61,7 +61,7 @@ class V0CloudRunApp(Spec):
 CONFIG = PluginConfig(
     name="cloudrun",
     application=CloudRunApplication,
-    stages={"CLOUDRUN_SYNC": NoOptions, "CLOUDRUN_PROMOTE": PromoteOptions},
+    stages={"CLOUDRUN_SYNC": NoOptions, "CLOUDRUN_PROMOTE": CloudRunPromoteOptions},
     deploy_target=CloudRunTarget,
     v0=V0Kind(
         kind="CloudRunApp",
@@ -74,6 +74,6 @@ CONFIG = PluginConfig(
     ),
     v0_stages={
         "CLOUDRUN_SYNC": V0Stage(NoOptions),
-        "CLOUDRUN_PROMOTE": V0Stage(PromoteOptions),
+        "CLOUDRUN_PROMOTE": V0Stage(CloudRunPromoteOptions),
     },
 )

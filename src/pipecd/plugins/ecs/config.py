@@ -24,13 +24,13 @@ def _parse_percentage(value: object) -> object:
     return int(Percentage.parse(value)) if isinstance(value, str) else value
 
 
-class CanaryRolloutOptions(Spec):
+class EcsCanaryRolloutOptions(Spec):
     """ECS_CANARY_ROLLOUT: the share of the desired tasks that the canary runs."""
 
     scale: Annotated[float, BeforeValidator(_parse_percentage), Field(ge=0, le=100)] = 0
 
 
-class TrafficRoutingOptions(Spec):
+class EcsTrafficRoutingOptions(Spec):
     """ECS_TRAFFIC_ROUTING: the share of one variant, the other gets the rest."""
 
     primary: Annotated[int, BeforeValidator(_parse_percentage)] = 0
@@ -168,9 +168,9 @@ CONFIG = PluginConfig(
     application=EcsApplication,
     stages={
         "ECS_SYNC": NoOptions,
-        "ECS_CANARY_ROLLOUT": CanaryRolloutOptions,
+        "ECS_CANARY_ROLLOUT": EcsCanaryRolloutOptions,
         "ECS_PRIMARY_ROLLOUT": NoOptions,
-        "ECS_TRAFFIC_ROUTING": TrafficRoutingOptions,
+        "ECS_TRAFFIC_ROUTING": EcsTrafficRoutingOptions,
         "ECS_CANARY_CLEAN": NoOptions,
     },
     deploy_target=EcsTarget,

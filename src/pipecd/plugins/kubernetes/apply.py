@@ -45,7 +45,8 @@ _PREVIOUS_MANAGERS = frozenset(
 def migrated_managed_fields(live: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """Returns the managed fields of an object with those of kubectl moved to piped.
 
-    So a field that leaves Git leaves the cluster. None means that kubectl owns no field.
+    So a field that is removed from Git is removed from the cluster. None means that kubectl manages
+    no field.
     """
     entries = list_at(live, "metadata", "managedFields")
     previous = [entry for entry in entries if _is_previous_manager(entry)]
@@ -126,7 +127,7 @@ def apply_error(manifest: Manifest, error: ApiError) -> UserMistake:
     if error.is_immutable:
         hint = (
             f"this field cannot be changed; annotate the manifest with {FORCE_REPLACE}: enabled "
-            "to delete and create the object anew"
+            "to delete and recreate the object"
         )
     elif hints:
         hint = hints[0]
@@ -249,7 +250,7 @@ async def _apply_on_server(
         if not e.is_conflict:
             raise
         for field, message in e.causes:
-            log(f"- {manifest.key}: {field} is set back to what Git says ({message})")
+            log(f"- {manifest.key}: {field} is reset to its value in Git ({message})")
         await client.patch(path, manifest.body, content_type=APPLY, force="true", **query)
 
 

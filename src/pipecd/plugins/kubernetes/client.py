@@ -79,7 +79,7 @@ class _AuthorizationHeader:
     until: float
 
 
-class Credentials:
+class ClusterCredentials:
     """The `authorization` header of a connection, renewed before it expires."""
 
     def __init__(self, connection: Connection) -> None:
@@ -136,7 +136,7 @@ async def _run_exec_plugin(exec_plugin: ExecPlugin) -> _AuthorizationHeader:
     if captured.code != 0:
         stderr = captured.stderr.decode(errors="replace").strip()[-300:]
         raise UserMistake(
-            f"{exec_plugin.command} gave no credentials (exit code {captured.code}): {stderr}",
+            f"{exec_plugin.command} returned no credentials (exit code {captured.code}): {stderr}",
             hint="run it as the user of piped; the kubeconfig names it at users[].user.exec",
         )
     try:
@@ -189,7 +189,7 @@ class KubernetesClient:
     def __init__(
         self,
         http: httpx2.AsyncClient,
-        credentials: Credentials,
+        credentials: ClusterCredentials,
         server_name: str = "",
         record_request: RecordRequest = not_recorded,
     ) -> None:
@@ -393,7 +393,7 @@ async def open_client(
         trust_env=False,
     ) as http:
         yield KubernetesClient(
-            http, Credentials(connection), connection.server_name, record_request
+            http, ClusterCredentials(connection), connection.server_name, record_request
         )
 
 

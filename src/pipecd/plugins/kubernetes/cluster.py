@@ -61,7 +61,7 @@ class Discovery:
             await self.refresh()
         if requested not in self._resources:
             raise UserMistake(
-                f"the cluster does not know {key.kind} of {key.api_version}",
+                f"the cluster does not serve {key.kind} of {key.api_version}",
                 hint="correct apiVersion and kind, or install the CustomResourceDefinition first",
             )
         return self._resources[requested]

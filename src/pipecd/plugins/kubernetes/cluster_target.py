@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipecd.plugins.kubernetes.config import (
     Application,
-    HasMultiTargets,
+    MultiOptions,
     ResourceRoute,
     RouteMatch,
 )
@@ -91,5 +91,5 @@ class ClusterTarget:
 
 def select_targets(targets: Sequence[ClusterTarget], options: Spec | None) -> list[ClusterTarget]:
     """Returns the clusters in `multiTargets` of a stage, or all of them without any there."""
-    selected = options.multi_targets if isinstance(options, HasMultiTargets) else ()
+    selected = options.multi_targets if isinstance(options, MultiOptions) else ()
     return [target for target in targets if not selected or target.name in selected]

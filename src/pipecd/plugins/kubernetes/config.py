@@ -5,7 +5,7 @@ Without a `suffix` in the stage, `suffix` of the application decides the names o
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -108,47 +108,30 @@ class TrafficRoutingOptions(Spec):
                 return int(self.primary), int(self.canary), int(self.baseline)
 
 
-@runtime_checkable
-class HasMultiTargets(Protocol):
-    """The options of a stage that may be limited to some deploy targets."""
-
-    multi_targets: tuple[str, ...]
-
-
 class MultiOptions(Spec):
-    """A multi-cluster stage without other options; an empty list means all deploy targets."""
+    """A multi-cluster stage; without `multiTargets` it runs on all deploy targets."""
 
     multi_targets: tuple[str, ...] = ()
 
 
-class MultiSyncOptions(SyncOptions):
+class MultiSyncOptions(MultiOptions, SyncOptions):
     """K8S_MULTI_SYNC."""
 
-    multi_targets: tuple[str, ...] = ()
 
-
-class MultiPrimaryRolloutOptions(PrimaryRolloutOptions):
+class MultiPrimaryRolloutOptions(MultiOptions, PrimaryRolloutOptions):
     """K8S_MULTI_PRIMARY_ROLLOUT."""
 
-    multi_targets: tuple[str, ...] = ()
 
-
-class MultiCanaryRolloutOptions(CanaryRolloutOptions):
+class MultiCanaryRolloutOptions(MultiOptions, CanaryRolloutOptions):
     """K8S_MULTI_CANARY_ROLLOUT."""
 
-    multi_targets: tuple[str, ...] = ()
 
-
-class MultiBaselineRolloutOptions(BaselineRolloutOptions):
+class MultiBaselineRolloutOptions(MultiOptions, BaselineRolloutOptions):
     """K8S_MULTI_BASELINE_ROLLOUT."""
 
-    multi_targets: tuple[str, ...] = ()
 
-
-class MultiTrafficRoutingOptions(TrafficRoutingOptions):
+class MultiTrafficRoutingOptions(MultiOptions, TrafficRoutingOptions):
     """K8S_MULTI_TRAFFIC_ROUTING."""
-
-    multi_targets: tuple[str, ...] = ()
 
 
 class ResourceMatcher(Spec):

@@ -21,7 +21,7 @@ from pipecd.plugins.kubernetes.config import (
     HelmOptions,
 )
 from pipecd.plugins.kubernetes.render_inputs import RenderInputs, is_commit, is_pinned
-from pipecd.plugins.kubernetes.tools import Tool
+from pipecd.plugins.kubernetes.tools import RenderTool
 from pipecd.plugins.kubernetes.unstructured import list_at, text_at
 from pipecd.sdk import UserMistake
 from pipecd.sdk.program import capture
@@ -255,7 +255,7 @@ class HelmRepositories:
         self._lock = asyncio.Lock()
         self._is_configured = False
 
-    async def configure(self, helm: Tool) -> None:
+    async def configure(self, helm: RenderTool) -> None:
         """Returns when Helm knows every repository and is logged in to every registry."""
         async with self._lock:
             if not self._is_configured:
@@ -263,12 +263,12 @@ class HelmRepositories:
                     await self._run(helm, command)
                 self._is_configured = True
 
-    async def update(self, helm: Tool) -> None:
+    async def update(self, helm: RenderTool) -> None:
         """Downloads the current index of every repository."""
         async with self._lock:
             await self._run(helm, UPDATE)
 
-    async def _run(self, helm: Tool, command: HelmCommand) -> None:
+    async def _run(self, helm: RenderTool, command: HelmCommand) -> None:
         result = await helm.run(
             command.arguments,
             cwd=Path("/"),

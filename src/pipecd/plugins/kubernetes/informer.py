@@ -25,7 +25,7 @@ from pipecd.plugins.kubernetes.manifest import (
     ResourceKey,
 )
 from pipecd.plugins.kubernetes.metrics import Metrics
-from pipecd.plugins.kubernetes.watch import ObservedObject, Watch
+from pipecd.plugins.kubernetes.watch import ObservedObject, ResourceWatch
 from pipecd.sdk import DeployTarget, Unavailable, UserMistake
 
 logger = structlog.get_logger()
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 # How long a live state waits for the first list of a kind.
 _SYNC_TIMEOUT = 20.0
 # Every live state is queried several times within this period. A watch that none of them used is
-# stopped, and the managed kinds of the cluster are listed anew.
+# stopped, and the managed kinds of the cluster are listed again.
 _IDLE_TIMEOUT = 1800.0
 _RESTART_DELAY = 1.0
 # A rollout changes its workload, a ReplicaSet and many Pods at once: they become one notification.
@@ -166,7 +166,7 @@ class ChangeNotifier:
 class _RunningWatch:
     """A watch, its task, and when a live state used it last."""
 
-    watch: Watch
+    watch: ResourceWatch
     task: asyncio.Task[None]
     used_at: float
 
@@ -273,7 +273,7 @@ class ClusterInformer:
         is_watchable = is_in_namespace and resource.verbs >= {"list", "watch"}
         if kind in self._watches or not is_watchable:
             return
-        watch = Watch(
+        watch = ResourceWatch(
             self.cluster.client,
             resource,
             self._notifier.object_changed,
@@ -293,7 +293,7 @@ class ClusterInformer:
                     each.task.cancel()
                     del self._watches[kind]
 
-    async def _wait_for_watch(self, kind: WatchedKind, watch: Watch) -> None:
+    async def _wait_for_watch(self, kind: WatchedKind, watch: ResourceWatch) -> None:
         try:
             await watch.wait_for_sync()
         except ApiError as e:

@@ -124,7 +124,7 @@ def _entry(config: Any, section: str, name: str, file: str) -> Mapping[str, Any]
             return entry
     raise UserMistake(
         f"{file}: {section} has no {name!r}",
-        hint="write the kubeconfig anew as your cluster's provider describes",
+        hint="create the kubeconfig again as your cluster's provider describes",
     )
 
 

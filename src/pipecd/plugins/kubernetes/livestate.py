@@ -3,7 +3,6 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pipecd.plugins.kubernetes.client import CONNECTIONS, ApiError
 from pipecd.plugins.kubernetes.drift import drift
@@ -22,29 +21,22 @@ _BY_SEVERITY = (
 )
 
 
-@dataclass(frozen=True)
-class DesiredState:
-    """The manifests of an application in Git."""
-
-    application: str
-    source: Source
-    manifests: Sequence[Manifest]
-
-
-async def live_state(informer: ClusterInformer, desired: DesiredState) -> LiveState:
-    """Returns the live state of an application on one cluster."""
-    namespaced = [await _with_namespace(informer, manifest) for manifest in desired.manifests]
+async def live_state(
+    informer: ClusterInformer, application: str, source: Source, manifests: Sequence[Manifest]
+) -> LiveState:
+    """Returns the live state of an application on one cluster; the manifests are those of Git."""
+    namespaced = [await _with_namespace(informer, manifest) for manifest in manifests]
     declared = [manifest for manifest in namespaced if manifest is not None]
     used = frozenset(WatchedKind(m.key.api_version, m.kind) for m in declared)
     kinds = watched_kinds(used | await informer.managed_kinds(), informer.settings)
     await informer.wait_for_sync(kinds)
-    managed = informer.managed(desired.application, used)
-    managed += await _get_unlisted(informer, desired.application, declared, managed)
+    managed = informer.managed(application, used)
+    managed += await _get_unlisted(informer, application, declared, managed)
     sync = drift(
         [each.manifest for each in managed],
         declared,
-        desired.source.commit,
-        desired.source.ignored_fields(),
+        source.commit,
+        source.ignored_fields(),
     )
     return LiveState(resource_tree(informer, managed), sync)
 
@@ -61,12 +53,12 @@ async def live_state_without_manifests(
 
 def merge_live_states(states: Mapping[str, LiveState | PipecdError]) -> LiveState:
     """Merges the live states of all clusters; an error on one makes the sync status unknown."""
-    known = {name: state for name, state in states.items() if isinstance(state, LiveState)}
+    live = {name: state for name, state in states.items() if isinstance(state, LiveState)}
     errors = [state for state in states.values() if isinstance(state, PipecdError)]
-    if errors and not known:
+    if errors and not live:
         raise errors[0]
     if len(states) == 1:
-        return next(iter(known.values()))
+        return next(iter(live.values()))
     syncs = {
         name: state.sync
         if isinstance(state, LiveState)
@@ -75,7 +67,7 @@ def merge_live_states(states: Mapping[str, LiveState | PipecdError]) -> LiveStat
     }
     not_synced = {name: s for name, s in syncs.items() if s.status is not SyncStatus.SYNCED}
     return LiveState(
-        [resource for state in known.values() for resource in state.resources],
+        [resource for state in live.values() for resource in state.resources],
         SyncState(
             min(
                 (sync.status for sync in syncs.values()),

@@ -24,12 +24,12 @@ from pipecd.plugins.kubernetes.render_inputs import (
     is_pinned,
     merge_inputs,
 )
-from pipecd.plugins.kubernetes.tools import Installer, Toolbox
+from pipecd.plugins.kubernetes.tools import Toolbox
 from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.plugins.kubernetes.workload import without_duplicate_env
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.cache import LruCache
-from pipecd.sdk.host import program_variables
+from pipecd.sdk.host import WithTools, program_variables
 
 # About 50 MB.
 MAX_CACHED_OBJECTS = 5000
@@ -51,7 +51,7 @@ class RenderRequest:
     source: Source
     input: ManifestInput
     release: str
-    installer: Installer
+    installer: WithTools
     kustomize_dir: str = ""
 
     @property
@@ -60,7 +60,7 @@ class RenderRequest:
         return self.source.application_directory / self.kustomize_dir
 
 
-class Renderer(Protocol):
+class ManifestRenderer(Protocol):
     """Renders the manifests of one request."""
 
     async def prepare(self) -> str:
@@ -247,7 +247,7 @@ class ManifestLoader:
 
     async def load(self, request: RenderRequest) -> list[Manifest]:
         """Returns the manifests of a commit, in the namespace of the application."""
-        renderer: Renderer
+        renderer: ManifestRenderer
         if request.input.helm_chart is not None:
             renderer = HelmRenderer(request, request.input.helm_chart, self._tools)
         elif kustomize.is_kustomized(request.directory):
@@ -275,7 +275,9 @@ class ManifestLoader:
         return list(manifests)
 
 
-def _cache_key(request: RenderRequest, renderer: Renderer, versions: str) -> tuple[str, bool]:
+def _cache_key(
+    request: RenderRequest, renderer: ManifestRenderer, versions: str
+) -> tuple[str, bool]:
     """Returns the cache key of a request, and whether it depends on the network."""
     inputs, source = renderer.inputs(), request.source
     parts = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin `kubernetes`: deploys to one cluster.
 
-`ClusterPlugin` answers every call of piped for this plugin and for `kubernetes_multicluster`: it
+`ClusterPlugin` handles every call of piped for this plugin and for `kubernetes_multicluster`: it
 resolves the clusters of the application and runs the stage, the live state or the plan preview on
 each of them. The stages themselves are in `stages` and `traffic`.
 """
@@ -17,7 +17,6 @@ from pipecd.plugins.kubernetes.cluster_target import ClusterTarget, resolve_rout
 from pipecd.plugins.kubernetes.config import CONFIG, KubernetesApplication, TrafficRoutingOptions
 from pipecd.plugins.kubernetes.drift import preview
 from pipecd.plugins.kubernetes.livestate import (
-    DesiredState,
     live_state,
     live_state_without_manifests,
     merge_live_states,
@@ -184,8 +183,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
                     manifests = await self._routed_manifests(look, target, look.source)
                 except UserMistake as e:
                     return await live_state_without_manifests(informer, look.application_id, e)
-                desired = DesiredState(look.application_id, look.source, manifests)
-                return await live_state(informer, desired)
+                return await live_state(informer, look.application_id, look.source, manifests)
             except PipecdError as e:
                 return e
 

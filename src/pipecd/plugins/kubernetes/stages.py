@@ -124,7 +124,7 @@ async def rollout_baseline(session: StageSession, options: BaselineRolloutOption
 async def clean_variant(session: StageSession, variant: Variant) -> StageResult:
     """Deletes all objects of a variant."""
     await session.delete(await session.live(variant))
-    return StageResult.succeeded(f"Nothing of {variant} is left")
+    return StageResult.succeeded(f"Deleted all objects of {variant}")
 
 
 def _primary_manifests(

@@ -8,24 +8,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.metrics import RecordToolCall
 from pipecd.sdk import PipecdError, UserMistake
+from pipecd.sdk.host import WithTools
 from pipecd.sdk.program import Captured, capture
 
 # Rendering may download charts and bases.
 _TIMEOUT = 300.0
 _VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
-
-
-class Installer(Protocol):
-    """Installs a tool by a script; every context of the SDK can."""
-
-    async def tool(self, name: str, version: str, script: str) -> Path:
-        """Returns the path of a tool, installed first if it is missing."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ DOWNLOADS: Mapping[str, ToolDownload] = {
 
 
 @dataclass(frozen=True)
-class Tool:
+class RenderTool:
     """A tool at a version; each run is recorded."""
 
     path: Path
@@ -131,16 +123,16 @@ class Toolbox:
         _, present = await self._on_machine(name)
         return requested.removeprefix("v") or present or DOWNLOADS[name].version
 
-    async def find(self, name: str, requested: str, installer: Installer) -> Tool:
+    async def find(self, name: str, requested: str, installer: WithTools) -> RenderTool:
         """Returns the tool of the machine if it has the requested version, or installs it."""
         requested = requested.removeprefix("v")
         path, present = await self._on_machine(name)
         if path and requested in ("", present):
-            return Tool(Path(path), name, present, self._record_call)
+            return RenderTool(Path(path), name, present, self._record_call)
         download = DOWNLOADS[name]
         version = requested or download.version
         installed = await installer.tool(name, version, download.script())
-        return Tool(installed, name, version, self._record_call)
+        return RenderTool(installed, name, version, self._record_call)
 
     async def _on_machine(self, name: str) -> tuple[str, str]:
         """Returns path and version of a tool in PATH, empty without one.

@@ -68,7 +68,7 @@ def validate_split(split: TrafficSplit) -> None:
     if min(shares) < 0 or sum(shares) != _PERCENT:
         raise UserMistake(
             f"primary {split.primary}%, canary {split.canary}% and baseline {split.baseline}% "
-            "are not the whole traffic",
+            "do not add up to 100%",
             hint="the three must add up to 100",
         )
 
@@ -258,7 +258,7 @@ def split_virtual_service(
     if not has_split:
         named = f" of {', '.join(editable)}" if editable else ""
         raise UserMistake(
-            f"{virtual_service.key} has no http route{named} that leads to {subsets.host}",
+            f"{virtual_service.key} has no http route{named} to {subsets.host}",
             hint="correct host and editableRoutes of trafficRouting.istio to those in Git",
         )
     return virtual_service.with_body(with_value(virtual_service.body, ("spec", "http"), routes))
@@ -277,7 +277,7 @@ def split_http_route(route: Manifest, split: TrafficSplit, services: Sequence[st
     """Returns the HTTPRoute with weights for the Services of primary, canary and baseline."""
     if not routes_to(route, services[0]):
         raise UserMistake(
-            f"{route.key} has no rule that leads to the Service {services[0]}",
+            f"{route.key} has no rule with the Service {services[0]}",
             hint="name it in a backendRefs of a rule",
         )
     rules = [_split_rule(rule, split, services) for rule in list_at(route.body, "spec", "rules")]

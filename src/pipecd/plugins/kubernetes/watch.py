@@ -51,25 +51,25 @@ class ObservedObject:
 
 def observe(body: Any, api_version: str, kind: str) -> ObservedObject:
     """Returns what is stored of an object; items of a list have no kind of their own."""
-    whole = {**body, "apiVersion": api_version, "kind": kind}
-    owners = tuple(text_at(owner, "uid") for owner in list_at(whole, "metadata", "ownerReferences"))
-    application = managing_application(whole)
+    typed = {**body, "apiVersion": api_version, "kind": kind}
+    owners = tuple(text_at(owner, "uid") for owner in list_at(typed, "metadata", "ownerReferences"))
+    application = managing_application(typed)
     created_at = None
     with suppress(ValueError):
-        created_at = datetime.fromisoformat(text_at(whole, "metadata", "creationTimestamp"))
+        created_at = datetime.fromisoformat(text_at(typed, "metadata", "creationTimestamp"))
     compact = b""
     if application:
-        stored = without(without(whole, "metadata", "managedFields"), "status")
+        stored = without(without(typed, "metadata", "managedFields"), "status")
         # The resource version changes with the status too, which is in the health already.
         stored = without(stored, "metadata", "resourceVersion")
         compact = json.dumps(stored, separators=(",", ":")).encode()
     return ObservedObject(
-        uid=text_at(whole, "metadata", "uid"),
-        key=Manifest(whole).key,
+        uid=text_at(typed, "metadata", "uid"),
+        key=Manifest(typed).key,
         owners=owners,
         application=application,
         created_at=created_at,
-        health=health(whole),
+        health=health(typed),
         body=compact,
     )
 
@@ -135,7 +135,7 @@ def _remove(index: dict[str, set[str]], name: str, uid: str) -> None:
             del index[name]
 
 
-class Watch:
+class ResourceWatch:
     """Lists the objects of one kind and follows their changes.
 
     `error` is set while the objects are unknown or out of date. `on_change` receives every changed

@@ -71,13 +71,13 @@ class ProcessApplication(Spec):
     quick_sync: NoOptions = NoOptions()
 
 
-class CanaryRolloutOptions(Spec):
+class ProcessCanaryRolloutOptions(Spec):
     """PROCESS_CANARY_ROLLOUT: how many replicas of the new version run beside the old one."""
 
     replicas: Replicas = Replicas(1)
 
 
-class TrafficRoutingOptions(Spec):
+class ProcessTrafficRoutingOptions(Spec):
     """PROCESS_TRAFFIC_ROUTING: the share of one variant, the other gets the rest."""
 
     primary: Percentage | None = None
@@ -127,8 +127,8 @@ CONFIG = PluginConfig(
     application=ProcessApplication,
     stages={
         "PROCESS_SYNC": NoOptions,
-        "PROCESS_CANARY_ROLLOUT": CanaryRolloutOptions,
-        "PROCESS_TRAFFIC_ROUTING": TrafficRoutingOptions,
+        "PROCESS_CANARY_ROLLOUT": ProcessCanaryRolloutOptions,
+        "PROCESS_TRAFFIC_ROUTING": ProcessTrafficRoutingOptions,
         "PROCESS_PRIMARY_ROLLOUT": NoOptions,
         "PROCESS_CANARY_CLEAN": NoOptions,
     },

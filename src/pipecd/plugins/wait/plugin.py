@@ -14,7 +14,7 @@ LOG_INTERVAL = 10.0
 
 
 class WaitPlugin(StagePlugin):
-    """Waits for a duration; a restart of piped does not start the wait anew."""
+    """Waits for a duration; a restart of piped does not restart the wait."""
 
     stages = (Stage("WAIT", WaitOptions),)
 
