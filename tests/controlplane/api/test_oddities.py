@@ -277,8 +277,10 @@ async def test_an_approval_checks_the_project_before_the_approvers(
 
 
 async def test_a_stage_with_the_operation_skip_can_be_skipped_whatever_its_name(
-    people: Any, cases: UseCases, deployment: Deployment, piped: PipedCaller
+    people: Any, cases: UseCases, new_deployment: Callable[[], Deployment], piped: PipedCaller
 ) -> None:
+    deployment = new_deployment()
+    await cases.deployment_reports.create(deployment, by=piped)
     stage = PipelineStage(
         id="s9",
         name="SOAK",

@@ -112,9 +112,11 @@ async def test_reports_about_an_application(
 ) -> None:
     stub, id = PipedServiceStub(piped_channel), application.id
     state = ApplicationSyncState(status=SYNCED, timestamp=1)
+    deployment = new_deployment()
     reference = ApplicationDeploymentReference(
-        deployment_id="d", trigger=new_deployment().trigger, started_at=1
+        deployment_id="d", trigger=deployment.trigger, started_at=1
     )
+    await stub.CreateDeployment(pb.CreateDeploymentRequest(deployment=deployment))
     await stub.ReportApplicationSyncState(
         pb.ReportApplicationSyncStateRequest(application_id=id, state=state)
     )
