@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A web server with scripted responses, and a bench for the plugin that queries it."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 
 from pipecd.plugins.analysis.plugin import AnalysisPlugin
-from pipecd.sdk import PluginEntry
+from pipecd.sdk import PluginEntry, StageResult
 from pipecd.sdk.testing import APPLICATION, MemoryHost, StageBench
 from servers.web import Answer, Request, WebServer
 
@@ -108,3 +109,9 @@ def metric(**changes: Any) -> dict[str, Any]:
     return {
         "provider": "prom", "query": "errors", "interval": "20ms", "expected": {"max": 1}, **changes
     }  # fmt: skip
+
+
+async def run(bench: StageBench, duration: str, *metrics: Any, **options: Any) -> StageResult:
+    """Runs the stage ANALYSIS with checks of metrics and other options."""
+    async with asyncio.timeout(10):
+        return await bench.run("ANALYSIS", {"duration": duration, "metrics": metrics, **options})

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of ANALYSIS: of the stage, of analysis templates and of the application."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,13 @@ from pipecd.plugins.analysis.plugin import PLUGIN
 from pipecd.sdk import (
     ManualOperation,
     RequestedStage,
-    StageResult,
     StageStatus,
     UserMistake,
 )
-from pipecd.sdk.testing import StageBench
-from plugins.analysis.conftest import MakeBench, Serve, form, metric
+from plugins.analysis.conftest import MakeBench, Serve, form, metric, run
 from servers.web import Request
 
 SUCCESS, FAILURE = StageStatus.SUCCESS, StageStatus.FAILURE
-
-
-async def run(bench: StageBench, duration: str, *metrics: Any, **more: Any) -> StageResult:
-    async with asyncio.timeout(10):
-        return await bench.run("ANALYSIS", {"duration": duration, "metrics": metrics, **more})
 
 
 class OneQuery:

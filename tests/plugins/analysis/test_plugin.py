@@ -13,13 +13,12 @@ from pipecd.plugins.analysis.plugin import AnalysisPlugin
 from pipecd.sdk import (
     PluginEntry,
     StageCommandKind,
-    StageResult,
     StageStatus,
     Unavailable,
     UserMistake,
 )
 from pipecd.sdk.testing import MemoryHost, StageBench
-from plugins.analysis.conftest import MakeBench, Serve, form, metric
+from plugins.analysis.conftest import MakeBench, Serve, form, metric, run
 from servers.web import Request
 
 SUCCESS, FAILURE, SKIPPED = StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.SKIPPED
@@ -41,11 +40,6 @@ class Metrics:
         points = [[at, str(value)] for at, value in enumerate(self.values[query])]
         result = [{"values": points}] if points else []
         return 200, {"status": "success", "data": {"result": result}}
-
-
-async def run(bench: StageBench, duration: str, *metrics: Any, **more: Any) -> StageResult:
-    async with asyncio.timeout(10):
-        return await bench.run("ANALYSIS", {"duration": duration, "metrics": metrics, **more})
 
 
 async def test_the_stage_succeeds_if_every_check_is_as_expected(

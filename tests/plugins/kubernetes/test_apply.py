@@ -19,6 +19,7 @@ from pipecd.plugins.kubernetes.kubeconfig import Connection
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.sdk import UserMistake
+from plugins.kubernetes.testbed import manifest
 from servers.kubernetes import Kubernetes
 
 
@@ -54,13 +55,6 @@ async def bench(kubernetes: Kubernetes, namespace: str, kubectl: str) -> AsyncIt
     target = KubernetesTarget(kube_config_path=str(kubernetes.kubeconfig))
     async with open_cluster(target, namespace=namespace) as cluster:
         yield Bench(cluster, kubernetes, namespace, kubectl)
-
-
-def manifest(kind: str, name: str, version: str = "v1", /, **fields: Any) -> Manifest:
-    """Returns a minimal object."""
-    metadata = {"name": name, **fields.pop("metadata", {})}
-    body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
-    return Manifest(body, "app.yaml:1")
 
 
 def deployment(image: str = "web:v1", **spec: Any) -> Manifest:

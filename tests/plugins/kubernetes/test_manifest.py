@@ -14,21 +14,14 @@ from pipecd.plugins.kubernetes.manifest import (
 )
 from pipecd.plugins.kubernetes.workload import Image, config_hash, with_config_hash
 from pipecd.sdk import UserMistake
+from plugins.kubernetes.testbed import manifest
 
 OWNER = TrackingLabels(piped="p1", application="a1", commit="c0ffee")
 
 
-def manifest(kind: str, name: str, *, version: str = "v1", **fields: Any) -> Manifest:
-    """Returns a minimal object."""
-    metadata = {"name": name, **fields.pop("metadata", {})}
-    return Manifest({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
-
-
 def workload(name: str = "web", **pod: Any) -> Manifest:
     """Returns a Deployment with a pod."""
-    return manifest(
-        "Deployment", name, version="apps/v1", spec={"replicas": 2, "template": {"spec": pod}}
-    )
+    return manifest("Deployment", name, "apps/v1", spec={"replicas": 2, "template": {"spec": pod}})
 
 
 def test_objects_are_read_from_several_documents_and_lists() -> None:

@@ -23,14 +23,10 @@ from pipecd.plugins.kubernetes.variant import (
 )
 from pipecd.sdk import UserMistake
 from pipecd.sdk.config import Replicas
+from plugins.kubernetes.testbed import manifest
 
 LABEL = VariantLabel()
 CANARY = VariantBuilder(LABEL.key, "canary", "canary")
-
-
-def manifest(kind: str, name: str, version: str = "v1", **fields: Any) -> Manifest:
-    """Returns a minimal object."""
-    return Manifest({"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields})
 
 
 DEPLOYMENT = manifest(

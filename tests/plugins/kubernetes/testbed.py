@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.plugin import ClusterPlugin
 from pipecd.sdk import DeployTarget, LiveState, PluginEntry, StageStatus
 from pipecd.sdk.host import WithTools
@@ -94,6 +95,13 @@ class Application:
             "GET", f"/{root}/namespaces/{self.namespace}/{plural}"
         )
         return {item["metadata"]["name"]: item for item in response["items"]}
+
+
+def manifest(kind: str, name: str, version: str = "v1", /, **fields: Any) -> Manifest:
+    """Returns a minimal object; `metadata` is added to its name."""
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+    return Manifest(body, "app.yaml:1")
 
 
 def deployment(image: str = "web:v1", **labels: str) -> dict[str, Any]:
