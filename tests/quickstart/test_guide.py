@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide is followed line by line, and what it shows is what happens."""
+"""Runs the commands of the guides and compares their output with what the guides show."""
 
 import asyncio
 import os
@@ -17,8 +17,8 @@ import pytest
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 GUIDE = (GUIDES / "quickstart.md").read_text()
 BIN = Path(sys.executable).parent
-PATIENCE = 30.0
-END = "the block has ended"
+TIMEOUT = 30.0
+END = "end of the block"
 
 VARYING = (
     (re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d"), "TIME"),
@@ -30,31 +30,31 @@ VARYING = (
 )
 
 
-def alike(line: str) -> str:
-    """The line without what differs from one run to the next."""
+def normalised(line: str) -> str:
+    """The line without the parts that differ between two runs."""
     for pattern, word in VARYING:
         line = pattern.sub(word, line)
     return line.strip()
 
 
 def steps(guide: str) -> list[tuple[str, str]]:
-    """What a guide has marked: the kind of each step, and its text."""
+    """The marked steps of a guide: their kind, and the text of their block."""
     return re.findall(r"^<!-- (.+?) -->\n(?:```\w+\n(.*?)^```$)?", guide, re.M | re.S)
 
 
 @dataclass
 class Terminal:
-    """A process and what it has printed."""
+    """A process and the lines it has printed."""
 
     process: asyncio.subprocess.Process
-    news: asyncio.Event
+    printed: asyncio.Event
     lines: list[str] = field(default_factory=list[str])
 
     async def read(self) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             self.lines.append(line.decode().rstrip("\n"))
-            self.news.set()
+            self.printed.set()
 
     def find(self, pattern: str) -> str | None:
         found = re.search(pattern, "\n".join(self.lines))
@@ -62,7 +62,9 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(*argv: str, home: Path, news: asyncio.Event) -> AsyncGenerator[Terminal, None]:
+async def terminal(
+    *argv: str, home: Path, printed: asyncio.Event
+) -> AsyncGenerator[Terminal, None]:
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         "HOME": str(home),
@@ -79,7 +81,7 @@ async def terminal(*argv: str, home: Path, news: asyncio.Event) -> AsyncGenerato
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    opened = Terminal(process, news)
+    opened = Terminal(process, printed)
     reading = asyncio.create_task(opened.read())
     try:
         yield opened
@@ -91,41 +93,41 @@ async def terminal(*argv: str, home: Path, news: asyncio.Event) -> AsyncGenerato
 
 
 @dataclass
-class Walk:
-    """A person with the guide, a shell and a quickstart."""
+class Reader:
+    """A reader of a guide, with a quickstart and a shell."""
 
     quickstart: Terminal
     shell: Terminal
     approved: set[str] = field(default_factory=set[str])
 
-    async def until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Looks whenever one of the terminals has shown something."""
+    async def wait_until(self, holds: Callable[[], bool], expected: str) -> None:
+        """Checks the condition whenever one of the terminals prints a line."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                while not is_so():
-                    await self.quickstart.news.wait()
-                    self.quickstart.news.clear()
+            async with asyncio.timeout(TIMEOUT):
+                while not holds():
+                    await self.quickstart.printed.wait()
+                    self.quickstart.printed.clear()
         except TimeoutError:
-            told = ["terminal:", *self.quickstart.lines, "shell:", *self.shell.lines]
-            pytest.fail("\n".join([f"{what} did not happen; this did:", *told]))
+            output = ["quickstart:", *self.quickstart.lines, "shell:", *self.shell.lines]
+            pytest.fail("\n".join([f"expected {expected}", *output]))
 
     @property
     def address(self) -> str:
         return self.quickstart.find(r"running: (http://\S+)") or ""
 
-    async def take(self, kind: str, text: str) -> None:
+    async def follow(self, kind: str, text: str) -> None:
         match kind:
             case "run":
                 await self._run(text)
             case "shown":
-                await self._see(text)
-            case "a person approves":
+                await self._expect(text)
+            case "approve":
                 await self._approve()
             case "Ctrl-C":
                 self.quickstart.process.send_signal(signal.SIGINT)
                 assert await self.quickstart.process.wait() == 0
             case _:
-                pytest.fail(f"the guide has a mark that nobody knows: {kind}")
+                pytest.fail(f"the guide has an unknown step: {kind}")
 
     async def _run(self, block: str) -> None:
         port = self.address.rpartition(":")[2]
@@ -133,34 +135,34 @@ class Walk:
         before = len(self.shell.lines)
         assert self.shell.process.stdin is not None
         self.shell.process.stdin.write(f"{block}\necho '{END}'\n".encode())
-        await self.until(lambda: END in self.shell.lines[before:], block)
+        await self.wait_until(lambda: END in self.shell.lines[before:], block)
 
-    async def _see(self, text: str) -> None:
+    async def _expect(self, text: str) -> None:
         def shown() -> set[str]:
-            return {*map(alike, self.quickstart.lines), *map(alike, self.shell.lines)}
+            return {*map(normalised, self.quickstart.lines), *map(normalised, self.shell.lines)}
 
-        for line in filter(None, map(alike, text.splitlines())):
-            await self.until(lambda line=line: line in shown(), line)
+        for line in filter(None, map(normalised, text.splitlines())):
+            await self.wait_until(lambda line=line: line in shown(), line)
 
     async def _approve(self) -> None:
         password = self.quickstart.find(r"password +(\S+)") or ""
         login = {"project": "quickstart", "username": "admin", "password": password}
-        own = {"Origin": self.address}
+        headers = {"Origin": self.address}
         async with httpx2.AsyncClient(base_url=self.address, follow_redirects=True) as web:
-            await web.post("/auth/login/static", data=login, headers=own)
-            path, csrf = await self._button(web)
-            assert (await web.post(path, data={"csrf": csrf}, headers=own)).status_code == 200
+            await web.post("/auth/login/static", data=login, headers=headers)
+            path, csrf = await self._approve_form(web)
+            assert (await web.post(path, data={"csrf": csrf}, headers=headers)).status_code == 200
         self.approved.add(path)
 
-    async def _button(self, web: httpx2.AsyncClient) -> tuple[str, str]:
-        """Where to press Approve, once some deployment waits for it."""
-        button = re.compile(r'action="(/deployments/[^"]+/approve)">.*?name="csrf" value="(\w+)"')
-        async with asyncio.timeout(PATIENCE):
+    async def _approve_form(self, web: httpx2.AsyncClient) -> tuple[str, str]:
+        """The path and CSRF token of the form, once a deployment waits for approval."""
+        form = re.compile(r'action="(/deployments/[^"]+/approve)">.*?name="csrf" value="(\w+)"')
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 listed = (await web.get("/deployments")).text
                 for one in dict.fromkeys(re.findall(r'href="(/deployments/[^"/?]+)', listed)):
                     page = (await web.get(one)).text
-                    found = button.search(page)
+                    found = form.search(page)
                     if found and found[1] not in self.approved:
                         assert "Waiting for approval by admin" in page
                         return found[1], found[2]
@@ -168,42 +170,44 @@ class Walk:
 
 
 @asynccontextmanager
-async def walking(home: Path) -> AsyncGenerator[Walk, None]:
-    """A person who has started the quickstart and opened a shell."""
+async def start_reading(home: Path) -> AsyncGenerator[Reader, None]:
+    """Starts the quickstart and a shell."""
     (home / ".gitconfig").write_text("[user]\nname = Ann\nemail = ann@example.com\n")
-    news = asyncio.Event()
+    printed = asyncio.Event()
     async with (
-        terminal("pipecd", "quickstart", "--port", "0", home=home, news=news) as quickstart,
-        terminal("bash", "-e", home=home, news=news) as shell,
+        terminal("pipecd", "quickstart", "--port", "0", home=home, printed=printed) as quickstart,
+        terminal("bash", "-e", home=home, printed=printed) as shell,
     ):
-        yield Walk(quickstart, shell)
+        yield Reader(quickstart, shell)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-async def test_the_guide_is_what_happens(tmp_path: Path) -> None:
-    async with walking(tmp_path) as walk:
+async def test_the_quickstart_guide_works(tmp_path: Path) -> None:
+    async with start_reading(tmp_path) as reader:
         for number, (kind, text) in enumerate(steps(GUIDE)):
-            await walk.take(kind, text)
+            await reader.follow(kind, text)
             if number == 0:
-                # What the first start leaves is named in the guide.
-                left = {path.name for path in (tmp_path / ".pipecd" / "quickstart").iterdir()}
-                assert left - set(re.findall(r"`([^`\s]+)`", GUIDE)) == set()
-        log = [line for line in walk.shell.lines if line.startswith('{"stage_logs"')]
+                # The guide names every file that the first start creates.
+                created = {path.name for path in (tmp_path / ".pipecd" / "quickstart").iterdir()}
+                assert created - set(re.findall(r"`([^`\s]+)`", GUIDE)) == set()
+        log = [line for line in reader.shell.lines if line.startswith('{"stage_logs"')]
         assert "Good evening" in log[0]
         assert not (tmp_path / ".pipecd" / "quickstart").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_the_guide_to_events_is_what_happens(tmp_path: Path) -> None:
-    async with walking(tmp_path) as walk:
-        await walk.until(lambda: "✓ hello" in "\n".join(walk.quickstart.lines), "a deployment")
+async def test_the_event_watcher_guide_works(tmp_path: Path) -> None:
+    async with start_reading(tmp_path) as reader:
+        await reader.wait_until(
+            lambda: "✓ hello" in "\n".join(reader.quickstart.lines), "a deployment"
+        )
         for kind, text in steps((GUIDES / "event-watcher.md").read_text()):
-            await walk.take(kind, text)
+            await reader.follow(kind, text)
 
 
-def test_every_command_of_the_guide_is_run_or_started_by_hand() -> None:
+def test_every_block_of_the_guide_is_a_step_or_for_users_only() -> None:
     blocks = re.findall(r"^```(\w+)$", GUIDE, re.M)
     marked = [kind for kind, _ in steps(GUIDE) if kind in ("run", "shown")]
     assert len([language for language in blocks if language in ("sh", "text")]) == len(marked)

@@ -5,9 +5,12 @@ import os
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
+
+from pipecd.controlplane.auth.subject import User
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -23,3 +26,9 @@ async def chromium() -> AsyncGenerator[Browser]:
         )
         yield browser
         await browser.close()
+
+
+class OpenPage(Protocol):
+    """Opens a page of the console, by default as the administrator; `options` are Playwright's."""
+
+    async def __call__(self, path: str, *, user: User | None = ..., **options: Any) -> Page: ...

@@ -2,7 +2,7 @@
 """The console on loopback with real use cases and stores, and objects for view models."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -14,19 +14,11 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
-from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.clock import Now, to_unix
-from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
-from pipecd.proto.model.logblock_pb2 import LogBlock
-from pipecd.proto.service.piped_pb2 import (
-    ReportDeploymentCompletedRequest,
-    ReportDeploymentStatusChangedRequest,
-    ReportStageStatusChangedRequest,
-)
+from servers.console import OpenBrowser, PipedReports, SubmitForm
 
 VIEW_TIME = datetime(2026, 8, 22, 17, 0, 0, tzinfo=UTC)
 DEPLOYMENT_START = to_unix(VIEW_TIME) - 600
@@ -42,9 +34,7 @@ async def console_url(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterato
 
 
 @pytest.fixture
-async def open_browser(
-    console_url: str, cases: UseCases
-) -> AsyncIterator[Callable[..., httpx2.AsyncClient]]:
+async def open_browser(console_url: str, cases: UseCases) -> AsyncIterator[OpenBrowser]:
     """Opens HTTP clients with the session of a user, or without a session."""
     async with AsyncExitStack() as opened:
 
@@ -58,14 +48,12 @@ async def open_browser(
 
 
 @pytest.fixture
-def admin_browser(
-    open_browser: Callable[..., httpx2.AsyncClient], admin: User
-) -> httpx2.AsyncClient:
+def admin_browser(open_browser: OpenBrowser, admin: User) -> httpx2.AsyncClient:
     return open_browser(admin)
 
 
 @pytest.fixture
-def submit_form(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
+def submit_form(admin: User) -> SubmitForm:
     """Submits a form with the CSRF token of its page."""
     del admin
 
@@ -78,55 +66,6 @@ def submit_form(admin: User) -> Callable[..., Awaitable[httpx2.Response]]:
         return await client.post(action, data={"csrf": secret, **fields})
 
     return submit
-
-
-class PipedReports:
-    """Sends the reports of the piped of these tests."""
-
-    def __init__(self, cases: UseCases, piped: PipedCaller, now: Now) -> None:
-        self._cases, self._piped, self._now = cases, piped, now
-        self._index = 0
-
-    async def online(self) -> None:
-        await self._cases.pipeds.report_stat(b"up 1", by=self._piped)
-
-    async def deployment(self, deployment: Deployment, status: DeploymentStatus) -> None:
-        if status.is_completed:
-            completed = ReportDeploymentCompletedRequest(
-                deployment_id=deployment.id,
-                status=pb.DeploymentStatus.ValueType(status),
-                completed_at=to_unix(self._now()),
-            )
-            await self._cases.deployment_reports.report_completed(completed, by=self._piped)
-            return
-        report = ReportDeploymentStatusChangedRequest(
-            deployment_id=deployment.id, status=pb.DeploymentStatus.ValueType(status)
-        )
-        await self._cases.deployment_reports.report_status(report, by=self._piped)
-
-    async def stage(
-        self, deployment: Deployment, stage: str, status: StageStatus, reason: str = ""
-    ) -> None:
-        report = ReportStageStatusChangedRequest(
-            deployment_id=deployment.id,
-            stage_id=stage,
-            status=pb.StageStatus.ValueType(status),
-            status_reason=reason,
-            completed_at=to_unix(self._now()) if status.is_completed else 0,
-        )
-        await self._cases.deployment_reports.report_stage_status(report, by=self._piped)
-
-    async def lines(self, deployment: Deployment, stage: str, *lines: str) -> None:
-        blocks: list[LogBlock] = []
-        for line in lines:
-            self._index += 1
-            at = to_unix(self._now())
-            blocks.append(LogBlock(index=self._index, log=line, created_at=at))
-        await self._cases.logs.append(StageRun(deployment.id, stage), blocks, by=self._piped)
-
-    async def end_of_log(self, deployment: Deployment, stage: str) -> None:
-        run = StageRun(deployment.id, stage)
-        await self._cases.logs.checkpoint(run, [], completed=True, by=self._piped)
 
 
 @pytest.fixture

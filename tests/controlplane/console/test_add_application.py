@@ -2,7 +2,7 @@
 """The page that registers applications found in Git or entered manually."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.console import OpenBrowser, SubmitForm
 
 PAGE = "/applications/add"
 
@@ -40,7 +41,7 @@ class AddPage:
     """The page in a browser, and the piped that reports what can be added."""
 
     client: httpx2.AsyncClient
-    submit_form: Callable[..., Awaitable[httpx2.Response]]
+    submit_form: SubmitForm
     cases: UseCases
     admin: User
     piped: PipedCaller
@@ -83,7 +84,7 @@ class AddPage:
 def add_page(
     *,
     admin_browser: httpx2.AsyncClient,
-    submit_form: Callable[..., Awaitable[httpx2.Response]],
+    submit_form: SubmitForm,
     cases: UseCases,
     admin: User,
     piped: PipedCaller,
@@ -230,7 +231,7 @@ async def test_an_invalid_form_shows_the_reason_and_keeps_its_values(
 
 
 async def test_a_viewer_sees_found_applications_and_cannot_add_them(
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     viewer: User,
     add_page: AddPage,
 ) -> None:
@@ -249,7 +250,7 @@ async def test_a_viewer_sees_found_applications_and_cannot_add_them(
 async def test_a_role_limited_by_labels_adds_applications_with_them(
     cases: UseCases,
     admin: User,
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     add_page: AddPage,
 ) -> None:
     policies = parse_policies(

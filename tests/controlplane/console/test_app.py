@@ -3,7 +3,6 @@
 
 import gzip
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +18,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.model.clock import Now
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.console import OpenBrowser
 
 HERE = files("pipecd.controlplane.console")
 
@@ -120,7 +120,7 @@ async def test_error_pages_have_a_reason_and_one_action(
 
 
 async def test_a_denied_page_does_not_link_to_itself(
-    open_browser: Callable[[User], httpx2.AsyncClient], application: Application
+    open_browser: OpenBrowser, application: Application
 ) -> None:
     browser = open_browser(User("shop", "nobody", ()))
     for path in ("/applications", f"/applications/{application.id}"):

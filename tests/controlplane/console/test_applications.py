@@ -2,8 +2,7 @@
 """The pages of applications and the sync form."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -18,8 +17,7 @@ from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
-
-SubmitForm = Callable[..., Awaitable[httpx2.Response]]
+from servers.console import OpenBrowser, PipedReports, SubmitForm
 
 
 async def test_an_empty_list_says_what_to_do(admin_browser: httpx2.AsyncClient) -> None:
@@ -105,7 +103,7 @@ async def test_a_sync_sends_a_command_and_shows_its_state(
     cases: UseCases,
     piped: PipedCaller,
     submit_form: SubmitForm,
-    reports: Any,
+    reports: PipedReports,
 ) -> None:
     await reports.online()
     here = f"/applications/{application.id}"
@@ -183,7 +181,7 @@ async def test_a_form_of_another_site_is_rejected(
 
 
 async def test_a_viewer_sees_why_sync_is_disabled(
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     viewer: User,
     application: Application,
     submit_form: SubmitForm,
@@ -197,7 +195,7 @@ async def test_a_viewer_sees_why_sync_is_disabled(
 
 
 async def test_a_viewer_who_sends_the_form_anyway_is_refused(
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     viewer: User,
     application: Application,
     cases: UseCases,
@@ -218,7 +216,7 @@ async def test_a_disabled_application_cannot_be_synced(
 
 
 async def test_the_application_of_another_project_is_not_shown(
-    open_browser: Callable[..., httpx2.AsyncClient], stranger: User, application: Application
+    open_browser: OpenBrowser, stranger: User, application: Application
 ) -> None:
     response = await open_browser(stranger).get(f"/applications/{application.id}")
     assert response.status_code == 403
@@ -236,7 +234,7 @@ async def test_live_state_and_drift_errors_are_shown(
     cases: UseCases,
     stores: Stores,
     application: Application,
-    reports: Any,
+    reports: PipedReports,
 ) -> None:
     await reports.online()
     page = (await admin_browser.get(f"/applications/{application.id}")).text

@@ -2,8 +2,7 @@
 """The pages of deployments, their logs, and cancel, approve and skip."""
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -18,8 +17,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
-
-SubmitForm = Callable[..., Awaitable[httpx2.Response]]
+from servers.console import OpenBrowser, PipedReports, SubmitForm
 
 
 async def test_without_deployments_the_list_says_how_to_get_one(
@@ -30,7 +28,7 @@ async def test_without_deployments_the_list_says_how_to_get_one(
 
 
 async def test_the_list_shows_running_deployments(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     page = (await admin_browser.get("/deployments")).text
@@ -86,7 +84,7 @@ async def test_all_pages_of_a_long_list_have_each_deployment_once(
 
 
 async def test_the_page_shows_status_pipeline_and_log(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.online()
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
@@ -143,7 +141,7 @@ async def test_a_deployment_without_a_chain_shows_none(
 
 
 async def test_a_selected_stage_stays_selected(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
     await reports.stage(deployment, "s1", StageStatus.SUCCESS)
@@ -154,7 +152,7 @@ async def test_a_selected_stage_stays_selected(
 
 
 async def test_the_reason_of_a_failure_is_shown(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.FAILURE, "the image cannot be pulled")
     await reports.deployment(deployment, DeploymentStatus.FAILURE)
@@ -165,7 +163,7 @@ async def test_the_reason_of_a_failure_is_shown(
 
 
 async def test_a_completed_deployment_with_a_completed_log_follows_nothing(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.SUCCESS)
     await reports.lines(deployment, "s1", "done")
@@ -177,7 +175,7 @@ async def test_a_completed_deployment_with_a_completed_log_follows_nothing(
 
 
 async def test_a_long_log_shows_its_end(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", *(f"line {n}" for n in range(1, 1101)))
@@ -192,7 +190,7 @@ async def test_a_long_log_shows_its_end(
 
 
 async def test_a_script_gets_only_new_log_lines(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", "one", "two", "three")
@@ -207,7 +205,7 @@ async def test_a_script_gets_only_new_log_lines(
 
 
 async def test_the_raw_log_is_a_text(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.lines(deployment, "s1", "\x1b[31mred\x1b[0m <b>")
     raw = f"/deployments/{deployment.id}/stages/s1/log.txt"
@@ -252,7 +250,7 @@ async def test_a_waiting_stage_can_be_approved(
     deployment: Deployment,
     cases: UseCases,
     piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     submit_form: SubmitForm,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
@@ -272,7 +270,7 @@ async def test_the_approvers_are_shown_to_others(
     admin_browser: httpx2.AsyncClient,
     deployment: Deployment,
     stores: Stores,
-    reports: Any,
+    reports: PipedReports,
     submit_form: SubmitForm,
 ) -> None:
     await reports.stage(deployment, "s2", StageStatus.RUNNING)
@@ -297,7 +295,7 @@ async def test_an_analysis_can_be_skipped(
     deployment: Deployment,
     cases: UseCases,
     piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     submit_form: SubmitForm,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.RUNNING)
@@ -314,7 +312,7 @@ async def test_a_completed_deployment_cannot_be_cancelled(
     admin_browser: httpx2.AsyncClient,
     admin: User,
     deployment: Deployment,
-    reports: Any,
+    reports: PipedReports,
 ) -> None:
     await reports.deployment(deployment, DeploymentStatus.SUCCESS)
     secret = BrowserSession(admin, admin_browser.cookies["token"]).csrf
@@ -327,7 +325,7 @@ async def test_a_completed_deployment_cannot_be_cancelled(
 
 
 async def test_a_deployment_is_shown_without_permission_for_pipeds(
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     admin: User,
     cases: UseCases,
     deployment: Deployment,

@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Message
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -29,6 +29,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.console import OpenBrowser, PipedReports
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ async def until(stream: AsyncIterator[Event], kind: str) -> Event:
 
 
 async def test_a_change_is_sent_at_once(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     async with open_stream(admin_browser, f"dep:{deployment.id}") as stream:
         await until(stream, "hello")
@@ -85,7 +86,7 @@ async def test_a_change_is_sent_at_once(
 
 
 async def test_new_log_lines_are_sent_within_300_ms(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.lines(deployment, "s1", "first")
     async with open_stream(admin_browser, f"log:{deployment.id}:s1:0") as stream:
@@ -101,7 +102,7 @@ async def test_new_log_lines_are_sent_within_300_ms(
 
 
 async def test_a_reconnected_browser_gets_missed_lines_once(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.lines(deployment, "s1", "one", "two", "three")
     topic = f"log:{deployment.id}:s1:0"
@@ -117,7 +118,7 @@ async def test_a_reconnected_browser_gets_missed_lines_once(
 
 
 async def test_the_end_of_a_log_is_sent(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.lines(deployment, "s1", "last words")
     async with open_stream(admin_browser, f"log:{deployment.id}:s1:0") as stream:
@@ -127,7 +128,7 @@ async def test_the_end_of_a_log_is_sent(
 
 
 async def test_many_signals_become_two_events_per_second(
-    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: Any
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     async with open_stream(admin_browser, "deployments") as stream:
         await until(stream, "hello")
@@ -156,7 +157,7 @@ async def test_signals_of_other_projects_and_topics_are_not_sent(
 async def test_a_stream_needs_permission_for_its_topics(
     *,
     topic: str,
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     stranger: User,
     application: Application,
     deployment: Deployment,
@@ -194,19 +195,19 @@ async def test_a_disconnect_ends_the_stream() -> None:
     bus = MemoryBus()
     leave = asyncio.Event()
 
-    async def receive() -> Any:
+    async def receive() -> Message:
         await leave.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
+    async def send(message: Message) -> None:
         if b"hello" in message.get("body", b""):
-            assert len(bus._listeners) == 1
+            assert len(bus._subscriptions) == 1
             leave.set()
 
     event_stream = _stream(bus, _still_signed_in, StreamIntervals())
     async with asyncio.timeout(5):
         await event_stream({"type": "http"}, receive, send)
-    assert not bus._listeners
+    assert not bus._subscriptions
 
 
 async def test_an_expired_session_ends_the_stream() -> None:
@@ -215,7 +216,7 @@ async def test_an_expired_session_ends_the_stream() -> None:
 
 
 async def test_a_revoked_session_ends_its_stream_at_once(
-    open_browser: Callable[..., httpx2.AsyncClient],
+    open_browser: OpenBrowser,
     cases: UseCases,
     static_admin: StaticAdmin,
     admin: User,
@@ -270,12 +271,13 @@ async def _run_stream(
     """The events of a stream without changes until it closes."""
     events: list[str] = []
 
-    async def send(message: Any) -> None:
+    async def send(message: Message) -> None:
         if message["type"] == "http.response.body" and message["body"]:
             events.append(message["body"].decode())
 
-    async def receive() -> Any:
+    async def receive() -> Message:
         await asyncio.Event().wait()
+        raise AssertionError("the browser stays connected")
 
     async with asyncio.timeout(5):
         await _stream(MemoryBus(), authorize, intervals)({"type": "http"}, receive, send)

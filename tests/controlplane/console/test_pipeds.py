@@ -3,8 +3,7 @@
 
 import base64
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -17,14 +16,14 @@ from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import keys
+from servers.console import OpenBrowser, PipedReports, SubmitForm, SubmitPageForm
 
 PAGE = "/settings/piped"
-SubmitForm = Callable[..., Awaitable[httpx2.Response]]
-OpenBrowser = Callable[..., httpx2.AsyncClient]
 
 
 def by_testid(html: str, testid: str) -> list[str]:
@@ -38,7 +37,7 @@ def one(piped: PipedCaller) -> str:
 
 
 @pytest.fixture
-def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, one: str) -> SubmitForm:
+def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, one: str) -> SubmitPageForm:
     """Sends a form of the page of the piped."""
 
     async def submit_to_page(form: str, **fields: str) -> httpx2.Response:
@@ -58,7 +57,7 @@ async def test_the_list_shows_which_pipeds_are_online(
     admin_browser: httpx2.AsyncClient,
     piped: PipedCaller,
     other_piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     advance: Callable[[float], None],
 ) -> None:
     del piped, other_piped
@@ -104,12 +103,12 @@ async def test_the_page_shows_what_a_piped_reported(
 
 async def test_a_restart_is_requested_once_and_followed_to_its_end(
     *,
-    submit: SubmitForm,
+    submit: SubmitPageForm,
     admin_browser: httpx2.AsyncClient,
     one: str,
     cases: UseCases,
     piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     meta: ReportPipedMetaRequest,
     advance: Callable[[float], None],
 ) -> None:
@@ -153,7 +152,7 @@ async def test_commands_of_other_pipeds_show_no_notice(
 
 async def test_a_version_is_requested_and_cleared(
     *,
-    submit: SubmitForm,
+    submit: SubmitPageForm,
     admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     piped: PipedCaller,
@@ -174,7 +173,11 @@ async def test_a_version_is_requested_and_cleared(
 
 
 async def test_a_piped_is_disabled_and_enabled(
-    submit: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User, one: str
+    submit: SubmitPageForm,
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: User,
+    one: str,
 ) -> None:
     assert (await submit("disable")).status_code == 303
     (piped,) = await cases.pipeds.list(by=admin)
@@ -186,7 +189,7 @@ async def test_a_piped_is_disabled_and_enabled(
 
 
 async def test_a_piped_is_renamed(
-    submit: SubmitForm, cases: UseCases, admin: User, registered: Any
+    submit: SubmitPageForm, cases: UseCases, admin: User, registered: RegisteredPiped
 ) -> None:
     await submit("edit", name="staging", description="")
     piped = await cases.pipeds.get(registered.id, by=admin)
@@ -251,11 +254,11 @@ async def test_a_piped_without_a_name_is_not_added(
 
 async def test_a_key_is_replaced(
     *,
-    submit: SubmitForm,
+    submit: SubmitPageForm,
     admin_browser: httpx2.AsyncClient,
     one: str,
     stores: Stores,
-    registered: Any,
+    registered: RegisteredPiped,
     advance: Callable[[float], None],
 ) -> None:
     advance(60)
@@ -277,7 +280,7 @@ async def test_a_key_is_replaced(
 
 
 async def test_a_viewer_sees_no_forms(
-    open_browser: OpenBrowser, viewer: User, one: str, reports: Any
+    open_browser: OpenBrowser, viewer: User, one: str, reports: PipedReports
 ) -> None:
     await reports.online()
     client = open_browser(viewer)

@@ -2,8 +2,7 @@
 """The project settings: static admin, single sign-on, roles, groups and the webhook."""
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import httpx2
 import pytest
@@ -11,20 +10,20 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.controlplane.usecases.webhooks import Push
 from pipecd.model.errors import Denied, Unauthenticated
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
+from servers.console import OpenBrowser, SubmitForm, SubmitPageForm
 
 PAGE = "/settings/project"
 KEY = KeyFile(b"0123456789abcdef0123456789abcdef\n")
-SubmitForm = Callable[..., Awaitable[httpx2.Response]]
-OpenBrowser = Callable[..., httpx2.AsyncClient]
 
 
 @pytest.fixture
-def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitForm:
+def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitPageForm:
     """Sends a form of the page and responses what the browser gets."""
 
     async def submit_to_page(form: str, **fields: str) -> httpx2.Response:
@@ -41,7 +40,7 @@ GITHUB = {"client_id": "gh-id", "client_secret": "gh-secret", "hours": "12"}
 
 
 async def test_github_is_set_up_changed_and_removed(
-    submit: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
+    submit: SubmitPageForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
     assert "Not set up." in await page(admin_browser)
     response = await submit("sso/github", **GITHUB, base_url="https://ghe.example")
@@ -69,7 +68,7 @@ async def test_github_is_set_up_changed_and_removed(
 
 
 async def test_openid_connect_is_set_up(
-    submit: SubmitForm, admin_browser: httpx2.AsyncClient, stores: Stores
+    submit: SubmitPageForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
     client = {"client_id": "oi-id", "client_secret": "oi-secret"}
     fields = {"issuer": "https://id.example", "scopes": "openid  profile", "roles_claim_key": "r"}
@@ -104,7 +103,7 @@ async def test_openid_connect_is_set_up(
     ],
 )  # fmt: skip
 async def test_a_rejected_form_is_shown_again_with(
-    submit: SubmitForm, form: str, fields: dict[str, str], expected: str
+    submit: SubmitPageForm, form: str, fields: dict[str, str], expected: str
 ) -> None:
     response = await submit(form, **fields)
     assert response.status_code == 422
@@ -114,7 +113,7 @@ async def test_a_rejected_form_is_shown_again_with(
 
 
 async def test_a_role_is_added_used_changed_and_deleted(
-    submit: SubmitForm, admin_browser: httpx2.AsyncClient, cases: UseCases
+    submit: SubmitPageForm, admin_browser: httpx2.AsyncClient, cases: UseCases
 ) -> None:
     await submit("roles", name="watchers", policies="resources=piped;actions=list")
     await submit("groups", group="org/night", role="watchers")
@@ -134,7 +133,7 @@ async def test_a_role_is_added_used_changed_and_deleted(
 
 
 async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
-    submit: SubmitForm,
+    submit: SubmitPageForm,
     cases: UseCases,
     static_admin: StaticAdmin,
     admin_browser: httpx2.AsyncClient,
@@ -153,7 +152,7 @@ async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
 
 
 async def test_with_single_sign_on_the_static_admin_can_be_disabled(
-    submit: SubmitForm, stores: Stores
+    submit: SubmitPageForm, stores: Stores
 ) -> None:
     await submit("sso/github", **GITHUB)
     assert (await submit("admin/disable")).status_code == 303
@@ -169,7 +168,7 @@ async def test_a_viewer_sees_the_settings_but_changes_nothing(
     assert 'data-testid="role-add"' not in shown
     assert "resources=" in shown
     # The page has no form of its own, so the secret of the session comes from another page.
-    csrf: Any = await submit_form(browser, "/deployments", f"{PAGE}/roles/delete", name="x")
+    csrf = await submit_form(browser, "/deployments", f"{PAGE}/roles/delete", name="x")
     assert csrf.status_code == 403
 
 
@@ -187,7 +186,7 @@ def secret_in(html: str) -> str:
 
 
 async def test_settings_redirect_to_the_first_visible_page(
-    admin_browser: httpx2.AsyncClient, open_browser: Any
+    admin_browser: httpx2.AsyncClient, open_browser: OpenBrowser
 ) -> None:
     assert 'href="/settings"' in (await admin_browser.get("/applications")).text
     response = await admin_browser.get("/settings")
@@ -198,7 +197,10 @@ async def test_settings_redirect_to_the_first_visible_page(
 
 
 async def test_a_webhook_is_created_rotated_and_removed(
-    admin_browser: httpx2.AsyncClient, submit_form: Any, cases: UseCases, advance: Any
+    admin_browser: httpx2.AsyncClient,
+    submit_form: SubmitForm,
+    cases: UseCases,
+    advance: Callable[[float], None],
 ) -> None:
     page = (await admin_browser.get(PAGE)).text
     assert "webhook-create" in page
@@ -232,7 +234,7 @@ async def test_the_last_push_is_shown(
     admin_browser: httpx2.AsyncClient,
     cases: UseCases,
     admin: User,
-    registered: Any,
+    registered: RegisteredPiped,
     remote: str,
     expected: str,
 ) -> None:
@@ -246,7 +248,7 @@ async def test_the_last_push_is_shown(
 
 
 async def test_the_webhook_secret_needs_permission_to_update(
-    open_browser: Any, submit_form: Any, cases: UseCases, admin: User, viewer: User
+    open_browser: OpenBrowser, submit_form: SubmitForm, cases: UseCases, admin: User, viewer: User
 ) -> None:
     await cases.webhooks.rotate(by=admin)
     (secret,) = await cases.webhooks.secrets_of("shop")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing in with a password, redirects, and signing out."""
 
-from collections.abc import Callable
-
 import httpx2
 import pytest
 
@@ -13,8 +11,8 @@ from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.page_context import safe_return
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
+from servers.console import OpenBrowser
 
-OpenBrowser = Callable[..., httpx2.AsyncClient]
 PASSWORD_ENDPOINT = "/auth/login/static"
 
 

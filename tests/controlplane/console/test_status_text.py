@@ -155,7 +155,7 @@ def test_the_status_text(
     assert deployment_view(deployment, online_piped, "ann", noon).status.text == text
 
 
-def test_a_quick_deployment_is_quick(
+def test_a_deployment_of_less_than_a_second(
     make_stage: MakeStage,
     make_deployment: MakeDeployment,
     online_piped: PipedStatus,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real browser whose pages must not cause errors."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,8 +13,8 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers import browser
-
-Open = Callable[..., Awaitable[Page]]
+from servers.browser import OpenPage
+from servers.console import PipedReports
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ async def chromium(anyio_backend: str) -> AsyncIterator[Browser]:
 @pytest.fixture
 async def open_page(
     chromium: Browser, console_url: str, cases: UseCases, admin: User
-) -> AsyncIterator[Open]:
+) -> AsyncIterator[OpenPage]:
     """Opens a page as the administrator; script and policy errors fail the test."""
     errors: list[str] = []
     async with AsyncExitStack() as opened:
@@ -63,7 +63,7 @@ async def open_page(
 
 
 @pytest.fixture
-async def running(deployment: Deployment, reports: Any) -> Deployment:
+async def running(deployment: Deployment, reports: PipedReports) -> Deployment:
     """A deployment whose first stage runs and has written a line."""
     await reports.online()
     await reports.deployment(deployment, DeploymentStatus.RUNNING)

@@ -2,24 +2,23 @@
 """Adding applications in a real browser."""
 
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.browser import OpenPage
 from servers.control_plane import StartControlPlane
 from servers.origin import Origin
 from servers.samples import WAITING_CART
 
 pytestmark = pytest.mark.browser
 
-Open = Callable[..., Awaitable[Page]]
 PAGE = "/applications/add"
 
 
@@ -69,7 +68,7 @@ async def test_a_pushed_application_is_listed_added_and_deployed(
 
 
 async def test_an_update_keeps_a_half_filled_form(
-    open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
     await cases.pipeds.report_meta(meta, by=piped)
@@ -87,7 +86,7 @@ async def test_an_update_keeps_a_half_filled_form(
 
 
 async def test_a_form_error_stays_until_the_next_submit(
-    open_page: Open, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, meta: ReportPipedMetaRequest
 ) -> None:
     meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu", "us"]))
     await cases.pipeds.report_meta(meta, by=piped)
@@ -104,7 +103,7 @@ async def test_a_form_error_stays_until_the_next_submit(
 
 async def test_adding_works_without_scripts(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     cases: UseCases,
     piped: PipedCaller,
     other_piped: PipedCaller,

@@ -2,11 +2,10 @@
 """Live updates in a real browser."""
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -14,21 +13,21 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.browser import OpenPage
+from servers.console import PipedReports
 
 pytestmark = pytest.mark.browser
 
-Open = Callable[..., Awaitable[Page]]
 
-
-def live(page: Page) -> Any:
-    return expect(page.get_by_test_id("conn-dot"))
+def connection_state(page: Page) -> Locator:
+    return page.get_by_test_id("conn-dot")
 
 
 async def test_the_page_follows_the_deployment_without_a_reload(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     await page.evaluate("window.same = true")
     await reports.stage(running, "s1", StageStatus.SUCCESS)
     await reports.stage(running, "s2", StageStatus.RUNNING)
@@ -46,10 +45,10 @@ async def test_the_page_follows_the_deployment_without_a_reload(
 
 
 async def test_a_new_line_is_there_within_300_ms(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     waits: list[float] = []
     for number in range(2, 8):
         begun = time.monotonic()
@@ -60,10 +59,10 @@ async def test_a_new_line_is_there_within_300_ms(
 
 
 async def test_a_selected_stage_stays_selected(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     await page.locator("[data-stage-id=s1]").click()
     await page.wait_for_url("**?stage=s1")
     await reports.stage(running, "s1", StageStatus.SUCCESS)
@@ -81,63 +80,63 @@ async def test_a_selected_stage_stays_selected(
 
 
 async def test_a_lost_connection_is_reopened_without_gaps(
-    open_page: Open, running: Deployment, reports: Any, bus: MemoryBus
+    open_page: OpenPage, running: Deployment, reports: PipedReports, bus: MemoryBus
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
-    for listeners in list(bus._listeners.values()):
-        for subscription in list(listeners):
+    await expect(connection_state(page)).to_have_text("Live")
+    for subscriptions in list(bus._subscriptions.values()):
+        for subscription in list(subscriptions):
             subscription.close()
-    await live(page).to_have_text("Reconnecting")
+    await expect(connection_state(page)).to_have_text("Reconnecting")
     await reports.lines(running, "s1", "line 2", "line 3")
     await reports.stage(running, "s1", StageStatus.FAILURE)
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     lines = page.get_by_test_id("log-line").locator("code")
     await expect(lines).to_have_text(["line 1", "line 2", "line 3"])
     await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "FAILURE")
 
 
 async def test_a_hidden_page_closes_its_stream(
-    open_page: Open, running: Deployment, bus: MemoryBus
+    open_page: OpenPage, running: Deployment, bus: MemoryBus
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     hide = """(is) => {
         Object.defineProperty(document, "hidden", { value: is, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
     await page.evaluate(hide, True)
-    await live(page).to_have_text("Paused")
+    await expect(connection_state(page)).to_have_text("Paused")
     await page.evaluate(hide, False)
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
 
 
 async def test_without_a_stream_the_page_polls(
-    open_page: Open, console_url: str, running: Deployment, reports: Any
+    open_page: OpenPage, console_url: str, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page("/applications")
     await page.route("**/_/stream*", lambda route: route.abort())
     await page.goto(f"{console_url}/deployments/{running.id}")
-    await live(page).to_have_text("Polling", timeout=15_000)
+    await expect(connection_state(page)).to_have_text("Polling", timeout=15_000)
     await reports.lines(running, "s1", "line 2")
     await expect(page.locator("#L2 code")).to_have_text("line 2", timeout=15_000)
 
 
-async def test_an_offline_browser_shows_a_banner(open_page: Open, running: Deployment) -> None:
+async def test_an_offline_browser_shows_a_banner(open_page: OpenPage, running: Deployment) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     await page.context.set_offline(True)
     await expect(page.locator("#offline")).to_be_visible()
     await page.context.set_offline(False)
     await expect(page.locator("#offline")).to_be_hidden()
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
 
 
 async def test_an_update_keeps_menus_and_focus(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     await page.get_by_test_id("cancel-button").click()
     await page.get_by_label("Find in log").fill("lin")
     await reports.stage(running, "s1", StageStatus.SUCCESS)
@@ -151,9 +150,9 @@ async def test_an_update_keeps_menus_and_focus(
 
 async def test_approving_from_one_browser_is_seen_in_another(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     running: Deployment,
-    reports: Any,
+    reports: PipedReports,
     cases: UseCases,
     piped: PipedCaller,
 ) -> None:
@@ -161,7 +160,7 @@ async def test_approving_from_one_browser_is_seen_in_another(
     await reports.stage(running, "s2", StageStatus.RUNNING)
     mine = await open_page(f"/deployments/{running.id}")
     other = await open_page(f"/deployments/{running.id}")
-    await live(other).to_have_text("Live")
+    await expect(connection_state(other)).to_have_text("Live")
     await mine.get_by_test_id("approve-button").click()
     await expect(mine.get_by_test_id("notice")).to_contain_text("The approval is requested")
     (command,) = await cases.commands.list_unhandled(by=piped)
@@ -172,15 +171,15 @@ async def test_approving_from_one_browser_is_seen_in_another(
 
 async def test_new_rows_are_shown_on_request(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     running: Deployment,
-    reports: Any,
+    reports: PipedReports,
     cases: UseCases,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
 ) -> None:
     page = await open_page("/deployments")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     row = page.locator(f"#dep-{running.id}")
     await reports.deployment(running, DeploymentStatus.FAILURE)
     await expect(row.get_by_test_id("dep-status")).to_have_text("Failed")
@@ -190,10 +189,10 @@ async def test_new_rows_are_shown_on_request(
 
 
 async def test_a_row_that_no_longer_matches_is_removed(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page("/deployments?status=2")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     await expect(page.get_by_test_id("dep-row")).to_have_count(1)
     await reports.deployment(running, DeploymentStatus.FAILURE)
     await expect(page.get_by_test_id("dep-row")).to_have_count(0)
@@ -201,11 +200,11 @@ async def test_a_row_that_no_longer_matches_is_removed(
 
 
 async def test_the_log_can_be_searched_and_followed(
-    open_page: Open, running: Deployment, reports: Any
+    open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
     await reports.lines(running, "s1", *(f"line {n}" for n in range(2, 200)))
     page = await open_page(f"/deployments/{running.id}")
-    await live(page).to_have_text("Live")
+    await expect(connection_state(page)).to_have_text("Live")
     lines = page.locator("#lines")
     at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 4"
     assert await lines.evaluate(at_end)

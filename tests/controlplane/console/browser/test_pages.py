@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """All pages in a real browser: by keyboard, on narrow screens, without scripts."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import formatting
@@ -16,14 +15,14 @@ from pipecd.model.command import CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.browser import OpenPage
+from servers.console import PipedReports
 
 pytestmark = pytest.mark.browser
 
-Open = Callable[..., Awaitable[Page]]
-
 
 async def test_signing_in_with_the_keyboard_returns_to_the_page(
-    open_page: Open, static_admin: StaticAdmin, deployment: Deployment
+    open_page: OpenPage, static_admin: StaticAdmin, deployment: Deployment
 ) -> None:
     page = await open_page(f"/deployments/{deployment.id}", user=None)
     await page.fill("#project", "shop")
@@ -42,7 +41,7 @@ async def test_signing_in_with_the_keyboard_returns_to_the_page(
 
 
 async def test_a_link_on_another_site_opens_the_page_signed_in(
-    open_page: Open, console_url: str, running: Deployment
+    open_page: OpenPage, console_url: str, running: Deployment
 ) -> None:
     link = f"{console_url}/deployments/{running.id}?stage=s1"
     page = await open_page(f"data:text/html,{quote(f'<a href={link}>go</a>')}")
@@ -53,10 +52,10 @@ async def test_a_link_on_another_site_opens_the_page_signed_in(
 
 async def test_everything_works_without_scripts(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     running: Deployment,
     static_admin: StaticAdmin,
-    reports: Any,
+    reports: PipedReports,
     cases: UseCases,
     piped: PipedCaller,
 ) -> None:
@@ -90,7 +89,7 @@ async def test_every_page_fits_and_names_its_controls(
     *,
     width: int,
     theme: str,
-    open_page: Open,
+    open_page: OpenPage,
     console_url: str,
     running: Deployment,
     application: Application,
@@ -129,7 +128,7 @@ CHECK = """() => {
 }"""
 
 
-async def test_keyboard_shortcuts(open_page: Open, running: Deployment) -> None:
+async def test_keyboard_shortcuts(open_page: OpenPage, running: Deployment) -> None:
     page = await open_page("/applications")
     await page.keyboard.press("g")
     await page.keyboard.press("d")
@@ -146,7 +145,7 @@ async def test_keyboard_shortcuts(open_page: Open, running: Deployment) -> None:
     await page.wait_for_url("**/applications?q=cart")
 
 
-async def test_browser_and_server_format_times_alike(open_page: Open) -> None:
+async def test_browser_and_server_format_times_alike(open_page: OpenPage) -> None:
     page = await open_page("/applications")
     script = await page.locator("script[type=module]").get_attribute("src")
     seconds = [0, 9, 10, 59, 60, 3599, 3600, 86399, 86400, 86400 * 29, 86400 * 65, 86400 * 800]
@@ -161,7 +160,7 @@ async def test_browser_and_server_format_times_alike(open_page: Open) -> None:
 
 
 async def test_times_tick(
-    open_page: Open, running: Deployment, advance: Callable[[float], None]
+    open_page: OpenPage, running: Deployment, advance: Callable[[float], None]
 ) -> None:
     page = await open_page(f"/deployments/{running.id}")
     shown = page.locator("dl [data-since]")

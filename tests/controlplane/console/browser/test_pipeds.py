@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of pipeds in a real browser."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from playwright.async_api import Page, expect
@@ -12,11 +11,12 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
 
 pytestmark = pytest.mark.browser
 
 PAGE = "/settings/piped"
-Open = Callable[..., Awaitable[Page]]
 
 
 async def is_live(page: Page) -> None:
@@ -26,10 +26,10 @@ async def is_live(page: Page) -> None:
 
 async def test_a_restart_is_followed_on_both_pages(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     cases: UseCases,
     piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     meta: ReportPipedMetaRequest,
     advance: Callable[[float], None],
 ) -> None:
@@ -62,10 +62,10 @@ async def test_a_restart_is_followed_on_both_pages(
 
 async def test_status_updates_keep_typed_text(
     *,
-    open_page: Open,
+    open_page: OpenPage,
     cases: UseCases,
     piped: PipedCaller,
-    reports: Any,
+    reports: PipedReports,
     advance: Callable[[float], None],
 ) -> None:
     page = await open_page(f"{PAGE}/{piped.piped}")
@@ -84,7 +84,7 @@ async def test_status_updates_keep_typed_text(
 
 
 async def test_the_key_of_a_new_piped_stays_on_its_page(
-    open_page: Open, cases: UseCases, admin: User
+    open_page: OpenPage, cases: UseCases, admin: User
 ) -> None:
     page = await open_page(PAGE)
     await page.get_by_label("Name").fill("prod")
@@ -102,7 +102,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
 
 
 async def test_a_piped_is_changed_without_scripts(
-    open_page: Open, cases: UseCases, piped: PipedCaller, reports: Any
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, reports: PipedReports
 ) -> None:
     await reports.online()
     page = await open_page("/applications", java_script_enabled=False)
