@@ -25,11 +25,11 @@ from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.server import grpc_server
 from servers.varint import varint
 
-Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
+Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 
 
 @pytest.fixture
-async def opening(cases: UseCases) -> AsyncIterator[Opening]:
+async def connect(cases: UseCases) -> AsyncIterator[Connect]:
     """Opens channels to the services with the given `authorization`."""
     tables = [piped_table(cases), api_table(cases), web_table(cases)]
     async with grpc_server(tables, host="127.0.0.1", port=0, grace=1) as port:
@@ -44,32 +44,38 @@ async def opening(cases: UseCases) -> AsyncIterator[Opening]:
 
 
 @pytest.fixture
-async def piped_channel(opening: Opening, registered: RegisteredPiped) -> AsyncIterator[Any]:
+async def piped_channel(
+    connect: Connect, registered: RegisteredPiped
+) -> AsyncIterator[grpc.aio.Channel]:
     """The channel of the registered piped."""
-    async with opening(piped_token("shop", registered.id, registered.key)) as channel:
+    async with connect(piped_token("shop", registered.id, registered.key)) as channel:
         yield channel
 
 
 @pytest.fixture
-async def program_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
+async def api_channel(
+    connect: Connect, cases: UseCases, admin: User
+) -> AsyncIterator[grpc.aio.Channel]:
     """The channel of a read-write API key."""
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
-    async with opening(api_key(key)) as channel:
+    async with connect(api_key(key)) as channel:
         yield channel
 
 
 @pytest.fixture
-async def reader_channel(opening: Opening, cases: UseCases, admin: User) -> AsyncIterator[Any]:
+async def read_only_channel(
+    connect: Connect, cases: UseCases, admin: User
+) -> AsyncIterator[grpc.aio.Channel]:
     """The channel of a read-only API key."""
     key = await cases.api_keys.generate("reader", APIKey.READ_ONLY, by=admin)
-    async with opening(api_key(key)) as channel:
+    async with connect(api_key(key)) as channel:
         yield channel
 
 
 @pytest.fixture
-async def web_channel(opening: Opening) -> AsyncIterator[Any]:
+async def web_channel(connect: Connect) -> AsyncIterator[grpc.aio.Channel]:
     """A channel without credentials; each call sends its own cookie."""
-    async with opening("") as channel:
+    async with connect("") as channel:
         yield channel
 
 
@@ -80,15 +86,17 @@ def cookie(cases: UseCases) -> Callable[[User], tuple[tuple[str, str], ...]]:
 
 
 @pytest.fixture
-def smallest() -> Callable[[Message], Message]:
+def minimal_message() -> Callable[[Message], Message]:
     """Fills the fields of a message that its validation rules require."""
     return _fill
 
 
 @pytest.fixture
-def make_odd(smallest: Callable[[Message], Message]) -> "Callable[[int, dict[str, str]], Odd]":
+def create_fuzzer(
+    minimal_message: Callable[[Message], Message],
+) -> "Callable[[int, dict[str, str]], RequestFuzzer]":
     """Generates fuzzed requests from a seed, some of them with ids of existing objects."""
-    return lambda seed, known: Odd(seed, smallest, known)
+    return lambda seed, known: RequestFuzzer(seed, minimal_message, known)
 
 
 def _fill(message: Message) -> Message:
@@ -140,16 +148,16 @@ NUMBERS = (0, 1, 2, 3, 5, 7, 100, -1, 2**31 - 1, -(2**31))
 LARGE = (*NUMBERS, 2**63 - 1, -(2**63), 253402300800, 1_700_000_000)
 
 
-class Odd:
+class RequestFuzzer:
     """Generates fuzzed requests for an RPC."""
 
     TEXTS = ODD_TEXTS
 
     def __init__(
-        self, seed: int, smallest: Callable[[Message], Message], known: dict[str, str]
+        self, seed: int, minimal_message: Callable[[Message], Message], known: dict[str, str]
     ) -> None:
         self.random = random.Random(seed)
-        self._smallest, self.known = smallest, known
+        self._smallest, self.known = minimal_message, known
         self._ways = (
             self.noise, self.cut, self.bloated, self.mistyped, self.scribbled, self.scribbled,
             self.nearly_right, self.nearly_right, self.nearly_right,

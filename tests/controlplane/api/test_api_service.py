@@ -55,9 +55,9 @@ RPCS = [rpc.name for rpc in SERVICE.methods]
 
 
 async def test_an_application_from_registration_to_deletion(
-    program_channel: grpc.aio.Channel, piped: PipedCaller, cases: UseCases
+    api_channel: grpc.aio.Channel, piped: PipedCaller, cases: UseCases
 ) -> None:
-    stub = APIServiceStub(program_channel)
+    stub = APIServiceStub(api_channel)
     path = common.ApplicationGitPath(
         repo=common.ApplicationGitRepository(id="site"), path="apps/web"
     )
@@ -102,13 +102,13 @@ async def test_an_application_from_registration_to_deletion(
 
 
 async def test_deployments_and_their_logs_are_read(
-    program_channel: grpc.aio.Channel,
+    api_channel: grpc.aio.Channel,
     cases: UseCases,
     deployment: Deployment,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
 ) -> None:
-    stub = APIServiceStub(program_channel)
+    stub = APIServiceStub(api_channel)
     await cases.deployment_reports.create(new_deployment(), by=piped)
     planned = await stub.ListDeployments(
         pb.ListDeploymentsRequest(statuses=["DEPLOYMENT_PLANNED"], kinds=["KUBERNETES"])
@@ -129,13 +129,13 @@ async def test_deployments_and_their_logs_are_read(
 
 
 async def test_pipeds_events_plan_previews_and_encryption(
-    program_channel: grpc.aio.Channel,
+    api_channel: grpc.aio.Channel,
     cases: UseCases,
     spec_dir: Path,
     admin: User,
     advance: Callable[[float], None],
 ) -> None:
-    stub = APIServiceStub(program_channel)
+    stub = APIServiceStub(api_channel)
     made = await stub.RegisterPiped(pb.RegisterPipedRequest(name="edge", desc="d"))
     await stub.UpdatePiped(pb.UpdatePipedRequest(piped_id=made.id, name="edge2"))
     await stub.DisablePiped(pb.DisablePipedRequest(piped_id=made.id))
@@ -179,9 +179,11 @@ async def refusal_of(
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in RPCS])
 async def test_a_read_only_api_key_cannot_write_with(
-    reader_channel: grpc.aio.Channel, smallest: Callable[[Message], Message], name: str
+    read_only_channel: grpc.aio.Channel, minimal_message: Callable[[Message], Message], name: str
 ) -> None:
-    refusal = await refusal_of(reader_channel, name, smallest(getattr(pb, f"{name}Request")()))
+    refusal = await refusal_of(
+        read_only_channel, name, minimal_message(getattr(pb, f"{name}Request")())
+    )
     denied = refusal is not None and refusal.code() is grpc.StatusCode.PERMISSION_DENIED
     assert denied is (name not in READ_ONLY)
     if denied and refusal is not None:
@@ -192,14 +194,14 @@ async def test_a_read_only_api_key_cannot_write_with(
     "name", [pytest.param(name, id=name) for name in RPCS if name not in OF_THE_CALLER]
 )
 async def test_an_object_of_another_project_is_denied_by(
-    program_channel: grpc.aio.Channel,
+    api_channel: grpc.aio.Channel,
     cases: UseCases,
     stranger: User,
-    smallest: Callable[[Message], Message],
+    minimal_message: Callable[[Message], Message],
     name: str,
 ) -> None:
     foreign = await foreign_things(cases, stranger)
-    request = smallest(getattr(pb, f"{name}Request")())
+    request = minimal_message(getattr(pb, f"{name}Request")())
     for field, value in foreign.items():
         if field in request.DESCRIPTOR.fields_by_name:
             setattr(request, field, value)
@@ -210,7 +212,7 @@ async def test_an_object_of_another_project_is_denied_by(
             request.commands.append(foreign["command_id"])
         case _:
             pass
-    refusal = await refusal_of(program_channel, name, request)
+    refusal = await refusal_of(api_channel, name, request)
     assert refusal is not None
     expected = (
         grpc.StatusCode.PERMISSION_DENIED
@@ -318,12 +320,12 @@ async def foreign_things(cases: UseCases, stranger: User) -> dict[str, str]:
 )
 async def test_the_error_of(
     *,
-    program_channel: grpc.aio.Channel,
+    api_channel: grpc.aio.Channel,
     name: str,
     request_: Message,
     code: grpc.StatusCode,
     message: str,
 ) -> None:
-    refusal = await refusal_of(program_channel, name, request_)
+    refusal = await refusal_of(api_channel, name, request_)
     assert refusal is not None
     assert (refusal.code(), refusal.details()) == (code, message)

@@ -43,7 +43,7 @@ Fill = Callable[[Message], Message]
 
 @dataclass(frozen=True)
 class Call:
-    """An RPC and the fields to set on its smallest valid or on an empty request."""
+    """An RPC and the fields to set on its minimal_message valid or on an empty request."""
 
     rpc: str
     sent: bytes
@@ -140,13 +140,13 @@ def aimed(message: Message) -> Message:
     return message
 
 
-async def is_answered(door: Door, service: str, call: Call, smallest: Fill) -> None:
+async def is_answered(door: Door, service: str, call: Call, minimal_message: Fill) -> None:
     table, metadata = door
     request = call.sent
     if call.near_valid:
         rpc = SERVICES[service].methods_by_name[call.rpc]
         # Protobuf merges concatenated messages.
-        valid = aimed(smallest(GetMessageClass(rpc.input_type)()))
+        valid = aimed(minimal_message(GetMessageClass(rpc.input_type)()))
         request = valid.SerializeToString() + call.sent
     try:
         await table.dispatch(call.rpc, request, metadata)
@@ -182,30 +182,32 @@ many = settings(
 @many
 @given(call=st.one_of(odd_calls("piped"), odd_bytes("piped")))
 async def test_piped_service_answers_fuzzed_requests(
-    doors: dict[str, Door], smallest: Fill, call: Call
+    doors: dict[str, Door], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["piped"], "piped", call, smallest)
+    await is_answered(doors["piped"], "piped", call, minimal_message)
 
 
 @many
 @given(call=st.one_of(odd_calls("external"), odd_bytes("external")))
 async def test_api_service_answers_fuzzed_requests(
-    doors: dict[str, Door], smallest: Fill, call: Call
+    doors: dict[str, Door], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["external"], "external", call, smallest)
+    await is_answered(doors["external"], "external", call, minimal_message)
 
 
 @many
 @given(call=st.one_of(odd_calls("web"), odd_bytes("web")))
 async def test_web_service_answers_fuzzed_requests(
-    doors: dict[str, Door], smallest: Fill, call: Call
+    doors: dict[str, Door], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["web"], "web", call, smallest)
+    await is_answered(doors["web"], "web", call, minimal_message)
 
 
 @pytest.mark.parametrize("service", [pytest.param(name, id=name) for name in SERVICES])
 async def test_every_rpc_answers_its_smallest_valid_request(
-    doors: dict[str, Door], smallest: Fill, service: str
+    doors: dict[str, Door], minimal_message: Fill, service: str
 ) -> None:
     for rpc in SERVICES[service].methods:
-        await is_answered(doors[service], service, Call(rpc.name, b"", near_valid=True), smallest)
+        await is_answered(
+            doors[service], service, Call(rpc.name, b"", near_valid=True), minimal_message
+        )

@@ -127,8 +127,8 @@ async def known(
 
 
 @pytest.fixture
-def odd(make_odd: Callable[..., Any], known: dict[str, str]) -> Any:
-    return make_odd(SEED, known)
+def odd(create_fuzzer: Callable[..., Any], known: dict[str, str]) -> Any:
+    return create_fuzzer(SEED, known)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
@@ -44,8 +45,8 @@ async def both(
     new_deployment: Callable[[], Deployment],
     piped: PipedCaller,
     admin: User,
-    program_channel: Any,
-    web_channel: Any,
+    api_channel: grpc.aio.Channel,
+    web_channel: grpc.aio.Channel,
     cookie: Callable[[User], Any],
 ) -> Both:
     registered = await cases.pipeds.register("second", "", by=admin)
@@ -72,7 +73,7 @@ async def both(
     stub = WebServiceStub(web_channel)
     return Both(
         {application.id: "v0", newer.id: "v1", first.id: "v0", other.id: "v1"},
-        APIServiceStub(program_channel),
+        APIServiceStub(api_channel),
         lambda name, request: getattr(stub, name)(request, metadata=cookie(admin)),
     )
 

@@ -112,8 +112,10 @@ async def stand(
     )
 
 
-def request_for(stand: Stand, name: str, smallest: Callable[[Message], Message], env: str) -> Any:
-    request = smallest(getattr(pb, f"{name}Request")())
+def request_for(
+    stand: Stand, name: str, minimal_message: Callable[[Message], Message], env: str
+) -> Any:
+    request = minimal_message(getattr(pb, f"{name}Request")())
     about = {**stand.ids[env], "piped_id": stand.piped, "stage_id": "s2"}
     for field in request.DESCRIPTOR.fields:
         if field.name in about:
@@ -140,10 +142,12 @@ def named(names: set[str]) -> list[Any]:
 
 @pytest.mark.parametrize("name", named(TO_ONE))
 async def test_only_objects_with_the_label_can_be_used_by(
-    stand: Stand, smallest: Callable[[Message], Message], name: str
+    stand: Stand, minimal_message: Callable[[Message], Message], name: str
 ) -> None:
-    assert await outcome(stand.call(name, request_for(stand, name, smallest, "prod"))) == DENIED
-    code, words = await outcome(stand.call(name, request_for(stand, name, smallest, "dev")))
+    assert (
+        await outcome(stand.call(name, request_for(stand, name, minimal_message, "prod"))) == DENIED
+    )
+    code, words = await outcome(stand.call(name, request_for(stand, name, minimal_message, "dev")))
     # Nothing is deployed, so there is neither a live state nor a log.
     missing = name in ("GetApplicationLiveState", "GetStageLog")
     assert code is (grpc.StatusCode.NOT_FOUND if missing else grpc.StatusCode.OK), words
@@ -151,9 +155,9 @@ async def test_only_objects_with_the_label_can_be_used_by(
 
 @pytest.mark.parametrize("name", named(set(LISTS)))
 async def test_only_objects_with_the_label_are_listed_by(
-    stand: Stand, smallest: Callable[[Message], Message], name: str
+    stand: Stand, minimal_message: Callable[[Message], Message], name: str
 ) -> None:
-    answer = await stand.call(name, request_for(stand, name, smallest, "dev"))
+    answer = await stand.call(name, request_for(stand, name, minimal_message, "dev"))
     assert all(found.labels["env"] == "dev" for found in getattr(answer, LISTS[name]))
     if name in ("ListApplications", "ListDeployments", "ListEvents"):
         assert len(getattr(answer, LISTS[name])) == 1
@@ -161,16 +165,20 @@ async def test_only_objects_with_the_label_are_listed_by(
 
 @pytest.mark.parametrize("name", named(FOR_ANYBODY))
 async def test_every_role_can_call(
-    stand: Stand, smallest: Callable[[Message], Message], name: str
+    stand: Stand, minimal_message: Callable[[Message], Message], name: str
 ) -> None:
-    assert await outcome(stand.call(name, request_for(stand, name, smallest, "dev"))) != DENIED
+    assert (
+        await outcome(stand.call(name, request_for(stand, name, minimal_message, "dev"))) != DENIED
+    )
 
 
 @pytest.mark.parametrize("name", named(WITHOUT_LABELS))
 async def test_a_policy_with_labels_does_not_cover_objects_without_labels_in(
-    stand: Stand, smallest: Callable[[Message], Message], name: str
+    stand: Stand, minimal_message: Callable[[Message], Message], name: str
 ) -> None:
-    assert await outcome(stand.call(name, request_for(stand, name, smallest, "dev"))) == DENIED
+    assert (
+        await outcome(stand.call(name, request_for(stand, name, minimal_message, "dev"))) == DENIED
+    )
 
 
 def test_rpcs_on_objects_without_labels_are_listed_completely() -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's weaknesses, one by one: what clients rely on is kept, and what is wrong is right here.
+"""Oddities of upstream's control plane: behaviour that clients rely on stays, bugs are fixed.
 
-Those that are shown at the doors are tests of this file. For the others a table names the test that
-shows it; the table may not name one that does not exist.
+Those of the RPCs are tested in this file. For the others a table names the test, which must exist.
 """
 
 import ast
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -34,6 +34,12 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire.credentials import piped_token
+
+if TYPE_CHECKING:
+    from pipecd.proto.service.api_pb2_grpc import APIServiceAsyncStub
+    from pipecd.proto.service.piped_pb2_grpc import PipedServiceAsyncStub
+
+Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 
 TESTS = Path(__file__).parents[2]
 OK = grpc.StatusCode.OK
@@ -107,17 +113,17 @@ async def outcome(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 @pytest.fixture
-def pipeds(piped_channel: Any) -> Any:
+def pipeds(piped_channel: grpc.aio.Channel) -> "PipedServiceAsyncStub":
     return PipedServiceStub(piped_channel)
 
 
 @pytest.fixture
-def programs(program_channel: Any) -> Any:
-    return APIServiceStub(program_channel)
+def programs(api_channel: grpc.aio.Channel) -> "APIServiceAsyncStub":
+    return APIServiceStub(api_channel)
 
 
 @pytest.fixture
-def people(web_channel: Any, cookie: Callable[[User], Any], admin: User) -> Any:
+def people(web_channel: grpc.aio.Channel, cookie: Callable[[User], Any], admin: User) -> Any:
     """Calls WebService as an admin."""
     stub = WebServiceStub(web_channel)
 
@@ -129,7 +135,7 @@ def people(web_channel: Any, cookie: Callable[[User], Any], admin: User) -> Any:
 
 @pytest.mark.parametrize("cursor", ["", "e30="])
 async def test_the_list_of_deployments_in_progress_ends_and_accepts_a_cursor_of_upstream(
-    pipeds: Any, deployment: Deployment, cursor: str
+    pipeds: "PipedServiceAsyncStub", deployment: Deployment, cursor: str
 ) -> None:
     request = piped_pb2.ListNotCompletedDeploymentsRequest()
     if "cursor" in request.DESCRIPTOR.fields_by_name:
@@ -140,7 +146,7 @@ async def test_the_list_of_deployments_in_progress_ends_and_accepts_a_cursor_of_
 
 
 async def test_lists_ignore_empty_statuses_kinds_and_ids(
-    programs: Any, deployment: Deployment
+    programs: "APIServiceAsyncStub", deployment: Deployment
 ) -> None:
     request = api_pb2.ListDeploymentsRequest(statuses=["", ""], kinds=[""], application_ids=[""])
     assert [d.id for d in (await programs.ListDeployments(request)).deployments] == [deployment.id]
@@ -153,7 +159,7 @@ async def test_lists_of_web_service_need_no_options(people: Any, application: Ap
 
 
 async def test_an_api_key_updates_an_application_without_losing_its_deploy_targets(
-    programs: Any, stores: Stores, application: Application
+    programs: "APIServiceAsyncStub", stores: Stores, application: Application
 ) -> None:
     def target(stored: Application) -> None:
         stored.deploy_targets_by_plugin["kubernetes"].deploy_targets.append("dev")
@@ -203,7 +209,11 @@ async def test_an_invalid_request_is_not_an_internal_error(
 
 
 async def test_an_outdated_event_keeps_its_times(
-    pipeds: Any, cases: UseCases, admin: User, stores: Stores, advance: Callable[[float], None]
+    pipeds: "PipedServiceAsyncStub",
+    cases: UseCases,
+    admin: User,
+    stores: Stores,
+    advance: Callable[[float], None],
 ) -> None:
     told = api_pb2.RegisterEventRequest(name="image", data="v1")
     id = await cases.events.register(told, by=admin)
@@ -219,7 +229,10 @@ async def test_an_outdated_event_keeps_its_times(
 
 
 async def test_validation_rules_of_upstream_apply(
-    pipeds: Any, programs: Any, deployment: Deployment, registered: RegisteredPiped
+    pipeds: "PipedServiceAsyncStub",
+    programs: "APIServiceAsyncStub",
+    deployment: Deployment,
+    registered: RegisteredPiped,
 ) -> None:
     about: dict[str, Any] = {"deployment_id": deployment.id, "stage_id": "s1"}
     running = piped_pb2.ReportStageStatusChangedRequest(status=model.STAGE_RUNNING, **about)
@@ -238,7 +251,11 @@ async def test_validation_rules_of_upstream_apply(
 
 
 async def test_the_output_of_a_restart_command_is_accepted(
-    pipeds: Any, cases: UseCases, admin: User, registered: RegisteredPiped, stores: Stores
+    pipeds: "PipedServiceAsyncStub",
+    cases: UseCases,
+    admin: User,
+    registered: RegisteredPiped,
+    stores: Stores,
 ) -> None:
     id = await cases.pipeds.restart(registered.id, by=admin)
     await pipeds.ReportCommandHandled(
@@ -250,7 +267,7 @@ async def test_the_output_of_a_restart_command_is_accepted(
 
 
 async def test_unregistered_applications_have_another_cache_key_than_upstreams(
-    pipeds: Any, stores: Stores
+    pipeds: "PipedServiceAsyncStub", stores: Stores
 ) -> None:
     report = piped_pb2.ReportUnregisteredApplicationConfigurationsRequest()
     await pipeds.ReportUnregisteredApplicationConfigurations(report)
@@ -259,7 +276,7 @@ async def test_unregistered_applications_have_another_cache_key_than_upstreams(
 
 
 async def test_an_approval_checks_the_project_before_the_approvers(
-    web_channel: Any,
+    web_channel: grpc.aio.Channel,
     cookie: Callable[[User], Any],
     deployment: Deployment,
     stranger: User,
@@ -295,10 +312,10 @@ async def test_a_stage_with_the_operation_skip_can_be_skipped_whatever_its_name(
 
 
 async def test_the_next_call_of_a_disabled_piped_is_refused(
-    opening: Any, cases: UseCases, admin: User, registered: RegisteredPiped
+    connect: Connect, cases: UseCases, admin: User, registered: RegisteredPiped
 ) -> None:
     request = piped_pb2.GetDesiredVersionRequest()
-    async with opening(piped_token("shop", registered.id, registered.key)) as channel:
+    async with connect(piped_token("shop", registered.id, registered.key)) as channel:
         stub = PipedServiceStub(channel)
         assert (await outcome(stub.GetDesiredVersion(request)))[0] is OK
         await cases.pipeds.disable(registered.id, by=admin)

@@ -115,12 +115,12 @@ class Rig:
         except grpc.aio.AioRpcError as e:
             return e.code(), e.details()
 
-    async def codes(self, smallest: Fill) -> dict[str, grpc.StatusCode]:
-        """The result of every RPC with its smallest valid request."""
+    async def codes(self, minimal_message: Fill) -> dict[str, grpc.StatusCode]:
+        """The result of every RPC with its minimal_message valid request."""
         rpcs = [rpc for service in SERVICES for rpc in service.methods]
 
         async def one(rpc: Any) -> grpc.StatusCode:
-            request = smallest(GetMessageClass(rpc.input_type)())
+            request = minimal_message(GetMessageClass(rpc.input_type)())
             code, details = await self.call(rpc.full_name, request)
             # The error must not reveal which store is unavailable.
             assert code is not UNAVAILABLE or details == StorageUnavailable.PUBLIC_MESSAGE
@@ -267,7 +267,7 @@ async def within(seconds: float, is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-# What is answered without the database: by the cache, the bucket or memory, because the smallest
+# What is answered without the database: by the cache, the bucket or memory, because the minimal_message
 # request asks for nothing, or because it is refused before anything is read.
 WITHOUT_DATABASE = {
     "APIService.GetPlanPreviewResults": OK,
@@ -288,16 +288,16 @@ WITHOUT_DATABASE = {
 
 
 async def test_during_a_database_outage_every_call_is_unavailable_and_no_data_is_lost(
-    rig: Rig, postgres: Postgres, smallest: Fill
+    rig: Rig, postgres: Postgres, minimal_message: Fill
 ) -> None:
-    assert INTERNAL_CODES.isdisjoint((await rig.codes(smallest)).values())
+    assert INTERNAL_CODES.isdisjoint((await rig.codes(minimal_message)).values())
     async with creating(rig) as acknowledged:
         await within(5, lambda: grown(acknowledged, 20))
         postgres.stop()
         try:
-            await away(rig, smallest)
+            await away(rig, minimal_message)
             await asyncio.sleep(AWAY_SECONDS)
-            await away(rig, smallest)
+            await away(rig, minimal_message)
         finally:
             await asyncio.to_thread(postgres.start)
         seen = len(acknowledged)
@@ -306,15 +306,15 @@ async def test_during_a_database_outage_every_call_is_unavailable_and_no_data_is
     assert set(stored) == set(acknowledged)
     await within(BACK_WITHIN, lambda: is_ready(rig))
     assert await rig.health() == health_pb2.HealthCheckResponse.SERVING
-    assert UNAVAILABLE not in (await rig.codes(smallest)).values()
+    assert UNAVAILABLE not in (await rig.codes(minimal_message)).values()
 
 
 INTERNAL_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 
-async def away(rig: Rig, smallest: Fill) -> None:
+async def away(rig: Rig, minimal_message: Fill) -> None:
     """Asserts that every call reports the database as unavailable."""
-    told = await rig.codes(smallest)
+    told = await rig.codes(minimal_message)
     others = {
         ".".join(name.split(".")[-2:]): code
         for name, code in told.items()
@@ -339,12 +339,12 @@ async def grown(acknowledged: list[str], to: int) -> bool:
 
 
 async def test_during_a_redis_outage_no_call_is_unavailable(
-    rig: Rig, redis: Redis, smallest: Fill
+    rig: Rig, redis: Redis, minimal_message: Fill
 ) -> None:
     async with creating(rig) as acknowledged:
         redis.stop()
         try:
-            told = set((await rig.codes(smallest)).values())
+            told = set((await rig.codes(minimal_message)).values())
             assert told.isdisjoint({UNAVAILABLE, *INTERNAL_CODES})
             await asyncio.sleep(AWAY_SECONDS)
             page = await rig.admin_page("/readyz")
@@ -363,7 +363,7 @@ async def test_during_a_redis_outage_no_call_is_unavailable(
 
 
 async def test_during_a_bucket_outage_only_calls_that_need_it_fail(
-    rig: Rig, smallest: Fill
+    rig: Rig, minimal_message: Fill
 ) -> None:
     deployment = rig.deployment()
     await rig.running.cases.deployment_reports.create(deployment, by=PipedCaller("demo", rig.piped))
@@ -377,7 +377,7 @@ async def test_during_a_bucket_outage_only_calls_that_need_it_fail(
     )
     assert (await rig.call(report, request))[0] is OK
     await rig.gate.stop()
-    told = await rig.codes(smallest)
+    told = await rig.codes(minimal_message)
     assert INTERNAL_CODES.isdisjoint(told.values())
     assert (await rig.call(checkpoint, whole))[0] is UNAVAILABLE
     # Log blocks between two checkpoints are stored in the database.

@@ -17,7 +17,7 @@ from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire.credentials import piped_token
 
-Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
+Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 
 OF_APPLICATIONS = {
@@ -84,19 +84,19 @@ def aimed(name: str, request: Message, application: str, deployment: str) -> Mes
 )
 async def test_an_object_of_another_piped_is_denied_by(
     *,
-    opening: Opening,
+    connect: Connect,
     cases: UseCases,
     admin: User,
     deployment: Deployment,
-    smallest: Callable[[Message], Message],
+    minimal_message: Callable[[Message], Message],
     name: str,
     noun: str,
 ) -> None:
     intruder = await cases.pipeds.register("intruder", "", by=admin)
     rpc = getattr(pb, f"{name}Request")
-    own = aimed(name, smallest(rpc()), deployment.application_id, deployment.id)
-    gone = aimed(name, smallest(rpc()), "gone", "gone")
-    async with opening(piped_token("shop", intruder.id, intruder.key)) as channel:
+    own = aimed(name, minimal_message(rpc()), deployment.application_id, deployment.id)
+    gone = aimed(name, minimal_message(rpc()), "gone", "gone")
+    async with connect(piped_token("shop", intruder.id, intruder.key)) as channel:
         call = getattr(PipedServiceStub(channel), name)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await call(own)
@@ -109,12 +109,12 @@ async def test_an_object_of_another_piped_is_denied_by(
 
 
 async def test_a_command_of_another_piped_is_denied(
-    opening: Opening, cases: UseCases, admin: User, piped: PipedCaller
+    connect: Connect, cases: UseCases, admin: User, piped: PipedCaller
 ) -> None:
     intruder = await cases.pipeds.register("intruder", "", by=admin)
     command = await cases.pipeds.restart(piped.piped, by=admin)
     request = pb.ReportCommandHandledRequest(command_id=command, handled_at=1)
-    async with opening(piped_token("shop", intruder.id, intruder.key)) as channel:
+    async with connect(piped_token("shop", intruder.id, intruder.key)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await PipedServiceStub(channel).ReportCommandHandled(request)
     assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED

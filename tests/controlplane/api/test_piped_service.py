@@ -32,7 +32,7 @@ from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 
-Opening = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
+Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 
 
@@ -231,10 +231,10 @@ async def test_the_other_rpcs(
     ],
 )
 async def test_a_call_is_refused_when(
-    opening: Opening, registered: RegisteredPiped, authorization: str, message: str
+    connect: Connect, registered: RegisteredPiped, authorization: str, message: str
 ) -> None:
     del registered
-    async with opening(authorization) as channel:
+    async with connect(authorization) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             # The request is invalid too, but authentication fails first.
             await PipedServiceStub(channel).GetDeployment(pb.GetDeploymentRequest())

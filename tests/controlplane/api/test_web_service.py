@@ -77,12 +77,12 @@ async def test_which_roles_can_call(
     web_channel: grpc.aio.Channel,
     cookie: Cookie,
     admin: User,
-    smallest: Callable[[Message], Message],
+    minimal_message: Callable[[Message], Message],
     name: str,
     rule: str,
 ) -> None:
     call = getattr(WebServiceStub(web_channel), name)
-    request = smallest(getattr(pb, f"{name}Request")())
+    request = minimal_message(getattr(pb, f"{name}Request")())
     for role in ("Viewer", "Editor", "Admin"):
         person = User(admin.project, "somebody", (role,))
         code, message = await code_of(call, request, cookie(person))
@@ -301,7 +301,7 @@ async def test_an_object_of_another_project_is_denied(
     cookie: Cookie,
     stranger: User,
     deployment: Deployment,
-    smallest: Callable[[Message], Message],
+    minimal_message: Callable[[Message], Message],
 ) -> None:
     ids = {
         "application_id": deployment.application_id,
@@ -310,7 +310,7 @@ async def test_an_object_of_another_project_is_denied(
         "id": deployment.piped_id,
     }
     for name, rule in rows():
-        request = smallest(getattr(pb, f"{name}Request")())
+        request = minimal_message(getattr(pb, f"{name}Request")())
         aimed = [f for f in ids if f in request.DESCRIPTOR.fields_by_name]
         if not aimed or rule.startswith("API_KEY"):
             continue
