@@ -105,7 +105,7 @@ async def watching_events(
         applications, heads = ApplicationCache(api), RepositoryHeads(mirrors)
         configs, queue = (
             ApplicationConfigs(load_catalog()),
-            EventQueue(api, every=_POLL_INTERVAL, now=now),
+            EventQueue(api, interval=_POLL_INTERVAL, now=now),
         )
         context = UpdaterContext(queue=queue, heads=heads, applications=applications)
         updaters = [

@@ -466,7 +466,9 @@ def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
 def _build_event_watcher(connection: _Connection, services: _Services) -> EventWatcher:
     spec = connection.settings.config.spec
     overrides = {repository.repo_id: repository for repository in spec.event_watcher.git_repos}
-    queue = EventQueue(connection.api, every=spec.event_watcher.check_interval or _DEFAULT_INTERVAL)
+    queue = EventQueue(
+        connection.api, interval=spec.event_watcher.check_interval or _DEFAULT_INTERVAL
+    )
     context = UpdaterContext(
         queue=queue,
         heads=services.heads,

@@ -326,7 +326,7 @@ async def test_a_rejected_status_does_not_prevent_the_report_of_others(
     async with open_plane() as plane, plane.piped.api() as api:
         events = EventClient(plane)
         id_ = await events.register("image", "v2")
-        queue = EventQueue(api, every=300)
+        queue = EventQueue(api, interval=300)
         done = EventOutcome(event_pb2.EVENT_SUCCESS, "done")
         queue.complete("site", {"unknown": done, id_: done})
         async with asyncio.TaskGroup() as tasks:

@@ -21,6 +21,7 @@ from pipecd.piped.notify.outbox import (
     Delivery,
     NotificationMetrics,
     Outbox,
+    Receiver,
     RetryAfter,
     RetryPolicy,
 )
@@ -42,7 +43,7 @@ def event(name: str = "dev") -> NotificationEvent:
 
 
 @dataclass
-class Box:
+class TrackedOutbox:
     """An outbox, and the ids of the deliveries that have left it."""
 
     outbox: Outbox
@@ -53,17 +54,18 @@ class Box:
             self.outbox.put(Delivery(event(name)))
 
 
-def box(receiver: Any, name: str = "team", **how: Any) -> Box:
+def new_outbox(receiver: Receiver, name: str = "team", **settings: Any) -> TrackedOutbox:
     done: list[str] = []
-    return Box(Outbox(name, receiver, on_done=done.append, retry=how.pop("retry", QUICK), **how), done)  # fmt: skip
+    retry = settings.pop("retry", QUICK)
+    return TrackedOutbox(Outbox(name, receiver, on_done=done.append, retry=retry, **settings), done)
 
 
 @asynccontextmanager
-async def delivering(*boxes: Box) -> AsyncGenerator[None]:
+async def delivering(*outboxes: TrackedOutbox) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each.outbox.run()) for each in boxes]
+        tasks = [group.create_task(each.outbox.run()) for each in outboxes]
         yield
-        for each in boxes:
+        for each in outboxes:
             each.outbox.close()
         await asyncio.wait(tasks, timeout=5)
         for task in tasks:
@@ -71,7 +73,7 @@ async def delivering(*boxes: Box) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def program(receivers: Receivers, path: str = WEBHOOK) -> AsyncGenerator[WebhookReceiver]:
+async def webhook(receivers: Receivers, path: str = WEBHOOK) -> AsyncGenerator[WebhookReceiver]:
     async with httpx2.AsyncClient() as client:
         yield WebhookReceiver(WebhookSpec(url=receivers.url(path)), client)
 
@@ -81,8 +83,8 @@ def names(receivers: Receivers, path: str = WEBHOOK) -> list[str]:
 
 
 async def test_deliveries_arrive_in_order(receivers: Receivers) -> None:
-    async with program(receivers) as receiver:
-        team = box(receiver)
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver)
         async with delivering(team):
             team.put(*"abc")
     assert names(receivers) == ["a", "b", "c"]
@@ -93,8 +95,8 @@ async def test_deliveries_arrive_in_order(receivers: Receivers) -> None:
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
 async def test_transient_errors_are_retried(receivers: Receivers, status: int) -> None:
     receivers.answers[WEBHOOK] = [Answer(status), Answer(status)]
-    async with program(receivers) as receiver:
-        team = box(receiver)
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver)
         async with delivering(team):
             team.put("a", "b")
     assert names(receivers) == ["a", "a", "a", "b"]
@@ -103,8 +105,8 @@ async def test_transient_errors_are_retried(receivers: Receivers, status: int) -
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
 async def test_permanent_errors_are_not_retried(receivers: Receivers, status: int) -> None:
     receivers.answers[WEBHOOK] = [Answer(status)]
-    async with program(receivers) as receiver:
-        team = box(receiver)
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver)
         with capture_logs() as logs:
             async with delivering(team):
                 team.put("a", "b")
@@ -120,8 +122,8 @@ async def test_deliveries_are_counted(receivers: Receivers) -> None:
     def counted(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"receiver": "team", **labels})
 
-    async with program(receivers) as receiver:
-        team = box(receiver, max_queued=3, metrics=NotificationMetrics(registry))
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver, max_queued=3, metrics=NotificationMetrics(registry))
         assert counted("pipecd_notifications_total", result="sent") == 0
         team.put("dropped", "a", "b", "c")
         assert counted("pipecd_notifications_waiting") == 3
@@ -137,8 +139,8 @@ async def test_deliveries_are_counted(receivers: Receivers) -> None:
 @pytest.mark.slow
 async def test_retry_after_is_respected(receivers: Receivers) -> None:
     receivers.answers[WEBHOOK] = [Answer(429, headers={"Retry-After": "1"})]
-    async with program(receivers) as receiver:
-        team = box(receiver, retry=RetryPolicy(backoff=Backoff(0.01, 60)))
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver, retry=RetryPolicy(backoff=Backoff(0.01, 60)))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(team.outbox.run())
             team.put("a")
@@ -157,7 +159,7 @@ async def test_deliveries_to_an_unavailable_receiver_are_given_up_one_by_one() -
             if tried[-1] == "a":
                 raise Unavailable("not available")
 
-    team = box(
+    team = new_outbox(
         UnavailableReceiver(), retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.001, 0.001))
     )
     with capture_logs() as logs:
@@ -179,9 +181,9 @@ async def test_deliveries_to_an_unavailable_receiver_are_given_up_one_by_one() -
 
 async def test_a_hanging_receiver_delays_no_other(receivers: Receivers) -> None:
     receivers.hanging.add("/hangs")
-    async with program(receivers, "/hangs") as hanging, program(receivers) as well:
+    async with webhook(receivers, "/hangs") as hanging, webhook(receivers) as well:
         # However long the others take, it hangs for longer.
-        stuck, team = box(hanging, retry=RetryPolicy(attempt_timeout=60)), box(well)
+        stuck, team = new_outbox(hanging, retry=RetryPolicy(attempt_timeout=60)), new_outbox(well)
         async with asyncio.TaskGroup() as group:
             stuck.put("a")
             tasks = [group.create_task(each.outbox.run()) for each in (stuck, team)]
@@ -196,8 +198,10 @@ async def test_a_hanging_receiver_delays_no_other(receivers: Receivers) -> None:
 
 async def test_a_hanging_attempt_times_out_and_is_retried(receivers: Receivers) -> None:
     receivers.hanging.add("/hangs")
-    async with program(receivers, "/hangs") as hanging:
-        stuck = box(hanging, retry=RetryPolicy(attempt_timeout=0.05, backoff=Backoff(0.01, 0.01)))
+    async with webhook(receivers, "/hangs") as hanging:
+        stuck = new_outbox(
+            hanging, retry=RetryPolicy(attempt_timeout=0.05, backoff=Backoff(0.01, 0.01))
+        )
         with capture_logs() as logs:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(stuck.outbox.run())
@@ -209,8 +213,8 @@ async def test_a_hanging_attempt_times_out_and_is_retried(receivers: Receivers) 
 
 
 async def test_a_full_queue_drops_the_oldest_and_logs_it(receivers: Receivers) -> None:
-    async with program(receivers) as receiver:
-        team = box(receiver, max_queued=3)
+    async with webhook(receivers) as receiver:
+        team = new_outbox(receiver, max_queued=3)
         with capture_logs() as logs:
             team.put(*"abcdefgh")
             assert team.outbox.pending == 3
@@ -226,8 +230,10 @@ async def test_a_full_queue_drops_the_oldest_and_logs_it(receivers: Receivers) -
 
 async def test_pending_deliveries_are_retried_at_once_during_shutdown(receivers: Receivers) -> None:
     receivers.answers[WEBHOOK] = [Answer(503)]
-    async with program(receivers) as receiver:
-        team = box(receiver, retry=RetryPolicy(backoff=Backoff(30, 60), shutdown_backoff=0.01))
+    async with webhook(receivers) as receiver:
+        team = new_outbox(
+            receiver, retry=RetryPolicy(backoff=Backoff(30, 60), shutdown_backoff=0.01)
+        )
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             group.create_task(team.outbox.run())
             team.put("a")
@@ -244,7 +250,7 @@ async def test_ten_thousand_deliveries_are_queued_without_waiting(receivers: Rec
             nonlocal count
             count += 1
 
-    team = box(CountingReceiver())
+    team = new_outbox(CountingReceiver())
     clock = asyncio.get_running_loop().time
     deliveries = [Delivery(event(str(n))) for n in range(10_000)]
     began = clock()
@@ -262,9 +268,9 @@ async def test_secrets_of_urls_are_not_logged(
     receivers.answers[DISCORD] = [Answer(500, DISCORD.encode()), Answer(404, DISCORD.encode())]
     async with httpx2.AsyncClient() as client:
         spec = DiscordSpec(hook_url=receivers.url(DISCORD))
-        team = box(DiscordReceiver(spec, MessageRenderer(ConsoleLinks("", "")), client))
+        team = new_outbox(DiscordReceiver(spec, MessageRenderer(ConsoleLinks("", "")), client))
         nowhere = DiscordSpec(hook_url="http://127.0.0.1:1/discord-hook-secret")
-        unreachable = box(
+        unreachable = new_outbox(
             DiscordReceiver(nowhere, MessageRenderer(ConsoleLinks("", "")), client),
             retry=RetryPolicy(give_up_after=0.1, backoff=Backoff(0.01, 0.05)),
         )

@@ -5,7 +5,6 @@ import asyncio
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -141,7 +140,7 @@ async def test_a_deployment_of_the_merge_is_planned_as_it_was_previewed(
     tmp_path: Path,
     more: str,
     is_deployed: bool,
-    strategy: Any,
+    strategy: SyncStrategy,
 ) -> None:
     first = origin.commit(application("cart", config=CONFIG + more))
     async with open_previews() as env, env.previewing() as previewer:

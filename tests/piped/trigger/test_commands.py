@@ -3,7 +3,6 @@
 
 import time
 from datetime import timedelta
-from typing import Any
 
 import grpc
 import pytest
@@ -108,7 +107,7 @@ async def test_a_command_reported_late_is_not_handled_twice(
     ],
 )
 async def test_a_rejected_command_has_a_reason(
-    open_trigger: OpenTrigger, origin: Origin, site: Repository, files: Any, reason: str
+    open_trigger: OpenTrigger, origin: Origin, site: Repository, files: dict[str, str], reason: str
 ) -> None:
     origin.commit(files)
     async with open_trigger() as env:

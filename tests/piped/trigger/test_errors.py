@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import structlog.testing
+from structlog.typing import EventDict
 
 from pipecd.git.mirror import Repository
 from pipecd.model.application import SyncStatus
@@ -167,7 +168,7 @@ async def test_a_deleted_branch_is_reported_until_it_exists_again(
 async def test_a_rejection_is_logged_once_per_commit_and_reason(
     open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:
-    def logged_commits(logs: Any) -> list[str]:
+    def logged_commits(logs: list[EventDict]) -> list[str]:
         return [e["commit"] for e in logs if e["event"] == "application not triggered"]
 
     async def wait_for_retries() -> None:

@@ -49,9 +49,9 @@ class EventQueue:
     definition that is added later than an event was handled does not change Git in hindsight.
     """
 
-    def __init__(self, api: ControlPlaneClient, *, every: float, now: Now = utc_now) -> None:
+    def __init__(self, api: ControlPlaneClient, *, interval: float, now: Now = utc_now) -> None:
         self._api, self._now = api, now
-        self.schedule = RefreshSchedule(every)
+        self.schedule = RefreshSchedule(interval)
         self.changes = Changes()
         self._started_at = to_unix(now())
         self._newest_created_at = to_unix(now() - _CLOCK_SKEW)
