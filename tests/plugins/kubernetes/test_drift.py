@@ -101,6 +101,10 @@ def test_the_number_of_shown_changes_is_limited() -> None:
         ("lots", "lots"),
         (True, True),
         (None, None),
+        pytest.param("1e9999", "1e9999", id="a large exponent"),
+        pytest.param("1e99999999999999999999", "1e99999999999999999999", id="a huge exponent"),
+        pytest.param("1" * 40 + "Ei", "1" * 40 + "Ei", id="a large binary quantity"),
+        pytest.param("9" * 5000, "9" * 5000, id="many digits"),
     ],
 )
 def test_quantities_have_a_canonical_form(written: Any, canonical: Any) -> None:

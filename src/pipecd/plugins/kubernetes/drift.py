@@ -91,9 +91,11 @@ _QUANTITY_FIELDS: Mapping[str, frozenset[str]] = {
     "target": frozenset({"value", "averageValue"}),
 }
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,9})?"
 )
 _DECIMAL = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+# No quantity is larger than 2^63-1; numbers far beyond that are not converted.
+_MAX_EXPONENT = 40
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
@@ -113,23 +115,31 @@ def with_canonical_quantities(value: Any, parent_key: str = "") -> Any:
 
 
 def canonical_quantity(value: Any) -> Any:
-    """Returns a quantity in its canonical form: `1000m` is `1`, `0.5` is `500m`."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return value
-    match = _QUANTITY.fullmatch(str(value))
+    """Returns a quantity in its canonical form: `1000m` is `1`, `0.5` is `500m`.
+
+    A value that is no quantity, or that is far too large for one, is returned as it is.
+    """
+    is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    match = _QUANTITY.fullmatch(str(value)) if is_scalar else None
     if match is None:
         return value
     number, suffix = match[1], match[2] or ""
     amount = Decimal(number)
     if suffix in _BINARY:
         amount *= 2 ** _BINARY[suffix]
+    elif suffix in _DECIMAL:
+        amount = amount.scaleb(_DECIMAL[suffix])
+    else:
+        amount = Decimal(f"{number}{suffix}")
+    if abs(amount.adjusted()) > _MAX_EXPONENT:
+        return value
+    if suffix in _BINARY:
         if amount != amount.to_integral_value():
             return str(value)
-        units = (unit for unit, power in reversed(_BINARY.items()) if amount % 2**power == 0)
-        unit = next(units, "") if amount else ""
-        return f"{int(amount) >> _BINARY.get(unit, 0)}{unit}"
-    exponent = _DECIMAL.get(suffix)
-    amount = amount.scaleb(exponent) if exponent is not None else Decimal(f"{number}{suffix}")
+        integer = int(amount)
+        units = (unit for unit, power in reversed(_BINARY.items()) if integer % 2**power == 0)
+        unit = next(units, "") if integer else ""
+        return f"{integer >> _BINARY.get(unit, 0)}{unit}"
     for unit, exponent in reversed(_DECIMAL.items()) if amount else ():
         scaled = amount.scaleb(-exponent)
         if scaled == scaled.to_integral_value():
