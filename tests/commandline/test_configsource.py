@@ -68,18 +68,18 @@ def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "kind", "told"),
+    ("broken", "kind", "error_text"),
     [
         pytest.param(None, NotFound, f"the secret {SECRET}/versions/latest of Google Cloud does not exist; check its full", id="no such secret"),
         pytest.param((403, {"error": {"message": "no versions.access"}}), Denied, "denies access to the secret .*: no versions.access; check the service account", id="no permission"),
         pytest.param((500, {}), Unavailable, "Google Cloud is unavailable for the secret", id="Google is away"),
     ],
 )  # fmt: skip
-def test_what_google_cloud_refuses_is_told(
-    google: Any, broken: Any, kind: type[PipecdError], told: str
+def test_what_google_cloud_refuses_is_reported(
+    google: Any, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.broken = broken
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=error_text):
         configsource.from_gcp_secret(SECRET)()
 
 
@@ -118,7 +118,7 @@ def test_the_region_is_found_where_upstream_finds_it(
     assert configsource.from_aws_secret(name)() == CONFIG
 
 
-def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_aws_refuses_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="the secret none of AWS Secrets Manager does not exist"):
         configsource.from_aws_secret("none")()
     with pytest.raises(NotFound, match="the parameter none of AWS Systems Manager does not exist"):
@@ -143,10 +143,10 @@ def refusing() -> Iterator[str]:
         yield server.address
 
 
-def test_a_missing_permission_of_aws_is_told(
+def test_a_missing_permission_of_aws_is_reported(
     aws: Any, monkeypatch: pytest.MonkeyPatch, refusing: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", refusing)
-    told = r"AWS denies access to the secret a .*: no GetSecretValue; check the credentials"
-    with pytest.raises(Denied, match=told):
+    error_text = r"AWS denies access to the secret a .*: no GetSecretValue; check the credentials"
+    with pytest.raises(Denied, match=error_text):
         configsource.from_aws_secret("a")()

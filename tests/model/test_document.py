@@ -210,7 +210,7 @@ def test_a_null_element_is_an_empty_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error_text"),
     [
         ("[]", "model.Deployment: expected an object, found list"),
         ("null", "model.Deployment: expected an object, found NoneType"),
@@ -231,12 +231,12 @@ def test_a_null_element_is_an_empty_message() -> None:
         ('{"id":"x"', "delimiter"),
     ],
 )
-def test_a_broken_document_says_where_it_is_broken(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_broken_document_says_where_it_is_broken(text: str, error_text: str) -> None:
+    with pytest.raises(ValueError, match=error_text):
         from_json(text, deployment_pb2.Deployment)
 
 
-def test_broken_base64_is_told() -> None:
+def test_broken_base64_is_reported() -> None:
     with pytest.raises(ValueError, match="plan_details: expected base64"):
         from_json('{"plan_details":"?"}', planpreview_pb2.ApplicationPlanPreviewResult)
 

@@ -38,7 +38,7 @@ def test_bitbucket_uses_words_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("remote", ["", "nonsense", "/srv/git/repo", "https://host:x/repo"])
-def test_a_remote_that_cannot_be_read_is_told(remote: str) -> None:
+def test_a_remote_that_cannot_be_read_is_reported(remote: str) -> None:
     with pytest.raises(UserMistake, match="is not a Git remote"):
         commit_url(remote, "c")
 

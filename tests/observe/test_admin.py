@@ -47,8 +47,8 @@ async def test_a_program_that_lacks_something_lives_but_is_not_ready() -> None:
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         assert (await http.get("/healthz")).status_code == 200
-        told = await http.get("/readyz")
-        assert (told.status_code, told.text) == (503, "datastore: away\n")
+        response = await http.get("/readyz")
+        assert (response.status_code, response.text) == (503, "datastore: away\n")
 
 
 async def test_a_page_may_ask_others_before_it_answers() -> None:

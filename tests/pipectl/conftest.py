@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pipectl, as a person types it, and a piped that has told its repository."""
+"""pipectl on the command line, and a piped that has reported its repository."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -89,16 +89,16 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES)
+@pytest.mark.parametrize(("text", "error_text"), MISTAKES)
 def test_a_mistake_is_told_and_the_file_stays(
-    tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: str, error_text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "app.pipecd.yaml"
     file.write_text(text)
     code = migrated("--config-files", str(file))
-    if told:
+    if error_text:
         assert code == 1
-        assert told in capsys.readouterr().err
+        assert error_text in capsys.readouterr().err
         assert file.read_text() == text
         assert [path.name for path in tmp_path.iterdir()] == [file.name]
     else:
@@ -136,9 +136,9 @@ async def test_an_application_gets_the_target_that_its_provider_is(
             " --platform-provider prod --repo-id repo --app-dir apps/web"
         )
         id_ = (await typed(add))[2].split("id = ")[1].strip()
-        for told in ("has deploy targets now", "has deploy targets already"):
+        for error_text in ("has deploy targets now", "has deploy targets already"):
             code, _, err = await typed(f"migrate database --applications {id_}")
-            assert (code, told in err) == (0, True), err
+            assert (code, error_text in err) == (0, True), err
         application = await plane.running.stores.applications.get(id_)
         targets = application.deploy_targets_by_plugin
         assert {p: list(t.deploy_targets) for p, t in targets.items()} == {"ecs": ["prod"]}

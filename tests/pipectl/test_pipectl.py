@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pipectl, as a person types it, against a real control plane."""
+"""pipectl on the command line, against a real control plane."""
 
 import asyncio
 import json
@@ -125,9 +125,9 @@ async def test_a_refusal_that_is_a_result_is_on_both_outputs(
 ) -> None:
     async with start_plane() as plane:
         code, out, err = await typed_at(plane)("piped disable --piped-id x")
-    told = "rpc error: code = NotFound desc = Piped is not found"
-    assert (code, out) == (1, f"Failed to disable Piped x ({told})\n")
-    assert err.endswith(f" {told}\n")
+    error_text = "rpc error: code = NotFound desc = Piped is not found"
+    assert (code, out) == (1, f"Failed to disable Piped x ({error_text})\n")
+    assert err.endswith(f" {error_text}\n")
 
 
 async def test_a_preview_that_concerns_nobody_is_written_all_the_same(

@@ -57,7 +57,7 @@ def test_a_new_plugin_works_and_its_tests_pass(typed: Typed, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "error_text"),
     [
         pytest.param("Tcp", "'Tcp' cannot be the name of a plugin; use small letters", id="a capital letter"),
         pytest.param("a--b", "cannot be the name of a plugin", id="two dashes"),
@@ -66,14 +66,14 @@ def test_a_new_plugin_works_and_its_tests_pass(typed: Typed, tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_what_cannot_be_begun(
-    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error_text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     code, _, err = typed("init", name)
     assert code == 1
-    assert told in err
+    assert error_text in err
 
 
 PLUGIN = f"""#!{sys.executable}
@@ -120,7 +120,7 @@ def test_a_plugin_in_order_passes(typed: Typed, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_fault_is_told(typed: Typed, tmp_path: Path) -> None:
+def test_every_fault_is_reported(typed: Typed, tmp_path: Path) -> None:
     path = program(tmp_path, PLUGIN.format(count=2, version="", target="elsewhere"))
     code, out, err = typed("check", "--", path)
     assert code == 1
@@ -134,7 +134,7 @@ def test_every_fault_is_told(typed: Typed, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_is_no_plugin_is_told(typed: Typed, tmp_path: Path) -> None:
+def test_a_program_that_is_no_plugin_is_reported(typed: Typed, tmp_path: Path) -> None:
     path = program(tmp_path, "#!/bin/sh\necho I am no plugin\n")
     code, out, _ = typed("check", "--", path)
     assert code == 1
@@ -146,17 +146,17 @@ def test_a_program_that_is_no_plugin_is_told(typed: Typed, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error_text"),
     [
         pytest.param(["--run", "X={", "--", "true"], "--run X={: the options are not JSON", id="options that are not JSON"),
         pytest.param(["--entry-file", "/nowhere", "--", "true"], "cannot read /nowhere", id="an entry that is not there"),
         pytest.param(["--", "no-such-program"], "the program 'no-such-program' was not found", id="a program that is not there"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_checked(typed: Typed, words: list[str], told: str) -> None:
+def test_what_cannot_be_checked(typed: Typed, words: list[str], error_text: str) -> None:
     code, _, err = typed("check", *words)
     assert code == 1
-    assert told in err
+    assert error_text in err
 
 
 async def test_what_is_pushed_is_what_piped_runs(
@@ -172,7 +172,7 @@ async def test_what_is_pushed_is_what_piped_runs(
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "error_text"),
     [
         pytest.param("linux/amd64", "invalid file format: linux/amd64", id="no path"),
         pytest.param("linux=x", "invalid platform format: linux", id="no architecture"),
@@ -180,8 +180,8 @@ async def test_what_is_pushed_is_what_piped_runs(
         pytest.param("linux/amd64=nowhere", "there is no file nowhere", id="a missing file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_pushed(typed: Typed, files: str, told: str) -> None:
+def test_what_cannot_be_pushed(typed: Typed, files: str, error_text: str) -> None:
     where = ("--registry", "localhost:1", "--repository", "r", "--tag", "t")
     code, _, err = typed("push", "--files", files, *where)
     assert code == 1
-    assert told in err
+    assert error_text in err

@@ -64,7 +64,7 @@ async def test_a_project_moves_with_its_pipeds_and_applications(
         assert (disabled["name"], targets) == ("old", ["here", "there"])
 
 
-async def test_mistakes_are_told(
+async def test_mistakes_are_reported(
     start_plane: StartControlPlane, typed_at: Any, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.json"
@@ -73,13 +73,13 @@ async def test_mistakes_are_told(
         code, _, err = await typed(f"transfer backup --output-file {bad}")
         assert (code, "no piped for backup" in err) == (1, True)
         assert not bad.exists()
-        for text, told in (
+        for text, error_text in (
             ("{", "is not JSON"),
             ("[]", "is not what pipectl transfer writes"),
             ('{"version": "9"}', "only '1' is supported"),
         ):
             bad.write_text(text)
             code, _, err = await typed(f"transfer restore piped --input-file {bad}")
-            assert (code, told in err) == (1, True), err
+            assert (code, error_text in err) == (1, True), err
         code, _, err = await typed(f"transfer restore piped --input-file {tmp_path / 'none'}")
         assert (code, "cannot read" in err) == (1, True)

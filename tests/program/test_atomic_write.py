@@ -93,7 +93,7 @@ def test_the_content_is_on_disk_before_the_name_and_the_name_after_it(
     ("number", "is_told"),
     [
         pytest.param(errno.EINVAL, False, id="a file system that cannot sync directories is fine"),
-        pytest.param(errno.EIO, True, id="a broken disk is told"),
+        pytest.param(errno.EIO, True, id="a broken disk is reported"),
     ],
 )
 def test_a_directory_that_is_not_synced(

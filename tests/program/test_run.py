@@ -58,13 +58,13 @@ async def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
         pytest.param(["./not-executable"], "may not be run", id="a file that is no program"),
     ],
 )
-async def test_what_cannot_start_is_told(argv: list[str], message: str, tmp_path: Path) -> None:
+async def test_what_cannot_start_is_reported(argv: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "not-executable").write_text("hello")
     with pytest.raises(UserMistake, match=message):
         await run(argv, cwd=tmp_path)
 
 
-async def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r"directory .* does not exist"):
         await run(["true"], cwd=tmp_path / "nowhere")
 

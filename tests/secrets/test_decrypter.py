@@ -60,16 +60,16 @@ def test_people_encrypt_with_the_new_key_and_the_old_one_still_decrypts() -> Non
 
 
 @pytest.mark.parametrize(
-    ("previous", "told"),
+    ("previous", "error_text"),
     [
         pytest.param((), "encrypted for another key than this piped has", id="one key"),
         pytest.param((before(OLD[0]),), "encrypted for none of the 2 keys of this", id="two keys"),
     ],
 )
 def test_a_secret_for_an_unknown_key_says_so(
-    previous: tuple[PreviousKeySpec, ...], told: str
+    previous: tuple[PreviousKeySpec, ...], error_text: str
 ) -> None:
-    with pytest.raises(UserMistake, match=told) as caught:
+    with pytest.raises(UserMistake, match=error_text) as caught:
         open_decrypter(key_pair(NEW, *previous)).decrypt(hybrid.encrypt(OTHER[1], "hunter22"))
     assert "pipectl encrypt" in caught.value.hint
     assert "hunter22" not in str(caught.value)
@@ -126,7 +126,7 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) 
 
 
 @pytest.mark.parametrize(
-    ("broken", "kind", "told"),
+    ("broken", "kind", "error_text"),
     [
         pytest.param((403, {"error": {"status": "PERMISSION_DENIED", "message": "no useToDecrypt"}}), Denied, "denies access to the key .*: no useToDecrypt; check the service account", id="no permission"),
         pytest.param((404, {}), NotFound, "the key .* does not exist", id="no such key"),
@@ -134,13 +134,13 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) 
         pytest.param((412, {"error": {"status": "FAILED_PRECONDITION", "message": "disabled"}}), UserMistake, "rejected the request for the key .*: disabled", id="a disabled key"),
     ],
 )  # fmt: skip
-def test_what_google_refuses_is_told(
-    google: Any, broken: Any, kind: type[PipecdError], told: str
+def test_what_google_refuses_is_reported(
+    google: Any, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.add_key(f"{RING}/1")
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/1"))
     google.broken = broken
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=error_text):
         comes_back(decrypter)
     google.broken = None
     assert comes_back(decrypter)
@@ -157,9 +157,9 @@ def test_a_key_of_google_needs_its_version_and_its_purpose(google: Any) -> None:
 
 def test_google_needs_credentials(google: Any, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("{}")
-    for file, told in [("nowhere", "No such file"), ("text", "no key of a service account")]:
+    for file, error_text in [("nowhere", "No such file"), ("text", "no key of a service account")]:
         account = str(tmp_path / file)
-        with pytest.raises(UserMistake, match=told):
+        with pytest.raises(UserMistake, match=error_text):
             open_decrypter(service("GCP_KMS", f"{RING}/1", decrypt_service_account_file=account))
 
 
@@ -180,7 +180,7 @@ def test_older_keys_of_aws_still_decrypt(aws: Any) -> None:
     assert decrypter.decrypt(hybrid.encrypt(public, "the first")) == "the first"
 
 
-def test_what_aws_refuses_is_told(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_aws_refuses_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match=r"the key .* of AWS KMS does not exist; check its name and"):
         open_decrypter(service("AWS_KMS", "9c1d2cd0-3b4f-4b0e-9d52-0f6f5b0a8f11"))
     with pytest.raises(UserMistake, match="does not decrypt RSAES_OAEP_SHA_256; create it with"):

@@ -65,7 +65,7 @@ def altered(position: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error_text"),
     [
         pytest.param("not base64!", "it is not base64", id="no base64"),
         pytest.param("é", "it is not base64", id="no ASCII"),
@@ -79,8 +79,8 @@ def altered(position: int) -> str:
         pytest.param(altered(-1), "read: it has been altered", id="an altered tag"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+def test_what_cannot_be_read_is_reported(text: str, error_text: str) -> None:
+    with pytest.raises(UserMistake, match=error_text):
         hybrid.decrypt(PRIVATE, text)
 
 
@@ -94,7 +94,7 @@ EC = ec.generate_private_key(ec.SECP256R1())
 
 
 @pytest.mark.parametrize(
-    ("pem", "told"),
+    ("pem", "error_text"),
     [
         pytest.param(b"", "is not a PEM block named PUBLIC KEY", id="empty"),
         pytest.param(PRIVATE, "is not a PEM block named PUBLIC KEY", id="the private key"),
@@ -111,13 +111,13 @@ EC = ec.generate_private_key(ec.SECP256R1())
         pytest.param(PUBLIC[:100], "cannot be read", id="a cut block"),
     ],
 )
-def test_a_wrong_public_key_is_told(pem: bytes, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+def test_a_wrong_public_key_is_reported(pem: bytes, error_text: str) -> None:
+    with pytest.raises(UserMistake, match=error_text):
         hybrid.encrypt(pem, "x")
 
 
 @pytest.mark.parametrize(
-    ("pem", "told"),
+    ("pem", "error_text"),
     [
         pytest.param(PUBLIC, "is not a PEM block named PRIVATE KEY", id="the public key"),
         pytest.param(
@@ -133,6 +133,6 @@ def test_a_wrong_public_key_is_told(pem: bytes, told: str) -> None:
         pytest.param(PRIVATE[:200], "cannot be read", id="a cut block"),
     ],
 )
-def test_a_wrong_private_key_is_told(pem: bytes, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+def test_a_wrong_private_key_is_reported(pem: bytes, error_text: str) -> None:
+    with pytest.raises(UserMistake, match=error_text):
         hybrid.decrypt(pem, PAIRS[0]["ciphertext"])

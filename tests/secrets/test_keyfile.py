@@ -44,7 +44,7 @@ def test_the_key_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error_text"),
     [
         pytest.param("", "it is too short", id="nothing"),
         pytest.param("YWJj", "it is too short", id="less than a nonce"),
@@ -53,8 +53,8 @@ def test_the_key_is_not_shown() -> None:
         pytest.param(base64.b64encode(bytes(28)).decode(), "with another key", id="zeros"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, told: str) -> None:
-    with pytest.raises(UserMistake, match=told):
+def test_what_cannot_be_read_is_reported(text: str, error_text: str) -> None:
+    with pytest.raises(UserMistake, match=error_text):
         KeyFile(CONTENT).decrypt(text)
 
 

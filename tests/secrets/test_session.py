@@ -78,8 +78,8 @@ def unsigned() -> str:
 
 
 def claims(**changed: Any) -> str:
-    told: dict[str, Any] = {"iss": "PipeCD", "sub": "x", "exp": EXPIRES, "role": {}}
-    return jwt.encode(told | changed, KEY, algorithm="HS256")
+    claims: dict[str, Any] = {"iss": "PipeCD", "sub": "x", "exp": EXPIRES, "role": {}}
+    return jwt.encode(claims | changed, KEY, algorithm="HS256")
 
 
 @pytest.mark.parametrize(

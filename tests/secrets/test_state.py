@@ -51,7 +51,7 @@ FORGED = f"{VECTOR['token'].partition(':')[0]}:{MILLISECONDS + 1}".encode().hex(
 
 
 @pytest.mark.parametrize(
-    ("state", "cookie", "told"),
+    ("state", "cookie", "error_text"),
     [
         pytest.param(STATE, "", "Unauthorized access", id="no cookie"),
         pytest.param(
@@ -71,8 +71,8 @@ FORGED = f"{VECTOR['token'].partition(':')[0]}:{MILLISECONDS + 1}".encode().hex(
         ),
     ],
 )
-def test_anything_else_is_refused(state: str, cookie: str, told: str) -> None:
-    with pytest.raises(Unauthenticated, match=told):
+def test_anything_else_is_refused(state: str, cookie: str, error_text: str) -> None:
+    with pytest.raises(Unauthenticated, match=error_text):
         check_state(state, KEY, cookie=cookie, now=MADE)
 
 

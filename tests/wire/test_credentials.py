@@ -50,7 +50,7 @@ REFUSED = "Unauthenticated"
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "error_text"),
     [
         pytest.param((), "missing credentials", id="no metadata"),
         pytest.param(
@@ -72,10 +72,12 @@ REFUSED = "Unauthenticated"
         pytest.param(authorization("PIPED-TOKEN a,b,"), REFUSED, id="no key"),
     ],
 )
-def test_a_wrong_piped_token_is_refused_in_the_words_of_upstream(metadata: Any, told: str) -> None:
+def test_a_wrong_piped_token_is_refused_in_the_words_of_upstream(
+    metadata: Any, error_text: str
+) -> None:
     with pytest.raises(Unauthenticated) as caught:
         credentials.parse_piped_token(metadata)
-    assert str(caught.value) == told
+    assert str(caught.value) == error_text
 
 
 def test_only_the_first_value_counts() -> None:

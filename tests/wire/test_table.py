@@ -72,7 +72,7 @@ async def test_a_call_reaches_its_part_with_the_caller(table: RpcTable[str], see
             "value length must be at least 1 runes",
             id="a broken rule",
         ),
-        pytest.param("bug", CODE.INTERNAL, INTERNAL, id="a bug is told without its details"),
+        pytest.param("bug", CODE.INTERNAL, INTERNAL, id="a bug is reported without its details"),
         pytest.param("wrong type", CODE.INTERNAL, INTERNAL, id="a part answers another message"),
     ],
 )
@@ -301,7 +301,7 @@ async def nobody(metadata: credentials.Metadata) -> str:
 
 
 @pytest.mark.parametrize(
-    ("parts", "unimplemented", "told"),
+    ("parts", "unimplemented", "error_text"),
     [
         pytest.param(
             [One()], EVERY_RPC - {"GetCommand", "Encrypt"}, "Encrypt is missing", id="gap"
@@ -327,9 +327,9 @@ async def nobody(metadata: credentials.Metadata) -> str:
     ],
 )
 def test_an_incomplete_table_is_refused_at_start(
-    parts: Sequence[object], unimplemented: frozenset[str], told: str
+    parts: Sequence[object], unimplemented: frozenset[str], error_text: str
 ) -> None:
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=error_text):
         RpcTable(SERVICE, parts, nobody, unimplemented=unimplemented)
 
 

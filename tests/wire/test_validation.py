@@ -97,8 +97,8 @@ def single_cases(rule: str, bound: str) -> Judged:
 
 def number_cases(rule: str, bound: str) -> Judged:
     if rule == "gt":
-        told = f"value must be greater than {float(bound):g}"
-        return [1], [(0, told), (-1, told)]
+        error_text = f"value must be greater than {float(bound):g}"
+        return [1], [(0, error_text), (-1, error_text)]
     return [0, 1], [(-1, f"value must be greater than or equal to {bound}")]
 
 
@@ -110,19 +110,22 @@ def text_cases(rule: str, bound: str) -> Judged:
             return ["x" * n, "x" * (n + 1)], [("é" * (n - 1), LENGTH.format(n))]
         case "pattern":
             accepted, refused = PATTERNS[bound]
-            told = f'value does not match regex pattern "{bound}"'
-            return list(accepted), [(value, told) for value in refused]
+            error_text = f'value does not match regex pattern "{bound}"'
+            return list(accepted), [(value, error_text) for value in refused]
         case "prefix":
-            told = f'value does not have prefix "{bound}"'
-            return [bound, f"{bound}1"], [("", told), (f"1{bound}", told)]
+            error_text = f'value does not have prefix "{bound}"'
+            return [bound, f"{bound}1"], [("", error_text), (f"1{bound}", error_text)]
         case "defined_only":
             return [0], [(99, ENUM), (-1, ENUM)]
         case "in":
             choices = bound.strip("[]").split("|")
-            told = f"value must be in list [{' '.join(choices)}]"
+            error_text = f"value must be in list [{' '.join(choices)}]"
             numbers = all(c.isdigit() for c in choices)
             kept = [int(c) for c in choices] if numbers else choices
-            return list(kept), [(0 if numbers else "", told), (9 if numbers else "X", told)]
+            return list(kept), [
+                (0 if numbers else "", error_text),
+                (9 if numbers else "X", error_text),
+            ]
         case _:
             raise AssertionError(f"no cases for the rule {rule}")
 
@@ -134,14 +137,14 @@ def sized_cases(rule: str, bound: str, rules: str, one: Any) -> list[Case]:
     """Cases for the number of elements: value, suffix of the field, reason."""
     most = re.search(r"max_items=(\d+)", rules)
     if rule == "max_items":
-        told = f"value must contain between 1 and {bound} items, inclusive"
-        return [([one] * int(bound), "", ""), ([one] * (int(bound) + 1), "", told)]
+        error_text = f"value must contain between 1 and {bound} items, inclusive"
+        return [([one] * int(bound), "", ""), ([one] * (int(bound) + 1), "", error_text)]
     if rule == "min_pairs":
         return [({}, "", f"value must contain at least {bound} pair(s)"), ({"k": one}, "", "")]
-    told = f"value must contain at least {bound} item(s)"
+    error_text = f"value must contain at least {bound} item(s)"
     if most:
-        told = f"value must contain between {bound} and {most[1]} items, inclusive"
-    return [([], "", told), ([one], "", "")]
+        error_text = f"value must contain between {bound} and {most[1]} items, inclusive"
+    return [([], "", error_text), ([one], "", "")]
 
 
 def cases_of(field: FieldDescriptor, rules: str) -> list[Case]:
