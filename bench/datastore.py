@@ -23,7 +23,7 @@ from pipecd.model.ids import new_id
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from rig.engines import NotInstalled, engine
-from rig.world import PROJECT, deployment
+from rig.seed import PROJECT, deployment
 
 
 async def per_second(

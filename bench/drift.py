@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from pipecd.model.application import SyncStatus
-from rig.agent import Agent, Settled, agent, git, settle
 from rig.cluster import NotInstalled, cluster
+from rig.control_plane import run_control_plane
 from rig.engines import engine
-from rig.plane import plane
+from rig.piped import PipedProcess, SeededPiped, git, run_piped, seed_piped
 
 APPLICATIONS, ASKED_PROCESSOR, ASKED_SECONDS = 1000, 5, 2
 MEASURED_SECONDS, GIVE_UP = 60.0, 600.0
@@ -59,7 +59,7 @@ def commit(repository: Path, names: list[str]) -> None:
     git(repository, "commit", "--quiet", "--message", "first")
 
 
-def apply(kubernetes: Any, settled: Settled) -> None:
+def apply(kubernetes: Any, seeded: SeededPiped) -> None:
     """Puts the objects of all applications on the cluster, with the marks of their owners."""
 
     def put(item: tuple[str, str]) -> None:
@@ -67,7 +67,7 @@ def apply(kubernetes: Any, settled: Settled) -> None:
         for body in objects(name):
             marks = {
                 "pipecd.dev/managed-by": "piped",
-                "pipecd.dev/piped": settled.piped,
+                "pipecd.dev/piped": seeded.piped,
                 "pipecd.dev/application": id_,
             }
             version = {"pipecd.dev/original-api-version": body["apiVersion"]}
@@ -76,7 +76,7 @@ def apply(kubernetes: Any, settled: Settled) -> None:
             kubernetes.ask("POST", f"/api/v1/namespaces/default/{plural}", body)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, settled.applications.items()))
+        list(pool.map(put, seeded.applications.items()))
 
 
 def in_state(database: sqlite3.Connection, status: SyncStatus) -> int:
@@ -84,7 +84,9 @@ def in_state(database: sqlite3.Connection, status: SyncStatus) -> int:
     return database.execute(query, (int(status),)).fetchone()[0]
 
 
-def until(database: sqlite3.Connection, running: Agent, status: SyncStatus, count: int) -> float:
+def until(
+    database: sqlite3.Connection, running: PipedProcess, status: SyncStatus, count: int
+) -> float:
     """Seconds until so many applications are in a state."""
     began = time.monotonic()
     while in_state(database, status) < count:
@@ -95,9 +97,9 @@ def until(database: sqlite3.Connection, running: Agent, status: SyncStatus, coun
 
 
 @contextmanager
-def world(
+def run_installation(
     kubernetes: Any, count: int, directory: Path
-) -> Iterator[tuple[Agent, sqlite3.Connection]]:
+) -> Iterator[tuple[PipedProcess, sqlite3.Connection]]:
     """A server, a repository, a cluster and a piped with that many applications."""
     names = [f"app-{number:04}" for number in range(count)]
     repository = directory / "repository"
@@ -106,12 +108,12 @@ def world(
     place = {"kubeConfigPath": str(kubernetes.kubeconfig)}
     provider = {"name": "p", "type": "KUBERNETES", "config": place}
     with engine("sqlite") as datastore:
-        settled = asyncio.run(settle(datastore, remote, names))
-        apply(kubernetes, settled)
+        seeded = asyncio.run(seed_piped(datastore, remote, names))
+        apply(kubernetes, seeded)
         more = f"  platformProviders: [{json.dumps(provider)}]\n"
         with (
-            plane(datastore) as server,
-            agent(directory, remote, server.address("piped-api"), settled, more) as running,
+            run_control_plane(datastore) as server,
+            run_piped(directory, remote, server.address("piped-api"), seeded, more) as running,
         ):
             database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
             yield running, database
@@ -119,7 +121,7 @@ def world(
 
 
 def measure(kubernetes: Any, count: int, seconds: float, directory: Path) -> None:
-    with world(kubernetes, count, directory) as (running, database):
+    with run_installation(kubernetes, count, directory) as (running, database):
         first = until(database, running, SyncStatus.SYNCED, count)
         print(
             f"first look at {count} applications: {first:.1f} s from the start of piped, "

@@ -15,10 +15,10 @@ from google.protobuf.message import Message
 
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
-from rig.caller import Caller, Request, request
+from rig.control_plane import ControlPlaneProcess, run_control_plane
 from rig.engines import NotInstalled, engine
-from rig.plane import Plane, plane
-from rig.world import Agent, settle
+from rig.grpc_client import GrpcClient, Request, request
+from rig.seed import RegisteredPiped, seed_pipeds
 
 ASKED_MEMORY, ASKED_SHARE = 400, 10
 SERVICE = "/grpc.service.pipedservice.PipedService"
@@ -28,66 +28,66 @@ REPORTS_PER_SECOND = 1 / 60
 LISTS_PER_SECOND = 3 / 210
 
 
-def watch(agent: Agent) -> Request:
-    return _request(agent, "WatchWakeups", WatchWakeupsRequest())
+def watch(piped: RegisteredPiped) -> Request:
+    return _request(piped, "WatchWakeups", WatchWakeupsRequest())
 
 
-def polls(agent: Agent) -> Iterator[Request]:
+def polls(piped: RegisteredPiped) -> Iterator[Request]:
     """The calls of the safety net, each as often as the others of its kind."""
-    report = _request(agent, "ReportStat", pb.ReportStatRequest(piped_stats=STATISTICS))
+    report = _request(piped, "ReportStat", pb.ReportStatRequest(piped_stats=STATISTICS))
     lists = [
-        _request(agent, "ListUnhandledCommands", pb.ListUnhandledCommandsRequest()),
-        _request(agent, "ListNotCompletedDeployments", pb.ListNotCompletedDeploymentsRequest()),
-        _request(agent, "ListApplications", pb.ListApplicationsRequest()),
+        _request(piped, "ListUnhandledCommands", pb.ListUnhandledCommandsRequest()),
+        _request(piped, "ListNotCompletedDeployments", pb.ListNotCompletedDeploymentsRequest()),
+        _request(piped, "ListApplications", pb.ListApplicationsRequest()),
     ]
     is_report = REPORTS_PER_SECOND / (REPORTS_PER_SECOND + LISTS_PER_SECOND)
     while True:
         yield report if random.random() < is_report else random.choice(lists)
 
 
-def _request(agent: Agent, name: str, message: Message) -> Request:
-    return request(f"{SERVICE}/{name}", message.SerializeToString(), agent.token)
+def _request(piped: RegisteredPiped, name: str, message: Message) -> Request:
+    return request(f"{SERVICE}/{name}", message.SerializeToString(), piped.token)
 
 
 class Crowd:
     """The connections of all pipeds."""
 
-    def __init__(self, address: str, agents: list[Agent]) -> None:
-        self._callers: list[tuple[Caller, Iterator[Request]]] = []
+    def __init__(self, address: str, pipeds: list[RegisteredPiped]) -> None:
+        self._clients: list[tuple[GrpcClient, Iterator[Request]]] = []
         self._arriving = select.epoll()
-        for agent in agents:
-            caller, calls = Caller(address), polls(agent)
-            caller.send(watch(agent))
+        for piped in pipeds:
+            client, calls = GrpcClient(address), polls(piped)
+            client.send(watch(piped))
             # The first call ends only when the server has taken the stream as well.
-            caller.call(next(calls))
-            self._arriving.register(caller.fileno(), select.EPOLLIN)
-            self._callers.append((caller, calls))
-        self._by_number = {caller.fileno(): caller for caller, _ in self._callers}
+            client.call(next(calls))
+            self._arriving.register(client.fileno(), select.EPOLLIN)
+            self._clients.append((client, calls))
+        self._by_number = {client.fileno(): client for client, _ in self._clients}
 
     def idle(self, seconds: float) -> int:
         """Lets time pass at the usual pace; how many calls were made in it."""
-        gap = 1 / (len(self._callers) * (REPORTS_PER_SECOND + LISTS_PER_SECOND))
+        gap = 1 / (len(self._clients) * (REPORTS_PER_SECOND + LISTS_PER_SECOND))
         began, made = time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
             if now >= began + made * gap:
-                caller, calls = self._callers[made % len(self._callers)]
-                caller.send(next(calls))
+                client, calls = self._clients[made % len(self._clients)]
+                client.send(next(calls))
                 made += 1
             for number, _ in self._arriving.poll(max(0, began + made * gap - now)):
                 self._by_number[number].receive()
         return made
 
 
-def measure(server: Plane, agents: list[Agent], seconds: float) -> None:
+def measure(server: ControlPlaneProcess, pipeds: list[RegisteredPiped], seconds: float) -> None:
     before = server.memory()
-    crowd = Crowd(server.address("piped-api"), agents)
+    crowd = Crowd(server.address("piped-api"), pipeds)
     crowd.idle(5)
     began, busy = time.monotonic(), server.cpu_seconds()
     made = crowd.idle(seconds)
     share = (server.cpu_seconds() - busy) / (time.monotonic() - began) * 100
     memory = server.memory()
     print(f"memory               {memory:8.0f} MB    (asked: {ASKED_MEMORY}; {before:.0f} before)")
-    print(f"a piped              {(memory - before) / len(agents) * 1024:8.0f} KB")
+    print(f"a piped              {(memory - before) / len(pipeds) * 1024:8.0f} KB")
     print(f"share of a processor {share:8.1f} %     (asked: {ASKED_SHARE})")
     print(f"calls per second     {made / seconds:8.1f}")
 
@@ -102,9 +102,9 @@ def main() -> None:
         print(f"-- {name}, {options.pipeds} idle pipeds", flush=True)
         try:
             with engine(name) as datastore:
-                agents = settle(datastore, pipeds=options.pipeds)
-                with plane(datastore) as server:
-                    measure(server, agents, options.seconds)
+                pipeds = seed_pipeds(datastore, pipeds=options.pipeds)
+                with run_control_plane(datastore) as server:
+                    measure(server, pipeds, options.seconds)
         except NotInstalled as e:
             print(e)
 

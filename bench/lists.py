@@ -31,17 +31,17 @@ from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.secrets.keys import hash_key, new_api_key
 from pipecd.wire.credentials import api_key
-from rig.caller import Caller, Request, request
-from rig.engines import NotInstalled, count_rows, engine
+from rig.control_plane import run_control_plane
+from rig.engines import NotInstalled, analyze, engine
+from rig.grpc_client import GrpcClient, Request, request
 from rig.history import LARGE, SMALL, YEAR, Scale, id_of, write_history
-from rig.plane import plane
-from rig.world import BEGAN
+from rig.seed import CREATED_AT
 
 ASKED_MS = 100.0
 REPEATS = 3
 PAGE = 30
 CALL = "/grpc.service.apiservice.APIService/ListDeployments"
-MIDDLE = Position(id_of("deployment", 0), BEGAN + YEAR // 2)
+MIDDLE = Position(id_of("deployment", 0), CREATED_AT + YEAR // 2)
 
 RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
 SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
@@ -52,7 +52,7 @@ BUT_SUCCESS = (*UNFINISHED, FAILURE, CANCELLED)
 # What no application is.
 NO_KINDS = (2, 6)
 
-Question = tuple[str, Callable[[PageRequest], Awaitable[object]]]
+ListQuery = tuple[str, Callable[[PageRequest], Awaitable[object]]]
 
 DEPLOYMENT_FILTERS = {
     "all": {},
@@ -133,7 +133,7 @@ APPLICATION_FILTERS = {
 }
 
 
-def questions(stores: Stores) -> Iterator[Question]:
+def list_queries(stores: Stores) -> Iterator[ListQuery]:
     for project in (LARGE, SMALL):
         for name, filters in DEPLOYMENT_FILTERS.items():
             wanted = DeploymentFilter(project, **filters)  # type: ignore[arg-type]
@@ -154,9 +154,9 @@ def questions(stores: Stores) -> Iterator[Question]:
 
 
 def calls(key: str) -> Iterator[tuple[str, Request]]:
-    """The first page of every list of deployments that a program may ask for."""
+    """The first page of every list of deployments that a program may request."""
     for name, filters in DEPLOYMENT_FILTERS.items():
-        # No call can ask by a trace, or by a kind that has no name.
+        # No call can query by a trace, or by a kind that has no name.
         if "trace_commit_hash" in filters or not set(filters.get("kinds", ())) <= set(KINDS):
             continue
         # Of several statuses or kinds the first one counts there.
@@ -170,19 +170,19 @@ def calls(key: str) -> Iterator[tuple[str, Request]]:
 
 
 def measure_calls(datastore: DatastoreSpec, key: str, verbose: bool) -> None:
-    with plane(datastore) as server:
-        caller = Caller(server.address("api"))
-        found: list[tuple[float, str]] = []
+    with run_control_plane(datastore) as server:
+        client = GrpcClient(server.address("api"))
+        timings: list[tuple[float, str]] = []
         for name, call in calls(key):
             taken: list[float] = []
             # The key is compared once before anything is measured.
             for _ in range(REPEATS + 1):
                 began = time.perf_counter()
-                caller.call(call)
+                client.call(call)
                 taken.append(time.perf_counter() - began)
-            found.append((statistics.median(taken[1:]) * 1000, name))
-        caller.close()
-    tell(found, verbose)
+            timings.append((statistics.median(taken[1:]) * 1000, name))
+        client.close()
+    print_summary(timings, verbose)
 
 
 async def add_key(stores: Stores) -> str:
@@ -197,11 +197,11 @@ async def add_key(stores: Stores) -> str:
     return key
 
 
-async def timed(ask: Callable[[], Awaitable[object]]) -> float:
+async def timed(query: Callable[[], Awaitable[object]]) -> float:
     taken: list[float] = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        await ask()
+        await query()
         taken.append(time.perf_counter() - began)
     return statistics.median(taken) * 1000
 
@@ -209,24 +209,25 @@ async def timed(ask: Callable[[], Awaitable[object]]) -> float:
 async def measure(stores: Stores, verbose: bool) -> None:
     pages = {
         "first page": PageRequest(size=PAGE),
-        "of the last month": PageRequest(size=PAGE, min_updated_at=BEGAN + YEAR * 11 // 12),
+        "of the last month": PageRequest(size=PAGE, min_updated_at=CREATED_AT + YEAR * 11 // 12),
         "page in the middle": PageRequest(size=PAGE, cursor=encode_cursor(MIDDLE, "UpdatedAt")),
     }
-    found: list[tuple[float, str]] = []
-    for name, ask in questions(stores):
+    timings: list[tuple[float, str]] = []
+    for name, query in list_queries(stores):
         for which, page in pages.items():
-            found.append((await timed(lambda a=ask, p=page: a(p)), f"{name}, {which}"))
-    tell(found, verbose)
+            timings.append((await timed(lambda a=query, p=page: a(p)), f"{name}, {which}"))
+    print_summary(timings, verbose)
 
 
-def tell(found: list[tuple[float, str]], verbose: bool) -> None:
-    found.sort(reverse=True)
-    slow = [entry for entry in found if entry[0] > ASKED_MS]
-    for taken, name in found if verbose else (slow or found[:3]):
+def print_summary(timings: list[tuple[float, str]], verbose: bool) -> None:
+    timings.sort(reverse=True)
+    slow = [entry for entry in timings if entry[0] > ASKED_MS]
+    for taken, name in timings if verbose else (slow or timings[:3]):
         print(f"{taken:8.1f} ms  {name}")
+    slowest = timings[0][0]
     print(
-        f"{len(found)} pages, slowest {found[0][0]:.1f} ms, {found[0][0] / ASKED_MS:.2f} of what "
-        f"is asked, median {statistics.median(t for t, _ in found):.1f} ms, {len(slow)} too slow"
+        f"{len(timings)} pages, slowest {slowest:.1f} ms, {slowest / ASKED_MS:.2f} of what "
+        f"is asked, median {statistics.median(t for t, _ in timings):.1f} ms, {len(slow)} too slow"
     )
 
 
@@ -238,7 +239,7 @@ async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) 
             began = time.perf_counter()
             await write_history(database, Scale(options.applications, options.deployments))
             print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-            count_rows(datastore)
+            analyze(datastore)
             stores = create_stores(database, files, MemoryCache())
             await measure(stores, options.verbose)
             return await add_key(stores)

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipecd.model.deployment import DeploymentStatus
-from rig.agent import Agent, agent, git, settle
+from rig.control_plane import run_control_plane
 from rig.engines import engine
-from rig.plane import plane
+from rig.piped import PipedProcess, git, run_piped, seed_piped
 
 PUSHED, IDLE = 200, 500
 ASKED_SECONDS, ASKED_DISK, ASKED_MEMORY, ASKED_PROCESSOR = 60, 1024, 200, 3
@@ -47,7 +47,9 @@ def finished(database: sqlite3.Connection, status: DeploymentStatus) -> int:
     return database.execute(query, (int(status),)).fetchone()[0]
 
 
-def until_finished(database: sqlite3.Connection, running: Agent, count: int) -> tuple[float, float]:
+def until_finished(
+    database: sqlite3.Connection, running: PipedProcess, count: int
+) -> tuple[float, float]:
     """Seconds until that many have succeeded, and the most disk that was used on the way."""
     began, most = time.monotonic(), 0.0
     while finished(database, DeploymentStatus.SUCCESS) < count:
@@ -60,7 +62,9 @@ def until_finished(database: sqlite3.Connection, running: Agent, count: int) -> 
 
 
 @contextmanager
-def world(count: int, *, quiet: bool) -> Iterator[tuple[Agent, Path, sqlite3.Connection]]:
+def run_installation(
+    count: int, *, quiet: bool
+) -> Iterator[tuple[PipedProcess, Path, sqlite3.Connection]]:
     """A server, a repository and a piped with that many applications."""
     directory = Path(tempfile.mkdtemp())
     repository = directory / "repository"
@@ -71,10 +75,10 @@ def world(count: int, *, quiet: bool) -> Iterator[tuple[Agent, Path, sqlite3.Con
     try:
         with engine("sqlite") as datastore:
             names = [f"app-{number:03}" for number in range(count)]
-            settled = asyncio.run(settle(datastore, remote, names))
+            seeded = asyncio.run(seed_piped(datastore, remote, names))
             with (
-                plane(datastore) as server,
-                agent(directory, remote, server.address("piped-api"), settled) as running,
+                run_control_plane(datastore) as server,
+                run_piped(directory, remote, server.address("piped-api"), seeded) as running,
             ):
                 database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
                 yield running, repository, database
@@ -84,7 +88,7 @@ def world(count: int, *, quiet: bool) -> Iterator[tuple[Agent, Path, sqlite3.Con
 
 
 def pushed(count: int) -> None:
-    with world(count, quiet=False) as (running, repository, database):
+    with run_installation(count, quiet=False) as (running, repository, database):
         first, _ = until_finished(database, running, count)
         print(f"first deployments of {count} applications: {first:.1f} s from the start of piped")
         before = running.cpu_seconds()
@@ -99,7 +103,7 @@ def pushed(count: int) -> None:
 
 
 def idle(count: int) -> None:
-    with world(count, quiet=True) as (running, _, _):
+    with run_installation(count, quiet=True) as (running, _, _):
         time.sleep(SETTLE_SECONDS)
         before = running.cpu_seconds()
         time.sleep(IDLE_SECONDS)

@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from pipecd.proto.model.deployment_pb2 import StageStatus
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import piped_pb2 as pb
-from rig.bare import bare_server
-from rig.caller import Caller, Request, request
+from rig.baseline import baseline_server
+from rig.control_plane import ControlPlaneProcess, run_control_plane
 from rig.engines import NotInstalled, engine
-from rig.plane import Plane, plane
-from rig.world import Agent, settle
+from rig.grpc_client import GrpcClient, Request, request
+from rig.seed import RegisteredPiped, seed_pipeds
 
 CONNECTIONS = 16
 ASKED_RATE, ASKED_P99, UPSTREAM_RATE = 1500, 50, 22
 SERVICE = "/grpc.service.pipedservice.PipedService"
 
 
-def mix(agent: Agent) -> Iterator[Request]:
+def mix(piped: RegisteredPiped) -> Iterator[Request]:
     """What a piped with a running deployment asks and reports, without end."""
-    deployment, stage = agent.deployment.id, agent.deployment.stages[0].id
+    deployment, stage = piped.deployment.id, piped.deployment.stages[0].id
     # A block of a log is sent once, also when the same piped is driven again.
     for index in itertools.count(time.time_ns()):
         status = pb.ReportStageStatusChangedRequest(
@@ -43,49 +43,49 @@ def mix(agent: Agent) -> Iterator[Request]:
             ("ReportStageStatusChanged", status),
             ("ReportStageLogs", logs),
         ):
-            yield request(f"{SERVICE}/{name}", message.SerializeToString(), agent.token)
+            yield request(f"{SERVICE}/{name}", message.SerializeToString(), piped.token)
 
 
-def drive(address: str, agents: list[Agent], seconds: float) -> list[float]:
-    """How long each call took, with one connection per agent and one call at a time on each."""
-    callers = [(Caller(address), mix(agent)) for agent in agents]
+def drive(address: str, pipeds: list[RegisteredPiped], seconds: float) -> list[float]:
+    """How long each call took, with one connection per piped and one call at a time on each."""
+    clients = [(GrpcClient(address), mix(piped)) for piped in pipeds]
     taken: list[float] = []
     began: dict[int, float] = {}
     waiting = select.epoll()
-    for caller, calls in callers:
-        caller.call(next(calls))
-        waiting.register(caller.fileno(), select.EPOLLIN)
-    by_number = {caller.fileno(): (caller, calls) for caller, calls in callers}
-    for number, (caller, calls) in by_number.items():
+    for client, calls in clients:
+        client.call(next(calls))
+        waiting.register(client.fileno(), select.EPOLLIN)
+    by_number = {client.fileno(): (client, calls) for client, calls in clients}
+    for number, (client, calls) in by_number.items():
         began[number] = time.perf_counter()
-        caller.send(next(calls))
+        client.send(next(calls))
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for number, _ in waiting.poll():
-            caller, calls = by_number[number]
-            if caller.receive():
+            client, calls = by_number[number]
+            if client.receive():
                 taken.append(time.perf_counter() - began[number])
                 call = next(calls)
                 began[number] = time.perf_counter()
-                caller.send(call)
-    for caller, _ in callers:
-        caller.close()
+                client.send(call)
+    for client, _ in clients:
+        client.close()
     return taken
 
 
-def bare_rate(agents: list[Agent]) -> float:
+def baseline_rate(pipeds: list[RegisteredPiped]) -> float:
     """Calls per second of a server that does nothing, now and here."""
-    with bare_server() as address:
-        drive(address, agents, 0.5)
+    with baseline_server() as address:
+        drive(address, pipeds, 0.5)
         began = time.perf_counter()
-        return len(drive(address, agents, 2.0)) / (time.perf_counter() - began)
+        return len(drive(address, pipeds, 2.0)) / (time.perf_counter() - began)
 
 
-def measure(server: Plane, agents: list[Agent], seconds: float) -> None:
-    drive(server.address("piped-api"), agents, 1.0)
-    bare = bare_rate(agents)
+def measure(server: ControlPlaneProcess, pipeds: list[RegisteredPiped], seconds: float) -> None:
+    drive(server.address("piped-api"), pipeds, 1.0)
+    baseline = baseline_rate(pipeds)
     theirs, ours, began = server.cpu_seconds(), time.process_time(), time.perf_counter()
-    taken = sorted(drive(server.address("piped-api"), agents, seconds))
+    taken = sorted(drive(server.address("piped-api"), pipeds, seconds))
     elapsed = time.perf_counter() - began
     theirs, ours = server.cpu_seconds() - theirs, time.process_time() - ours
     rate, p99 = len(taken) / elapsed, taken[int(0.99 * len(taken))] * 1000
@@ -94,8 +94,9 @@ def measure(server: Plane, agents: list[Agent], seconds: float) -> None:
         f" that; upstream: {UPSTREAM_RATE})"
     )
     # The machine itself is faster or slower from minute to minute.
-    bare = (bare + bare_rate(agents)) / 2
-    print(f"of a bare server     {rate / bare:8.2f}      (gRPC that does nothing: {bare:.0f})")
+    baseline = (baseline + baseline_rate(pipeds)) / 2
+    ratio = rate / baseline
+    print(f"of a bare server     {ratio:8.2f}      (gRPC that does nothing: {baseline:.0f})")
     print(f"latency p50          {statistics.median(taken) * 1000:8.1f} ms")
     print(f"latency p99          {p99:8.1f} ms   (asked: {ASKED_P99})")
     print(
@@ -113,9 +114,9 @@ def main() -> None:
         print(f"-- {name}, {CONNECTIONS} connections, {os.cpu_count()} processors", flush=True)
         try:
             with engine(name) as datastore:
-                agents = settle(datastore, pipeds=CONNECTIONS)
-                with plane(datastore) as server:
-                    measure(server, agents, options.seconds)
+                pipeds = seed_pipeds(datastore, pipeds=CONNECTIONS)
+                with run_control_plane(datastore) as server:
+                    measure(server, pipeds, options.seconds)
         except NotInstalled as e:
             print(e)
 

@@ -5,11 +5,11 @@ import argparse
 import statistics
 
 from piped_calls import CONNECTIONS, drive
+from rig.control_plane import run_control_plane
 from rig.engines import engine
-from rig.plane import plane
-from rig.world import settle
+from rig.seed import seed_pipeds
 
-DOORS = {"direct port": "piped-api", "one port": "port"}
+PORTS = {"direct port": "piped-api", "one port": "port"}
 
 
 def main() -> None:
@@ -17,14 +17,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    taken: dict[str, list[float]] = {name: [] for name in DOORS}
+    taken: dict[str, list[float]] = {name: [] for name in PORTS}
     with engine("sqlite") as datastore:
-        agents = settle(datastore, pipeds=CONNECTIONS)
-        with plane(datastore) as server:
+        pipeds = seed_pipeds(datastore, pipeds=CONNECTIONS)
+        with run_control_plane(datastore) as server:
             # Turn about, so that a busy moment of the machine meets both.
             for _ in range(options.rounds):
-                for name, door in DOORS.items():
-                    taken[name] += drive(server.address(door), agents, options.seconds)
+                for name, port_name in PORTS.items():
+                    taken[name] += drive(server.address(port_name), pipeds, options.seconds)
     seconds = options.seconds * options.rounds
     for name, calls in taken.items():
         calls.sort()
@@ -33,7 +33,7 @@ def main() -> None:
             f"p50 {statistics.median(calls) * 1000:6.1f} ms, "
             f"p99 {calls[int(0.99 * len(calls))] * 1000:6.1f} ms"
         )
-    direct, one = (len(taken[name]) for name in DOORS)
+    direct, one = (len(taken[name]) for name in PORTS)
     print(f"the one port answers {one / direct:.2f} times as many")
 
 

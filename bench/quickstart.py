@@ -18,7 +18,7 @@ from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
-from rig.plane import memory_of
+from rig.control_plane import memory_of
 
 PUSHES = 20
 IDLE_SECONDS = 10.0

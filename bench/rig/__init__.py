@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this folder share: databases, a server, a world in it, and callers."""
+"""Shared by the benchmarks: databases, a control plane, its content, pipeds and gRPC clients."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster and the programs of the tests, for figures."""
+"""The cluster and the programs of the tests, for benchmarks."""
 
 import importlib
 import sys

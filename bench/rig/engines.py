@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The databases that a figure is taken on: those of the tests, empty, on loopback."""
+"""The databases of the benchmarks: those of the tests, empty, on loopback."""
 
 import importlib
 import sys
@@ -21,7 +21,7 @@ NotInstalled: type[Exception] = importlib.import_module("servers.programs").NotI
 
 
 class MariaDb(databases.MariaDb):
-    """With the memory and the care for each change that it takes by default, unlike in tests."""
+    """With the default memory and durability, unlike in tests."""
 
     def command(self) -> Sequence[str]:
         settings = ("--innodb-buffer-pool-size=128M", "--innodb-flush-log-at-trx-commit=1")
@@ -29,7 +29,7 @@ class MariaDb(databases.MariaDb):
 
 
 class Postgres(databases.Postgres):
-    """With the memory and the care for each change that it takes by default, unlike in tests."""
+    """With the default memory and durability, unlike in tests."""
 
     def command(self) -> Sequence[str]:
         return [*super().command(), "-c", "shared_buffers=128MB", "-c", "fsync=on"]
@@ -37,7 +37,7 @@ class Postgres(databases.Postgres):
 
 @contextmanager
 def engine(name: str) -> Iterator[DatastoreSpec]:
-    """An empty database of that name's kind; NotInstalled when its program is missing."""
+    """Opens an empty database of an engine; NotInstalled when its program is missing."""
     if name == "sqlite":
         with tempfile.TemporaryDirectory() as directory:
             path = str(Path(directory) / "pipecd.db")
@@ -55,8 +55,8 @@ def engine(name: str) -> Iterator[DatastoreSpec]:
         server.close()
 
 
-def count_rows(datastore: DatastoreSpec) -> None:
-    """What PostgreSQL does by itself within a minute of a large change, to plan by it."""
+def analyze(datastore: DatastoreSpec) -> None:
+    """Updates the statistics of PostgreSQL, which it does itself within a minute."""
     if datastore.type == "POSTGRESQL":
         with psycopg.connect(datastore.config.url, autocommit=True) as connection:
             connection.execute("ANALYZE")

@@ -21,7 +21,7 @@ from pipecd.model.document import to_json
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationKind
 from pipecd.proto.model.deployment_pb2 import DeploymentStatus as Status
-from rig.world import BEGAN, deployment
+from rig.seed import CREATED_AT, deployment
 
 LARGE, SMALL = "large", "small"
 YEAR = 365 * 24 * 3600
@@ -93,9 +93,9 @@ def _applications(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
             labels=labels,
             disabled=number % 100 == 7,
             description="An application among many.",
-            sync_state=ApplicationSyncState(status=1 + (number % 50 == 3), timestamp=BEGAN),  # type: ignore[arg-type]
-            created_at=BEGAN,
-            updated_at=BEGAN + chance.randrange(YEAR),
+            sync_state=ApplicationSyncState(status=1 + (number % 50 == 3), timestamp=CREATED_AT),  # type: ignore[arg-type]
+            created_at=CREATED_AT,
+            updated_at=CREATED_AT + chance.randrange(YEAR),
         )
         document.git_path.CopyFrom(deployment("a", "p").git_path)
         yield document.id, to_json(document, extra=name), labels
@@ -106,7 +106,7 @@ def _deployments(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     for number in range(scale.deployments):
         of = number % scale.applications
         labels, name = labels_of(of), f"app-{of}"
-        moment = BEGAN + YEAR * number // scale.deployments + chance.randrange(3600)
+        moment = CREATED_AT + YEAR * number // scale.deployments + chance.randrange(3600)
         document = deployment(id_of("application", of), id_of("piped", of % PIPEDS))
         document.id = id_of("deployment", number)
         document.project_id = scale.project(of)

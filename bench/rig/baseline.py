@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gRPC server that does nothing: what this machine gives at this moment, to compare with."""
+"""A gRPC server that does nothing, as the baseline of this machine."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,7 @@ import grpc.aio
 
 
 class _Empty(grpc.GenericRpcHandler):
-    """Answers every call with nothing."""
+    """Answers every call with an empty message."""
 
     def service(self, handler_call_details: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(self._answer)
@@ -32,8 +32,8 @@ async def _serve() -> None:
 
 
 @contextmanager
-def bare_server() -> Iterator[str]:
-    """The address of one, in a process of its own."""
+def baseline_server() -> Iterator[str]:
+    """Runs the server in a process and yields its address."""
     command = [sys.executable, str(Path(__file__))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipecd server` as a process of its own, and what it takes of the machine."""
+"""Runs `pipecd server` as a process and reads its CPU time and memory."""
 
 import json
 import os
@@ -16,46 +16,46 @@ from pathlib import Path
 from pipecd.config.controlplane import DatastoreSpec
 
 START_SECONDS = 60.0
-DOORS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+PORTS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Plane:
-    """A server that is up: its process and its ports by the name of their flag."""
+class ControlPlaneProcess:
+    """A running control plane: its process, and its ports by the name of their flag."""
 
     process: "subprocess.Popen[bytes]"
     ports: dict[str, int]
 
-    def address(self, door: str) -> str:
-        return f"127.0.0.1:{self.ports[door]}"
+    def address(self, port_name: str) -> str:
+        return f"127.0.0.1:{self.ports[port_name]}"
 
     def cpu_seconds(self) -> float:
-        """Processor time it has taken since it began."""
+        """Returns its CPU time since the start."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self) -> float:
-        """Megabytes that it holds now."""
+        """Returns its resident memory in MB."""
         return memory_of(self.process.pid)
 
 
 def memory_of(pid: int) -> float:
-    """Megabytes that a process holds now."""
+    """Returns the resident memory of a process in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 @contextmanager
-def plane(datastore: DatastoreSpec) -> Iterator[Plane]:
-    """Runs the program on this database until the block ends."""
+def run_control_plane(datastore: DatastoreSpec) -> Iterator[ControlPlaneProcess]:
+    """Runs the control plane on this database until the block ends."""
     with tempfile.TemporaryDirectory() as directory:
-        ports = {door: _free_port() for door in DOORS}
+        ports = {port_name: _free_port() for port_name in PORTS}
         process = subprocess.Popen(_command(Path(directory), datastore, ports))
         try:
             _wait(process, ports)
-            yield Plane(process, ports)
+            yield ControlPlaneProcess(process, ports)
         finally:
             process.terminate()
             process.wait(60)
@@ -74,7 +74,10 @@ def _command(directory: Path, datastore: DatastoreSpec, ports: dict[str, int]) -
     # JSON is YAML too.
     config.write_text(json.dumps(document))
     key.write_text("k" * 64)
-    flags = [f"--{door}{'' if door == 'port' else '-port'}={port}" for door, port in ports.items()]
+    flags = [
+        f"--{port_name}{'' if port_name == 'port' else '-port'}={port}"
+        for port_name, port in ports.items()
+    ]
     files = [f"--config-file={config}", f"--encryption-key-file={key}"]
     quiet = ["--host=127.0.0.1", "--log-level=warn", "--grace-period=1s"]
     return [sys.executable, "-m", "pipecd", "server", *files, *quiet, *flags]
@@ -88,7 +91,7 @@ def _wait(process: "subprocess.Popen[bytes]", ports: dict[str, int]) -> None:
             socket.create_connection(("127.0.0.1", ports["port"]), timeout=1).close()
         except OSError:
             if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the server does not start") from None
+                raise RuntimeError("the control plane does not start") from None
             time.sleep(0.02)
         else:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a database before a figure is taken: a project with pipeds and their deployments.
+"""Seeds a database: a project with pipeds and their deployments.
 
-It is written through the stores, before the server opens the database. All pipeds share one key,
-since a thousand slow hashes would say nothing about the server.
+The rows are written through the stores, before the control plane opens the database. All pipeds
+share one key, since a thousand slow hashes would not measure the control plane.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from pipecd.wire.credentials import piped_token
 
 PROJECT = "bench"
 STAGES = 5
-BEGAN = 1_790_000_000
+CREATED_AT = 1_790_000_000
 
 
 @dataclass(frozen=True)
-class Agent:
-    """A piped: its `authorization`, and a running deployment of its own."""
+class RegisteredPiped:
+    """A piped, its `authorization` and a running deployment."""
 
     id: str
     token: str
     deployment: Deployment
 
 
-def settle(datastore: DatastoreSpec, *, pipeds: int) -> list[Agent]:
-    """Fills the database and closes it again."""
-    return asyncio.run(_settle(datastore, pipeds))
+def seed_pipeds(datastore: DatastoreSpec, *, pipeds: int) -> list[RegisteredPiped]:
+    """Seeds the database and closes it."""
+    return asyncio.run(_seed_pipeds(datastore, pipeds))
 
 
-async def _settle(datastore: DatastoreSpec, pipeds: int) -> list[Agent]:
+async def _seed_pipeds(datastore: DatastoreSpec, pipeds: int) -> list[RegisteredPiped]:
     with TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(datastore) as database:
@@ -51,11 +51,11 @@ async def _settle(datastore: DatastoreSpec, pipeds: int) -> list[Agent]:
             admin = ProjectStaticUser(username="admin", password_hash="no password")
             await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
             key = new_piped_key()
-            hashed = PipedKey(hash=hash_key(key), creator="c", created_at=BEGAN)
-            return [await _agent(stores, key, hashed, number) for number in range(pipeds)]
+            hashed = PipedKey(hash=hash_key(key), creator="c", created_at=CREATED_AT)
+            return [await _add_piped(stores, key, hashed, number) for number in range(pipeds)]
 
 
-async def _agent(stores: Stores, key: str, hashed: PipedKey, number: int) -> Agent:
+async def _add_piped(stores: Stores, key: str, hashed: PipedKey, number: int) -> RegisteredPiped:
     piped = Piped(
         id=new_id(),
         name=f"piped-{number}",
@@ -63,21 +63,25 @@ async def _agent(stores: Stores, key: str, hashed: PipedKey, number: int) -> Age
         project_id=PROJECT,
         keys=[hashed],
         status=Piped.ONLINE,
-        created_at=BEGAN,
-        updated_at=BEGAN,
+        created_at=CREATED_AT,
+        updated_at=CREATED_AT,
     )
     await stores.pipeds.add(piped)
     running = deployment(new_id(), piped.id)
     await stores.deployments.add(running)
-    return Agent(piped.id, piped_token(PROJECT, piped.id, key), running)
+    return RegisteredPiped(piped.id, piped_token(PROJECT, piped.id, key), running)
 
 
 def deployment(application: str, piped: str) -> Deployment:
-    """A running deployment of five stages, as most of them are."""
+    """Returns a running deployment with five stages."""
     repository = ApplicationGitRepository(id="repo", remote="git@host:o/r.git", branch="main")
-    commit = Commit(hash="c" * 40, message="change", author="dev", branch="main", created_at=BEGAN)
+    commit = Commit(
+        hash="c" * 40, message="change", author="dev", branch="main", created_at=CREATED_AT
+    )
     stages = [
-        PipelineStage(id=f"stage-{i}", name="K8S_SYNC", created_at=BEGAN, updated_at=BEGAN)
+        PipelineStage(
+            id=f"stage-{i}", name="K8S_SYNC", created_at=CREATED_AT, updated_at=CREATED_AT
+        )
         for i in range(STAGES)
     ]
     return Deployment(
@@ -87,10 +91,10 @@ def deployment(application: str, piped: str) -> Deployment:
         piped_id=piped,
         project_id=PROJECT,
         git_path=ApplicationGitPath(repo=repository, path="web", config_filename="app.pipecd.yaml"),
-        trigger=DeploymentTrigger(commit=commit, timestamp=BEGAN),
+        trigger=DeploymentTrigger(commit=commit, timestamp=CREATED_AT),
         labels={"env": "dev"},
         stages=stages,
         status=int(DeploymentStatus.RUNNING),  # type: ignore[arg-type]
-        created_at=BEGAN,
-        updated_at=BEGAN,
+        created_at=CREATED_AT,
+        updated_at=CREATED_AT,
     )

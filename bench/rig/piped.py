@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One piped as a process of its own, the applications it has, and what it takes of the machine."""
+"""Runs a piped with its applications as a process and reads its CPU time, memory and disk."""
 
 import base64
 import os
@@ -22,28 +22,28 @@ from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepo
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.secrets.keys import hash_key, new_piped_key
-from rig.plane import TICKS, memory_of
-from rig.world import BEGAN, PROJECT
+from rig.control_plane import TICKS, memory_of
+from rig.seed import CREATED_AT, PROJECT
 
 
 @dataclass(frozen=True)
-class Agent:
-    """The piped that is measured."""
+class PipedProcess:
+    """A running piped."""
 
     process: "subprocess.Popen[bytes]"
     work: Path
 
     def cpu_seconds(self) -> float:
-        """Processor time that it and the programs it ran have taken."""
+        """Returns the CPU time of piped and the programs that it ran."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / TICKS
 
     def memory(self) -> float:
-        """Megabytes that it holds now."""
+        """Returns its resident memory in MB."""
         return memory_of(self.process.pid)
 
     def disk(self) -> float:
-        """Megabytes in its working directory; what vanishes meanwhile is not counted."""
+        """Returns the size of its workspace in MB; ignores files deleted meanwhile."""
         total = 0
         for directory, _, names in os.walk(self.work):
             for name in names:
@@ -55,7 +55,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Settled:
+class SeededPiped:
     """A piped in the database, its key, and the ids of its applications by name."""
 
     piped: str
@@ -68,8 +68,8 @@ def git(repository: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(repository), *who, *arguments], check=True)
 
 
-async def settle(datastore: DatastoreSpec, remote: str, names: Sequence[str]) -> Settled:
-    """Writes a piped and its applications, each in the directory of its name, into the database."""
+async def seed_piped(datastore: DatastoreSpec, remote: str, names: Sequence[str]) -> SeededPiped:
+    """Adds a piped and its applications, each in the directory of its name, to the database."""
     repository = ApplicationGitRepository(id="repo", remote=remote, branch="main")
     piped, key = new_id(), new_piped_key()
     with tempfile.TemporaryDirectory() as directory:
@@ -78,7 +78,7 @@ async def settle(datastore: DatastoreSpec, remote: str, names: Sequence[str]) ->
             stores = create_stores(database, files, MemoryCache())
             admin = ProjectStaticUser(username="admin", password_hash="no password")
             await stores.projects.add(Project(id=PROJECT, desc="d", static_admin=admin))
-            keys = [PipedKey(hash=hash_key(key), creator="c", created_at=BEGAN)]
+            keys = [PipedKey(hash=hash_key(key), creator="c", created_at=CREATED_AT)]
             await stores.pipeds.add(
                 Piped(
                     id=piped,
@@ -86,14 +86,14 @@ async def settle(datastore: DatastoreSpec, remote: str, names: Sequence[str]) ->
                     desc="d",
                     project_id=PROJECT,
                     keys=keys,
-                    created_at=BEGAN,
-                    updated_at=BEGAN,
+                    created_at=CREATED_AT,
+                    updated_at=CREATED_AT,
                 )
             )
             registered = [_application(name, piped, repository) for name in names]
             for each in registered:
                 await stores.applications.add(each)
-    return Settled(piped, key, {each.name: each.id for each in registered})
+    return SeededPiped(piped, key, {each.name: each.id for each in registered})
 
 
 def _application(name: str, piped: str, repository: ApplicationGitRepository) -> Application:
@@ -105,32 +105,32 @@ def _application(name: str, piped: str, repository: ApplicationGitRepository) ->
         project_id=PROJECT,
         git_path=path,
         platform_provider="p",
-        created_at=BEGAN,
-        updated_at=BEGAN,
+        created_at=CREATED_AT,
+        updated_at=CREATED_AT,
     )
 
 
 @contextmanager
-def agent(
-    directory: Path, remote: str, address: str, settled: Settled, more: str = ""
-) -> Iterator[Agent]:
-    """`piped run` until the block ends; `more` goes on with its configuration."""
+def run_piped(
+    directory: Path, remote: str, address: str, seeded: SeededPiped, more: str = ""
+) -> Iterator[PipedProcess]:
+    """Runs `piped` until the block ends; `more` is appended to its configuration."""
     config, work = directory / "piped.yaml", directory / "work"
     config.write_text(f"""\
 apiVersion: pipecd.dev/v1beta1
 kind: Piped
 spec:
   projectID: {PROJECT}
-  pipedID: {settled.piped}
-  pipedKeyData: {base64.b64encode(settled.key.encode()).decode()}
+  pipedID: {seeded.piped}
+  pipedKeyData: {base64.b64encode(seeded.key.encode()).decode()}
   apiAddress: {address}
   repositories: [{{repoID: repo, remote: "{remote}", branch: main}}]
 {more}""")
-    places = [f"--workspace-dir={work}", f"--tools-dir={directory / 'tools'}"]
+    directories = [f"--workspace-dir={work}", f"--tools-dir={directory / 'tools'}"]
     flags = ["--insecure", "--admin-port=0", "--log-level=warn", f"--config-file={config}"]
-    process = subprocess.Popen([sys.executable, "-m", "pipecd", "piped", *flags, *places])
+    process = subprocess.Popen([sys.executable, "-m", "pipecd", "piped", *flags, *directories])
     try:
-        yield Agent(process, work)
+        yield PipedProcess(process, work)
     finally:
         process.terminate()
         process.wait(60)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gRPC client that costs next to nothing, so that a figure is that of the server.
+"""A gRPC client that uses hardly any CPU, so that a benchmark measures the server.
 
-Client and server share the processors of the machine; the client of grpcio takes about as much of
-them as the server does, pipeds elsewhere do not. This one speaks just enough HTTP/2 on a plain
-socket: one connection, one call at a time. Its requests are encoded in advance; of an answer it
-reads the length of every frame and the status at the end.
+Client and server share the CPUs of the machine, and grpcio's client uses about as much as the
+server does; real pipeds run elsewhere. This one implements just enough HTTP/2 on a plain socket:
+one connection, one call at a time. Requests are encoded in advance; of a response it reads the
+length of every frame and the status.
 """
 
 import socket
@@ -15,16 +15,16 @@ from typing import NamedTuple
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
-# No table of headers is kept, so that the status stands in plain letters in every answer.
+# No header table, so that the status is plain text in every response.
 OWN_SETTINGS = bytes([0, 1, 0, 0, 0, 0]) + bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF])
-# Two gigabytes of answers, more than any figure takes.
+# Two gigabytes of responses, more than any benchmark reads.
 WIDE_WINDOW = (2**31 - 1 - 65535).to_bytes(4)
 SUCCEEDED = b"grpc-status\x010"
 HEAD = 9
 
 
-class Failed(Exception):
-    """A call was refused, or the connection broke."""
+class CallFailed(Exception):
+    """A call failed, or the connection was closed."""
 
 
 class Request(NamedTuple):
@@ -35,13 +35,13 @@ class Request(NamedTuple):
 
 
 def request(path: str, message: bytes, authorization: str) -> Request:
-    """A call of the method at this path."""
+    """Encodes a call of the method at this path."""
     return Request(_headers(path, authorization), b"\0" + len(message).to_bytes(4) + message)
 
 
 @cache
 def _headers(path: str, authorization: str) -> bytes:
-    """The same for every call of a method by the same caller."""
+    """Encodes the headers, which are the same for every call of a method by a client."""
     fields: Mapping[str, str] = {
         ":method": "POST",
         ":scheme": "http",
@@ -54,7 +54,7 @@ def _headers(path: str, authorization: str) -> bytes:
     return b"".join(_literal(name, value) for name, value in fields.items())
 
 
-class Caller:
+class GrpcClient:
     """One connection."""
 
     def __init__(self, address: str) -> None:
@@ -67,7 +67,7 @@ class Caller:
         self._socket.sendall(PREFACE + _frame(SETTINGS, 0, 0, OWN_SETTINGS) + window)
 
     def send(self, call: Request) -> None:
-        """Begins a call; the one before it must have ended."""
+        """Starts a call; the previous one must have ended."""
         self._stream += 2
         self._socket.sendall(
             _frame(HEADERS, END_HEADERS, self._stream, call.headers)
@@ -78,10 +78,10 @@ class Caller:
         return self._socket.fileno()
 
     def receive(self) -> bool:
-        """Takes what has arrived, and waits for something; whether the call has ended with it."""
+        """Waits for data and returns whether the call has ended."""
         arrived = self._socket.recv(1 << 18)
         if not arrived:
-            raise Failed("the server closed the connection")
+            raise CallFailed("the server closed the connection")
         data = self._received + arrived
         at, ended = 0, False
         while len(data) >= at + HEAD:
@@ -105,14 +105,14 @@ class Caller:
     def _take(self, kind: int, flags: int, payload: bytes) -> bool:
         if kind == HEADERS and flags & END_STREAM:
             if SUCCEEDED not in payload:
-                raise Failed(f"a call was refused: {payload!r}")
+                raise CallFailed(f"the call failed: {payload!r}")
             return True
         if kind == SETTINGS and not flags & ACK:
             self._socket.sendall(_frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
             self._socket.sendall(_frame(PING, ACK, 0, payload))
         elif kind == GOAWAY:
-            raise Failed(f"the server goes away: {payload[8:]!r}")
+            raise CallFailed(f"the server goes away: {payload[8:]!r}")
         return False
 
 
@@ -121,7 +121,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header that nobody remembers."""
+    """Encodes a header without the header table."""
     return b"\0" + _text(name) + _text(value)
 
 
