@@ -78,6 +78,25 @@ async def test_a_deployment_completes_although_its_application_cannot_be_updated
         assert "INTERNAL" in failed["error"]
 
 
+async def test_a_deployment_is_deferred_while_its_deploying_flag_cannot_be_set(
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
+    async with open_setup() as setup:
+        refusals = setup.plane.gate.refusals
+        refusals["ReportApplicationDeployingStatus"] = grpc.StatusCode.INTERNAL
+        async with setup.piped() as deployer:
+            deployer.context.api._chance = lambda: 0.00001
+            id = await setup.trigger(setup.push(ACT))
+            deferred = await setup.until(
+                id, lambda d: "INTERNAL" in d.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
+            )
+            assert status(deferred) == "PENDING"
+            refusals.clear()
+            done = await setup.finished(id)
+        assert status(done) == "SUCCESS"
+
+
 async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(
     open_setup: OpenDeployer,
 ) -> None:
