@@ -155,7 +155,7 @@ def children_of(pid: int) -> list[int]:
         pytest.param("exit 3", "plugin greeter ended with exit code 3 instead of starting and wrote nothing", id="ends at once"),
         pytest.param("echo the key is missing >&2; exit 1", "ended with exit code 1 instead of starting; its last output was:\nthe key is missing", id="ends with a reason"),
         pytest.param("kill -9 $$", "plugin greeter was ended by SIGKILL instead of starting", id="is killed"),
-        pytest.param("sleep 60", r"plugin greeter did not response on port \d+ within 0.5s instead of starting", id="never answers"),
+        pytest.param("sleep 60", r"plugin greeter did not answer on port \d+ within 0.5s instead of starting", id="never answers"),
     ],
 )  # fmt: skip
 async def test_a_plugin_process_that_does_not_start(
