@@ -14,7 +14,7 @@ from sqlalchemy import Table, insert
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
 from pipecd.controlplane.datastore.expressions import Values, param
-from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import to_json

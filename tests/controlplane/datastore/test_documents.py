@@ -16,7 +16,7 @@ from sqlalchemy import select
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import Documents
-from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL, METADATA
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import AlreadyExists, NotFound, UserMistake

@@ -11,7 +11,7 @@ from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.events import EventFilter
-from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.model.ids import new_id

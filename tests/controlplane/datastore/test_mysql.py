@@ -39,8 +39,8 @@ from pipecd.controlplane.datastore.query import (
     Selection,
     any_of,
     equal,
+    row_id,
 )
-from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake

@@ -14,7 +14,7 @@ from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engines import mysql_sql
-from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import DEPLOYMENT
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json

@@ -9,7 +9,7 @@ from sqlalchemy import Dialect
 from pipecd.controlplane.datastore.engines.mysql_sql import mysql_dialect
 from pipecd.controlplane.datastore.engines.postgres import DIALECT as POSTGRES
 from pipecd.controlplane.datastore.engines.sqlite import DIALECT as SQLITE
-from pipecd.controlplane.datastore.rowid import row_id
+from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, METADATA, create_table, definitions
 
 COMMON = {"Id", "Data", "Extra", "CreatedAt", "UpdatedAt"}

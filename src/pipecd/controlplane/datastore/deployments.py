@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of deployments, deployment chains and deployment traces."""
+"""The tables of deployments, their chains and traces, and of commands to pipeds."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -23,16 +23,24 @@ from pipecd.controlplane.datastore.query import (
     labelled,
     piped_selection,
 )
-from pipecd.controlplane.datastore.schema import DEPLOYMENT, DEPLOYMENT_CHAIN, DEPLOYMENT_TRACE
+from pipecd.controlplane.datastore.schema import (
+    COMMAND,
+    DEPLOYMENT,
+    DEPLOYMENT_CHAIN,
+    DEPLOYMENT_TRACE,
+)
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, utc_now
+from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model.chain_pb2 import DeploymentChain
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 
 NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
+UNHANDLED = int(CommandStatus.NOT_HANDLED_YET)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
 
 
@@ -119,3 +127,21 @@ class Traces(Documents[DeploymentTrace]):
         """
         conditions = (equal("ProjectId", project), *any_of("CommitHash", commit_hash))
         return await self.page_of(conditions, page)
+
+
+class Commands(Documents[Command]):
+    """Commands of all projects: what users and deployment chains requested of pipeds."""
+
+    def __init__(self, database: Database, *, now: Now = utc_now) -> None:
+        super().__init__(database, Kind(COMMAND, Command), now=now)
+
+    async def list_unhandled(self, piped_id: str) -> tuple[Command, ...]:
+        """Returns the commands that this piped has not handled yet, oldest first."""
+        return await self.lookup_of(piped_selection(COMMAND.name, piped_id, (UNHANDLED,)))
+
+    async def list_unhandled_before(self, created_before: int) -> tuple[Command, ...]:
+        """Returns the commands created before that time and not handled yet, oldest first."""
+        if created_before <= 0:
+            return ()
+        conditions = (equal("Status", UNHANDLED), *below("CreatedAt", created_before))
+        return await self.all_of(conditions, OLDEST)

@@ -23,8 +23,8 @@ from pipecd.controlplane.datastore.query import (
     Selection,
     any_of,
     at_least,
+    row_id,
 )
-from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json, to_json

@@ -34,8 +34,8 @@ from pipecd.controlplane.datastore.expressions import (
     param,
 )
 from pipecd.controlplane.datastore.limits import label_text
-from pipecd.controlplane.datastore.rowid import row_id
 from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA
+from pipecd.model.ids import row_uuid
 
 
 class Comparison(Enum):
@@ -82,6 +82,23 @@ SHORT_LIST, PADDED_LIST = 8, 4096
 CACHED_PIPED_SELECTIONS = 8192
 
 NOT_DELETED = Condition("Data", Comparison.NOT_DELETED)
+
+
+def row_id(id: str) -> bytes:
+    """The primary key of a document: its UUID in 16 bytes, with the time fields in front.
+
+    The bytes equal those of MySQL's `UUID_TO_BIN(x, true)`, as with upstream.
+    """
+    # Most ids are UUIDs in the usual form, for which this is faster than `uuid.UUID`.
+    is_uuid = len(id) == 36 and id[8] + id[13] + id[18] + id[23] == "----"
+    try:
+        plain = bytes.fromhex(id.replace("-", "")) if is_uuid else b""
+    except ValueError:
+        plain = b""
+    # `fromhex` skips white space, so the result may be too short.
+    if len(plain) != 16:
+        plain = row_uuid(id).bytes
+    return plain[6:8] + plain[4:6] + plain[0:4] + plain[8:]
 
 
 def equal(column: str, value: Value) -> Condition:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.applications import Applications
-from pipecd.controlplane.datastore.commands import Commands
 from pipecd.controlplane.datastore.database import Database
-from pipecd.controlplane.datastore.deployments import Chains, Deployments, Traces
+from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
 from pipecd.controlplane.datastore.events import Events
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache import Cache
-from pipecd.controlplane.datastore.commands import Commands
+from pipecd.controlplane.datastore.deployments import Commands
 from pipecd.controlplane.datastore.projects import ApiKeys
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.usecases.commands import signals_of
