@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole control plane comes up, answers on its doors, and goes down again."""
+"""A whole control plane starts, serves its ports, and stops."""
 
 import socket
 import ssl
@@ -27,7 +27,7 @@ async def applications(address: str, key: str, **how: Any) -> list[str]:
         return [application.name for application in listed.applications]
 
 
-async def test_pages_and_grpc_answer_on_the_one_port(start_plane: StartControlPlane) -> None:
+async def test_the_shared_port_serves_the_console_and_grpc(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane, httpx2.AsyncClient() as http:
         page = await http.get(f"http://{plane.address}/login")
         assert page.status_code == 200
@@ -35,14 +35,14 @@ async def test_pages_and_grpc_answer_on_the_one_port(start_plane: StartControlPl
         assert await applications(plane.address, plane.api_key) == []
 
 
-async def test_an_unknown_key_is_refused(start_plane: StartControlPlane) -> None:
+async def test_an_unknown_api_key_is_rejected(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await applications(plane.address, plane.api_key[:-1] + "!")
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_the_separate_ports_answer_too(start_plane: StartControlPlane) -> None:
+async def test_the_separate_ports_serve_too(start_plane: StartControlPlane) -> None:
     free = free_ports(6)
     async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
         assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
@@ -50,7 +50,7 @@ async def test_the_separate_ports_answer_too(start_plane: StartControlPlane) -> 
         assert await applications(f"127.0.0.1:{free[3]}", plane.api_key) == []
 
 
-async def test_with_tls_both_speak_through_the_one_port(
+async def test_the_shared_port_serves_both_over_tls(
     start_plane: StartControlPlane, certificate: tuple[str, str]
 ) -> None:
     cert_file, key_file = certificate
@@ -62,14 +62,14 @@ async def test_with_tls_both_speak_through_the_one_port(
         assert await applications(plane.address, plane.api_key, **how) == []
 
 
-async def test_what_was_stored_is_there_after_a_restart(start_plane: StartControlPlane) -> None:
+async def test_data_survives_a_restart(start_plane: StartControlPlane) -> None:
     async with start_plane() as plane:
         first = plane.api_key
     async with start_plane() as plane:
         assert await applications(plane.address, first) == []
 
 
-async def test_a_busy_port_is_refused_in_words(start_plane: StartControlPlane) -> None:
+async def test_the_error_of_a_busy_port_names_it(start_plane: StartControlPlane) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserMistake, match=f"port {port}"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipecd server` and `pipecd ops` take every flag of upstream as upstream's parser does."""
+"""`pipecd server` and `pipecd ops` accept every flag of upstream, in the same forms."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 from pipecd import cli
 
-EVERYWHERE = {
+COMMON = {
     "log-level": "debug",
     "log-encoding": "json",
     "metrics": "false",
@@ -16,7 +16,7 @@ EVERYWHERE = {
     "profile-debug-logging": "true",
     "profiler-credentials-file": "x",
 }
-SERVER = EVERYWHERE | {
+SERVER = COMMON | {
     "piped-api-port": "1",
     "web-api-port": "1",
     "http-port": "1",
@@ -33,7 +33,7 @@ SERVER = EVERYWHERE | {
     "encryption-key-file": "/nowhere",
     "enable-grpc-reflection": "true",
 }
-OPS = EVERYWHERE | {
+OPS = COMMON | {
     "http-port": "1",
     "admin-port": "1",
     "grace-period": "15s",
@@ -45,8 +45,8 @@ SWITCHES = {"metrics", "profile", "profile-debug-logging", "tls", "insecure-cook
 }
 
 
-def typed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit code of a command line."""
+def exit_code(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs a command line; returns its exit code."""
     monkeypatch.setattr(sys, "argv", ["pipecd", *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -82,7 +82,7 @@ def with_go_booleans(flags: dict[str, str]) -> list[str]:
         pytest.param(with_go_booleans, id="with the short booleans of Go"),
     ],
 )
-def test_every_flag_of_upstream_is_taken(
+def test_every_flag_of_upstream_is_accepted(
     *,
     command: str,
     flags: dict[str, str],
@@ -91,25 +91,25 @@ def test_every_flag_of_upstream_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = [command, *spelled(flags), "--config-file", "/nowhere/cp.yaml"]
-    assert typed(words, monkeypatch) == 1
-    # It got as far as the configuration, so that all flags were understood.
+    assert exit_code(words, monkeypatch) == 1
+    # It reads the configuration only after all flags were parsed.
     assert "cannot read the configuration /nowhere/cp.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        pytest.param(["server"], 'required flag(s) "config-file", "encryption-key-file" not set', id="what a server needs"),
-        pytest.param(["server", "--metrics=maybe"], "maybe", id="a switch that is neither"),
+        pytest.param(["server"], 'required flag(s) "config-file", "encryption-key-file" not set', id="required flags"),
+        pytest.param(["server", "--metrics=maybe"], "maybe", id="an invalid boolean"),
         pytest.param(["server", "--log-encoding=xml", "--config-file=x", "--encryption-key-file=x"], 'no encoder registered for name "xml"', id="an unknown encoding"),
         pytest.param(["ops", "--log-level=loud", "--config-file=x"], 'unrecognized level: "loud"', id="an unknown level"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told(
+def test_an_invalid_command_line_is_rejected(
     words: list[str],
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert typed(words, monkeypatch) == 1
-    assert told in capsys.readouterr().err
+    assert exit_code(words, monkeypatch) == 1
+    assert message in capsys.readouterr().err

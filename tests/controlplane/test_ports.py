@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every door of a whole control plane answers what gateways, probes and tools ask of it."""
+"""Every port of a control plane serves what gateways, probes and tools need."""
 
 import struct
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire.channel import open_channel
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.server import TlsFiles
-from servers.control_plane import StartControlPlane
+from servers.control_plane import ServedControlPlane, StartControlPlane
 from servers.server import free_ports
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -42,8 +42,8 @@ def ports() -> Ports:
     return Ports(*free_ports(6))
 
 
-def doors(plane: Any, ports: Ports) -> dict[str, list[str]]:
-    """The addresses of gRPC and the services behind each."""
+def grpc_services(plane: ServedControlPlane, ports: Ports) -> dict[str, list[str]]:
+    """The gRPC addresses and the services of each."""
     return {
         f"127.0.0.1:{ports.piped_api}": [PIPED],
         f"127.0.0.1:{ports.web_api}": [WEB],
@@ -53,7 +53,7 @@ def doors(plane: Any, ports: Ports) -> dict[str, list[str]]:
     }
 
 
-async def test_load_balancers_find_everything_well(
+async def test_every_port_passes_health_checks(
     start_plane: StartControlPlane, ports: Ports
 ) -> None:
     async with start_plane(ports=ports) as plane, httpx2.AsyncClient() as http:
@@ -63,16 +63,16 @@ async def test_load_balancers_find_everything_well(
         assert (await http.get(f"{admin}/healthz")).text == "ok"
         assert (await http.get(f"{admin}/version")).status_code == 200
         assert (await http.get(f"{admin}/")).status_code == 200
-        for address, services in doors(plane, ports).items():
+        for address, services in grpc_services(plane, ports).items():
             async with grpc.aio.insecure_channel(address) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 for name in ("", *services):
-                    answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
-                    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+                    response = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+                    assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def services_at(address: str) -> list[str]:
-    async def asked() -> AsyncIterator[reflection.ServerReflectionRequest]:
+    async def requests() -> AsyncIterator[reflection.ServerReflectionRequest]:
         yield reflection.ServerReflectionRequest(list_services="")
 
     async with grpc.aio.insecure_channel(address) as channel:
@@ -81,25 +81,25 @@ async def services_at(address: str) -> list[str]:
             request_serializer=reflection.ServerReflectionRequest.SerializeToString,
             response_deserializer=reflection.ServerReflectionResponse.FromString,
         )
-        (answer,) = [answer async for answer in call(asked())]
-    return [service.name for service in answer.list_services_response.service]
+        (response,) = [response async for response in call(requests())]
+    return [service.name for service in response.list_services_response.service]
 
 
-async def test_every_grpc_door_describes_itself_when_told_to(
+async def test_every_grpc_port_has_reflection_if_enabled(
     start_plane: StartControlPlane, ports: Ports
 ) -> None:
     async with start_plane(ports=ports, reflection=True) as plane:
-        for address, services in doors(plane, ports).items():
+        for address, services in grpc_services(plane, ports).items():
             assert set(services) <= set(await services_at(address))
     async with start_plane(ports=ports) as plane:
-        for address in doors(plane, ports):
+        for address in grpc_services(plane, ports):
             async with grpc.aio.insecure_channel(address) as channel:
                 # Nothing is sent: a server that refuses at once may end the call before a write.
                 call: Any = channel.stream_stream(REFLECT)()
                 assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_scripts_of_pages_call_on_both_http_ports(
+async def test_grpc_web_works_on_both_http_ports(
     start_plane: StartControlPlane, ports: Ports
 ) -> None:
     body = b"\0" + struct.pack(">I", 0)
@@ -112,14 +112,14 @@ async def test_scripts_of_pages_call_on_both_http_ports(
         }
         for address in (f"127.0.0.1:{ports.http}", plane.address):
             url = f"http://{address}/{WEB}/GetMe"
-            answer = (await http.post(url, content=body, headers=headers)).content
-            (length,) = struct.unpack_from(">I", answer, 1)
-            me = web_pb2.GetMeResponse.FromString(answer[5 : 5 + length])
+            response = (await http.post(url, content=body, headers=headers)).content
+            (length,) = struct.unpack_from(">I", response, 1)
+            me = web_pb2.GetMeResponse.FromString(response[5 : 5 + length])
             assert (me.subject, me.project_id) == ("admin", "demo")
-            assert answer[5 + length :].endswith(b"grpc-status:0\r\n")
+            assert response[5 + length :].endswith(b"grpc-status:0\r\n")
 
 
-async def test_envoy_gets_verdicts_and_pipeds_leave_traces(
+async def test_envoy_checks_requests_and_pipeds_send_traces(
     start_plane: StartControlPlane, ports: Ports
 ) -> None:
     async with start_plane(ports=ports) as plane:
@@ -138,19 +138,19 @@ async def test_envoy_gets_verdicts_and_pipeds_leave_traces(
                 assert await export(b"", metadata=(("authorization", bearer),)) == b""
 
 
-def figure(page: str, name: str, *labels: str) -> float:
+def sample_value(page: str, name: str, *labels: str) -> float:
     """The value of the one sample with all these labels."""
-    found = [
+    samples = [
         line
         for line in page.splitlines()
         if line.startswith(f"{name}{{") and all(label in line for label in labels)
     ]
-    assert len(found) == 1, found
-    return float(found[0].rpartition(" ")[2])
+    assert len(samples) == 1, samples
+    return float(samples[0].rpartition(" ")[2])
 
 
-async def use(plane: Any) -> None:
-    """A piped creates a deployment and asks for one that does not exist; a stranger is refused."""
+async def make_calls(plane: ServedControlPlane) -> None:
+    """Creates a deployment, gets a missing one, and calls without credentials."""
     cases = plane.running.cases
     made = await cases.pipeds.register("p", "", by=plane.admin)
     repository = common.ApplicationGitRepository(id="r", remote="git@x:r.git", branch="main")
@@ -186,11 +186,9 @@ async def use(plane: Any) -> None:
             )
 
 
-async def test_the_admin_port_shows_what_was_counted(
-    start_plane: StartControlPlane, ports: Ports
-) -> None:
+async def test_the_admin_port_serves_metrics(start_plane: StartControlPlane, ports: Ports) -> None:
     async with start_plane(ports=ports) as plane, httpx2.AsyncClient() as http:
-        await use(plane)
+        await make_calls(plane)
         await http.get(f"http://{plane.address}/login")
         await http.get(f"http://{plane.address}/applications/unknown-id")
         await http.get(f"http://{plane.address}/no/such/page")
@@ -200,16 +198,16 @@ async def test_the_admin_port_shows_what_was_counted(
         'grpc_method="CreateDeployment"',
         f'grpc_method="GetDeployment",grpc_service="{PIPED}"',
     )
-    assert figure(page, "grpc_server_handled_total", create, 'grpc_code="OK"') == 1
-    assert figure(page, "grpc_server_handled_total", get, 'grpc_code="NotFound"') == 1
+    assert sample_value(page, "grpc_server_handled_total", create, 'grpc_code="OK"') == 1
+    assert sample_value(page, "grpc_server_handled_total", get, 'grpc_code="NotFound"') == 1
     # Whom the gate refuses does not reach the method, and does not ring the bell of the alert.
-    assert figure(page, "grpc_server_started_total", get) == 1
-    assert figure(page, "grpc_server_started_total", 'grpc_method="Encrypt"') == 0
-    assert figure(page, "grpcapi_create_deployment_total", 'project="demo"') == 1
-    assert figure(page, "http_requests_total", 'code="200"', 'path="/login"') == 1
-    assert figure(page, "http_requests_total", 'code="303"', 'path="/applications/{id}"') == 1
-    assert figure(page, "http_requests_total", 'code="404"', 'path="/"') == 1
-    assert figure(page, "cache_get_operation_total", 'status="miss"', 'source="inmemory"') > 0
+    assert sample_value(page, "grpc_server_started_total", get) == 1
+    assert sample_value(page, "grpc_server_started_total", 'grpc_method="Encrypt"') == 0
+    assert sample_value(page, "grpcapi_create_deployment_total", 'project="demo"') == 1
+    assert sample_value(page, "http_requests_total", 'code="200"', 'path="/login"') == 1
+    assert sample_value(page, "http_requests_total", 'code="303"', 'path="/applications/{id}"') == 1
+    assert sample_value(page, "http_requests_total", 'code="404"', 'path="/"') == 1
+    assert sample_value(page, "cache_get_operation_total", 'status="miss"', 'source="inmemory"') > 0
     assert "favicon" not in page
     assert "unknown-id" not in page
 
@@ -218,11 +216,11 @@ async def test_without_metrics_the_page_is_empty(
     start_plane: StartControlPlane, ports: Ports
 ) -> None:
     async with start_plane(ports=ports, metrics=False), httpx2.AsyncClient() as http:
-        answer = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
-    assert (answer.status_code, answer.text) == (200, "")
+        response = await http.get(f"http://127.0.0.1:{ports.admin}/metrics")
+    assert (response.status_code, response.text) == (200, "")
 
 
-async def test_the_gateway_port_speaks_tls_like_the_others(
+async def test_the_gateway_port_uses_tls(
     start_plane: StartControlPlane, ports: Ports, certificate: tuple[str, str]
 ) -> None:
     cert_file, key_file = certificate
@@ -253,7 +251,7 @@ spec:
 """
 
 
-async def test_a_sign_in_of_the_configuration_file_is_offered(tmp_path: Path) -> None:
+async def test_a_shared_sso_config_is_offered_for_sign_in(tmp_path: Path) -> None:
     spec = read_control_plane(CONFIG.format(directory=tmp_path), file="cp.yaml")
     settings = ServerSettings(spec, b"k" * 32, host="127.0.0.1", port=0, insecure_cookie=True)
     async with control_plane(settings) as plane:
@@ -261,16 +259,16 @@ async def test_a_sign_in_of_the_configuration_file_is_offered(tmp_path: Path) ->
         site = f"http://127.0.0.1:{plane.port}"
         async with httpx2.AsyncClient(base_url=site) as http:
             page = (await http.get("/login?project=demo")).text
-            answer = await http.post("/auth/login", data={"project": "demo"})
+            response = await http.post("/auth/login", data={"project": "demo"})
     assert "Sign in with GitHub" in page
-    assert answer.status_code == 302
-    url = httpx2.URL(answer.headers["location"])
+    assert response.status_code == 302
+    url = httpx2.URL(response.headers["location"])
     assert (url.host, url.path) == ("ghe.example", "/login/oauth/authorize")
     assert url.params["client_id"] == "the-client"
     assert url.params["redirect_uri"] == "https://cd.example/auth/callback?project=demo"
 
 
-async def test_another_console_can_stand_in_place_of_ours(
+async def test_static_dir_replaces_the_console(
     start_plane: StartControlPlane, tmp_path: Path
 ) -> None:
     site = tmp_path / "static"

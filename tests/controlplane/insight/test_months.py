@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.dora import (
     DAY,
-    DeploymentOutcome,
+    CompletedOutcome,
     OutcomeTotals,
     Restoration,
     find_restorations,
@@ -84,9 +84,9 @@ def test_a_deployment_without_an_outcome(made: Deployment) -> None:
 
 def outcome(
     what: str, at: int, application: str = "a", *, lead: int | None = None
-) -> DeploymentOutcome:
+) -> CompletedOutcome:
     id = f"{application}{what}{at}"
-    return DeploymentOutcome(id, application, (), JANUARY + at, what == "ok", lead)
+    return CompletedOutcome(id, application, (), JANUARY + at, what == "ok", lead)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_ids_are_stored_while_deployments_may_be_collected_again() -> None:
 
 OUTCOMES = st.lists(
     st.builds(
-        DeploymentOutcome,
+        CompletedOutcome,
         id=st.uuids().map(str),
         application=st.sampled_from(["a", "b"]),
         labels=st.sampled_from([(), (("env", "dev"),)]),
@@ -155,7 +155,7 @@ OUTCOMES = st.lists(
 
 @given(outcomes=OUTCOMES, order=st.randoms(use_true_random=False), size=st.integers(1, 7))
 def test_batches_in_any_order_give_the_same_totals(
-    outcomes: list[DeploymentOutcome], order: object, size: int
+    outcomes: list[CompletedOutcome], order: object, size: int
 ) -> None:
     expected = add_outcomes({}, outcomes)
     shuffled = list(outcomes)
@@ -172,7 +172,7 @@ def test_batches_in_any_order_give_the_same_totals(
 
 
 @given(outcomes=OUTCOMES)
-def test_an_encoded_month_decodes_to_itself(outcomes: list[DeploymentOutcome]) -> None:
+def test_an_encoded_month_decodes_to_itself(outcomes: list[CompletedOutcome]) -> None:
     for month in add_outcomes({}, outcomes).values():
         assert decode_month(encode_month(month)) == month
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
-from pipecd.controlplane.insight.dora import DAY, DeploymentOutcome, Restoration
+from pipecd.controlplane.insight.dora import DAY, CompletedOutcome, Restoration
 from pipecd.controlplane.insight.months import add_outcomes
 from pipecd.controlplane.insight.series import (
     Metric,
@@ -139,10 +139,10 @@ def test_frequency_and_failure_rate(
 
 def test_lead_time_is_an_average() -> None:
     outcomes = [
-        DeploymentOutcome("1", "a", (), at(2024, 1, 1, 1), True, 60),
-        DeploymentOutcome("2", "b", (), at(2024, 1, 1, 9), True, 30),
-        DeploymentOutcome("3", "a", (), at(2024, 1, 2, 9), True, None),
-        DeploymentOutcome("4", "a", (), at(2024, 2, 2, 9), True, 10),
+        CompletedOutcome("1", "a", (), at(2024, 1, 1, 1), True, 60),
+        CompletedOutcome("2", "b", (), at(2024, 1, 1, 9), True, 30),
+        CompletedOutcome("3", "a", (), at(2024, 1, 2, 9), True, None),
+        CompletedOutcome("4", "a", (), at(2024, 2, 2, 9), True, 10),
     ]
     months = add_outcomes({}, outcomes).values()
     days = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2, 23)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.usecases.webhooks import Push
-from pipecd.controlplane.webhooks.payload import Delivery, parse_delivery
+from pipecd.controlplane.webhooks.payload import WebhookPayload, parse_payload
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 
@@ -67,8 +67,8 @@ SERVER = {
 OLD_SERVER = {**SERVER, "repository": {"slug": "site", "project": {"key": "SHOP"}}}
 
 
-def parse(headers: dict[str, str], content: object) -> Delivery:
-    return parse_delivery(headers, json.dumps(content).encode())
+def parse(headers: dict[str, str], content: object) -> WebhookPayload:
+    return parse_payload(headers, json.dumps(content).encode())
 
 
 def parse_push(headers: dict[str, str], content: object) -> Push:
@@ -143,27 +143,27 @@ def test_a_push_without_a_ref_matches_any_branch() -> None:
     assert parse_push({"x-event-key": "mirror:repo_synchronized"}, {}).branches is None
 
 
-def test_a_form_is_read_as_its_payload() -> None:
+def test_the_payload_of_a_form_is_parsed() -> None:
     body = urlencode({"payload": json.dumps(GITHUB)}).encode()
     headers = {"x-github-event": "push", "content-type": "application/x-www-form-urlencoded"}
-    assert parse_delivery(headers, body).push == parse({"x-github-event": "push"}, GITHUB).push
+    assert parse_payload(headers, body).push == parse({"x-github-event": "push"}, GITHUB).push
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"\xff", id="no text"),
-        pytest.param(b"[" * 100_000, id="too deep"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xff", id="not UTF-8"),
+        pytest.param(b"[" * 100_000, id="deep nesting"),
         pytest.param(b"{}", id="no repository"),
         pytest.param(b'{"repository": ""}', id="an empty repository"),
-        pytest.param(b'{"repository": [1]}', id="a repository that is no text"),
+        pytest.param(b'{"repository": [1]}', id="a repository that is not a string"),
     ],
 )
-def test_a_delivery_that_cannot_be_understood_says_what_to_send(body: bytes) -> None:
-    with pytest.raises(UserMistake) as told:
-        parse_delivery({}, body)
-    assert told.value.hint
+def test_the_error_of_an_invalid_delivery_has_a_hint(body: bytes) -> None:
+    with pytest.raises(UserMistake) as error:
+        parse_payload({}, body)
+    assert error.value.hint
 
 
 _JSON = st.recursive(
@@ -209,7 +209,7 @@ _EVENTS = st.sampled_from(
 
 
 @given(headers=_EVENTS, content=_JSON)
-def test_any_content_is_a_push_or_nothing(headers: dict[str, str], content: object) -> None:
+def test_any_json_is_parsed_without_an_error(headers: dict[str, str], content: object) -> None:
     push = parse(headers, content).push
     assert push is None or isinstance(push, Push)
     if push is not None:

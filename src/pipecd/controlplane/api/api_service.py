@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from google.protobuf.message import Message
 
-from pipecd.controlplane.api.handlers import RpcHandlers
+from pipecd.controlplane.api.handlers import RpcHandlers, application_draft
 from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
@@ -19,7 +19,6 @@ from pipecd.controlplane.usecases.enums import enum_by_name
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import UserMistake
-from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.wire.credentials import Metadata, parse_api_key
 from pipecd.wire.table import RpcObserver, RpcTable
@@ -48,16 +47,7 @@ class ApiApplicationRpcs(RpcHandlers):
     async def AddApplication(
         self, request: pb.AddApplicationRequest, caller: ApiKeyCaller
     ) -> pb.AddApplicationResponse:
-        draft = Application(
-            name=request.name,
-            piped_id=request.piped_id,
-            git_path=request.git_path,
-            kind=request.kind,
-            platform_provider=request.platform_provider,
-            description=request.description,
-            labels=request.labels,
-        )
-        id = await self._cases.applications.add(draft, by=caller)
+        id = await self._cases.applications.add(application_draft(request), by=caller)
         return pb.AddApplicationResponse(application_id=id)
 
     async def SyncApplication(

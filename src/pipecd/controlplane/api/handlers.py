@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the RPC handlers of all three gRPC services."""
+"""The base of the RPC handlers of the gRPC services, and what APIService and WebService share."""
 
 from pipecd.controlplane.usecases import UseCases
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.service import api_pb2, web_pb2
 
 
 class RpcHandlers:
@@ -9,3 +11,18 @@ class RpcHandlers:
 
     def __init__(self, cases: UseCases) -> None:
         self._cases = cases
+
+
+def application_draft(
+    request: api_pb2.AddApplicationRequest | web_pb2.AddApplicationRequest,
+) -> Application:
+    """The application that a request adds, with the fields both services have."""
+    return Application(
+        name=request.name,
+        piped_id=request.piped_id,
+        git_path=request.git_path,
+        kind=request.kind,
+        platform_provider=request.platform_provider,
+        description=request.description,
+        labels=request.labels,
+    )

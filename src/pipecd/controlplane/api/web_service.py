@@ -3,7 +3,7 @@
 
 from typing import Protocol
 
-from pipecd.controlplane.api.handlers import RpcHandlers
+from pipecd.controlplane.api.handlers import RpcHandlers, application_draft
 from pipecd.controlplane.api.web_authorization import WebRpcTable
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -62,16 +62,8 @@ class WebApplicationRpcs(RpcHandlers):
     async def AddApplication(
         self, request: pb.AddApplicationRequest, caller: User
     ) -> pb.AddApplicationResponse:
-        draft = Application(
-            name=request.name,
-            piped_id=request.piped_id,
-            git_path=request.git_path,
-            kind=request.kind,
-            platform_provider=request.platform_provider,
-            deploy_targets_by_plugin=request.deploy_targets_by_plugin,
-            description=request.description,
-            labels=request.labels,
-        )
+        draft = application_draft(request)
+        draft.MergeFrom(Application(deploy_targets_by_plugin=request.deploy_targets_by_plugin))
         id = await self._cases.applications.add(draft, by=caller)
         return pb.AddApplicationResponse(application_id=id)
 

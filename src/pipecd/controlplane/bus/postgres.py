@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from pipecd.controlplane.bus.relay import ConnectionLost
+from pipecd.controlplane.bus.relay import BusDisconnected
 
 CHANNEL = "pipecd_signals"
 SEND = f"SELECT pg_notify('{CHANNEL}', %s)"
@@ -35,7 +35,7 @@ class PostgresTransport:
             try:
                 await listening.execute(f"LISTEN {CHANNEL}")
             except psycopg.Error as e:
-                raise ConnectionLost(str(e)) from e
+                raise BusDisconnected(str(e)) from e
             yield PostgresChannel(listening, sending)
 
     @asynccontextmanager
@@ -43,7 +43,7 @@ class PostgresTransport:
         try:
             connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         except psycopg.Error as e:
-            raise ConnectionLost(str(e).strip().rpartition("\n")[2]) from e
+            raise BusDisconnected(str(e).strip().rpartition("\n")[2]) from e
         try:
             yield connection
         finally:
@@ -66,7 +66,7 @@ class PostgresChannel:
                     text = message[:MAX_MESSAGE_BYTES].decode(errors="ignore")
                     await self._sending.execute(SEND, (text,))
         except (psycopg.Error, TimeoutError) as e:
-            raise ConnectionLost(str(e) or "no response") from e
+            raise BusDisconnected(str(e) or "no response") from e
 
     async def received(self) -> AsyncIterator[bytes]:
         while True:
@@ -76,4 +76,4 @@ class PostgresChannel:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await self._listening.execute("SELECT 1")
             except (psycopg.Error, TimeoutError) as e:
-                raise ConnectionLost(str(e) or "no response") from e
+                raise BusDisconnected(str(e) or "no response") from e

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import ConnectionError, RedisError
 
-from pipecd.controlplane.bus.relay import ConnectionLost, end_if_cancelled
+from pipecd.controlplane.bus.relay import BusDisconnected, end_if_cancelled
 
 CHANNEL = "pipecd:signals"
 # An idle connection is probed with PING after this time.
@@ -42,7 +42,7 @@ class RedisTransport:
                 # The first message confirms the subscription.
                 await pubsub.get_message(timeout=PROBE_SECONDS)
             except (RedisError, OSError) as e:
-                raise ConnectionLost(str(e)) from e
+                raise BusDisconnected(str(e)) from e
             yield RedisChannel(self._client, pubsub, self._channel)
         finally:
             await pubsub.aclose()
@@ -63,7 +63,7 @@ class RedisChannel:
                     pipeline.publish(self._channel, message)
                 await pipeline.execute()
         except (RedisError, OSError) as e:
-            raise ConnectionLost(str(e)) from e
+            raise BusDisconnected(str(e)) from e
         # The driver swallows a cancellation that arrives as a command ends.
         end_if_cancelled()
 
@@ -76,10 +76,10 @@ class RedisChannel:
                 )
                 if message is None:
                     if is_probed:
-                        raise ConnectionLost("no response")
+                        raise BusDisconnected("no response")
                     await self._pubsub.ping()
             except (RedisError, OSError) as e:
-                raise ConnectionLost(str(e)) from e
+                raise BusDisconnected(str(e)) from e
             end_if_cancelled()
             is_probed = message is None
             if message is not None and message["type"] == "message":

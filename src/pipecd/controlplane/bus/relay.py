@@ -36,7 +36,7 @@ BATCH_SECONDS = 0.02
 BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
-class ConnectionLost(Exception):
+class BusDisconnected(Exception):
     """The connection to the other processes failed."""
 
 
@@ -47,7 +47,7 @@ def end_if_cancelled() -> None:
 
 
 class Channel(Protocol):
-    """An open connection of a transport; its methods raise ConnectionLost when it fails."""
+    """An open connection of a transport; its methods raise BusDisconnected when it fails."""
 
     async def send(self, messages: Sequence[bytes]) -> None: ...
 
@@ -62,7 +62,7 @@ class Transport(Protocol):
     name: str
 
     def open(self) -> AbstractAsyncContextManager[Channel]:
-        """Connects and listens, or raises ConnectionLost."""
+        """Connects and listens, or raises BusDisconnected."""
         ...
 
 
@@ -103,7 +103,7 @@ class RelayBus:
                     was_connected = True
                     self._local.deliver(EVERYTHING)
                     await self._relay(channel)
-            except ConnectionLost as e:
+            except BusDisconnected as e:
                 # A task group that is cancelled while it fails raises the failure only.
                 end_if_cancelled()
                 log.warning("bus disconnected", transport=self._transport.name, error=str(e))
@@ -120,10 +120,10 @@ class RelayBus:
                             self._local.deliver(decode_signal(line))
         except BaseExceptionGroup as group:
             # Both directions fail at once; one error is enough.
-            lost, rest = group.split(ConnectionLost)
+            lost, rest = group.split(BusDisconnected)
             if lost is None or rest is not None:
                 raise
-            raise ConnectionLost(str(lost.exceptions[0])) from group
+            raise BusDisconnected(str(lost.exceptions[0])) from group
 
     async def _send(self, channel: Channel) -> None:
         async for signal in self._outgoing:

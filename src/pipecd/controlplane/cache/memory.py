@@ -13,7 +13,7 @@ Slot = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A value and when it expires, if it does."""
 
     value: bytes
@@ -38,7 +38,7 @@ class MemoryCache:
         self._max_bytes = max_bytes
         self._on_read = on_read
         self._clock = clock
-        self._entries: OrderedDict[Slot, Entry] = OrderedDict()
+        self._entries: OrderedDict[Slot, CacheEntry] = OrderedDict()
         self._fields: dict[str, set[str]] = {}
         self._bytes = 0
 
@@ -47,7 +47,7 @@ class MemoryCache:
 
     async def put(self, key: str, value: bytes, *, ttl_seconds: float | None = None) -> None:
         expires_at = None if ttl_seconds is None else self._clock() + ttl_seconds
-        self._put((key, None), Entry(value, expires_at))
+        self._put((key, None), CacheEntry(value, expires_at))
 
     async def delete(self, key: str) -> None:
         self._drop((key, None))
@@ -55,7 +55,7 @@ class MemoryCache:
             self._drop((key, field))
 
     async def put_field(self, key: str, field: str, value: bytes) -> None:
-        self._put((key, field), Entry(value, None))
+        self._put((key, field), CacheEntry(value, None))
 
     async def get_field(self, key: str, field: str) -> bytes | None:
         return self._read((key, field))
@@ -86,7 +86,7 @@ class MemoryCache:
         self._entries.move_to_end(slot)
         return entry.value
 
-    def _put(self, slot: Slot, entry: Entry) -> None:
+    def _put(self, slot: Slot, entry: CacheEntry) -> None:
         self._drop(slot)
         self._entries[slot] = entry
         self._bytes += _size(slot, entry)
@@ -109,5 +109,5 @@ class MemoryCache:
                 del self._fields[key]
 
 
-def _size(slot: Slot, entry: Entry) -> int:
+def _size(slot: Slot, entry: CacheEntry) -> int:
     return len(slot[0]) + len(slot[1] or "") + len(entry.value)

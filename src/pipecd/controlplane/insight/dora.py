@@ -21,7 +21,7 @@ DAY = 86400
 
 
 @dataclass(frozen=True)
-class DeploymentOutcome:
+class CompletedOutcome:
     """A success or a failure; `lead_seconds` is None if it has no lead time."""
 
     id: str
@@ -67,12 +67,12 @@ class Restoration:
     seconds: int
 
 
-def outcome_of(deployment: Deployment) -> DeploymentOutcome | None:
+def outcome_of(deployment: Deployment) -> CompletedOutcome | None:
     """The outcome of a deployment; None if it is not completed or was cancelled."""
     status = final_status(deployment)
     if status not in (DeploymentStatus.SUCCESS, DeploymentStatus.FAILURE):
         return None
-    outcome = DeploymentOutcome(
+    outcome = CompletedOutcome(
         id=deployment.id,
         application=deployment.application_id,
         labels=sorted_labels(deployment.labels),
@@ -86,12 +86,12 @@ def outcome_of(deployment: Deployment) -> DeploymentOutcome | None:
     return replace(outcome, lead_seconds=max(0, deployment.completed_at - commit.created_at))
 
 
-def group_of(outcome: DeploymentOutcome) -> OutcomeGroup:
+def group_of(outcome: CompletedOutcome) -> OutcomeGroup:
     day = outcome.completed_at - outcome.completed_at % DAY
     return OutcomeGroup(day, outcome.application, outcome.labels)
 
 
-def totals_of(outcome: DeploymentOutcome) -> OutcomeTotals:
+def totals_of(outcome: CompletedOutcome) -> OutcomeTotals:
     times = (outcome.completed_at,)
     if not outcome.succeeded:
         return OutcomeTotals(failed=times)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipecd.controlplane.insight.deployments import sorted_labels
 from pipecd.controlplane.insight.dora import (
-    DeploymentOutcome,
+    CompletedOutcome,
     OutcomeGroup,
     OutcomeTotals,
     find_restorations,
@@ -64,14 +64,14 @@ def month_from_path(path: str) -> str:
 
 
 def add_outcomes(
-    months: Mapping[str, Month], outcomes: Iterable[DeploymentOutcome], *, forget_before: int = 0
+    months: Mapping[str, Month], outcomes: Iterable[CompletedOutcome], *, forget_before: int = 0
 ) -> dict[str, Month]:
     """Adds each outcome once; the order in which outcomes arrive does not matter.
 
     `months` must have the months of the outcomes, the last one before them, and all later ones.
     Deployments that completed before `forget_before` are removed from `recent`.
     """
-    by_month: dict[str, list[DeploymentOutcome]] = {}
+    by_month: dict[str, list[CompletedOutcome]] = {}
     for outcome in outcomes:
         by_month.setdefault(month_of(outcome.completed_at), []).append(outcome)
     updated = dict(months)

@@ -42,7 +42,7 @@ class Every:
 
 
 @dataclass(frozen=True)
-class Field:
+class CronField:
     """The numbers that a field of a cron expression allows; `is_any` if it is `*` or `?`."""
 
     numbers: frozenset[int]
@@ -56,11 +56,11 @@ class Field:
 class Cron:
     """A cron expression: minutes, hours, days, months and days of the week."""
 
-    minute: Field
-    hour: Field
-    day: Field
-    month: Field
-    weekday: Field
+    minute: CronField
+    hour: CronField
+    day: CronField
+    month: CronField
+    weekday: CronField
 
     def after(self, moment: datetime) -> datetime:
         moment = moment.astimezone(UTC)
@@ -101,7 +101,7 @@ def parse_schedule(text: str) -> Schedule:
     )
 
 
-def _parse_field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> Field:
+def _parse_field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> CronField:
     numbers: set[int] = set()
     is_any = False
     for part in text.split(","):
@@ -114,7 +114,7 @@ def _parse_field(text: str, low: int, high: int, names: tuple[str, ...] = ()) ->
             # A step from a single number continues to the end.
             last = high if slash and "-" not in ends else last
         numbers.update(range(first, last + 1, int(step or 1)))
-    return Field(frozenset(numbers), is_any)
+    return CronField(frozenset(numbers), is_any)
 
 
 def _parse_range(text: str, low: int, names: tuple[str, ...]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ UNSIGNED_PING = "diagnostics:ping"
 
 
 @dataclass(frozen=True)
-class Delivery:
+class WebhookPayload:
     """A delivery of a Git host; `push` is None for pings and other events."""
 
     host: str
@@ -24,7 +24,7 @@ class Delivery:
     push: Push | None = None
 
 
-def parse_delivery(headers: Mapping[str, str], body: bytes) -> Delivery:
+def parse_payload(headers: Mapping[str, str], body: bytes) -> WebhookPayload:
     """Parses a delivery; the names of headers are in lower case."""
     text = body.decode("utf-8", "replace")
     if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
@@ -39,8 +39,8 @@ def parse_delivery(headers: Mapping[str, str], body: bytes) -> Delivery:
     for name, (host, parse_push) in _HOSTS.items():
         if name in headers:
             event = headers[name]
-            return Delivery(host, event, parse_push(event, content))
-    return Delivery("generic", "push", _parse_generic(content))
+            return WebhookPayload(host, event, parse_push(event, content))
+    return WebhookPayload("generic", "push", _parse_generic(content))
 
 
 def _parse_generic(content: object) -> Push:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.usecases.webhooks import Webhooks
-from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, parse_delivery
+from pipecd.controlplane.webhooks.payload import UNSIGNED_PING, parse_payload
 from pipecd.controlplane.webhooks.signature import (
     DELIVERY_ID,
     MAX_CLOCK_SKEW,
@@ -107,9 +107,9 @@ class WebhookHandler:
         if not self._rate_limiter.allow(project):
             log.warning("webhook rate limit exceeded", project=project)
             raise HTTPException(429, "rate limit exceeded; pipeds poll for pushes anyway")
-        delivery = parse_delivery(headers, body)
-        if delivery.push is None:
-            return _response("pong" if "ping" in delivery.event else "event ignored")
+        payload = parse_payload(headers, body)
+        if payload.push is None:
+            return _response("pong" if "ping" in payload.event else "event ignored")
         if STANDARD_SIGNATURE in headers:
             # The timestamp rejects a replay after this time, so its id need not be stored longer.
             is_new = await self._webhooks.is_new(
@@ -117,7 +117,7 @@ class WebhookHandler:
             )
             if not is_new:
                 return _response("already delivered")
-        await self._webhooks.pushed(project, delivery.push, host=delivery.host)
+        await self._webhooks.pushed(project, payload.push, host=payload.host)
         return _response("accepted", 202)
 
 
