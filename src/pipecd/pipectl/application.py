@@ -26,7 +26,7 @@ def application() -> None:
 @with_api
 @flags.text("app-name", "The name of the application.", required=True)
 @flags.text("app-kind", "The kind: KUBERNETES, TERRAFORM, LAMBDA, CLOUDRUN, ECS.", required=True)
-@flags.text("piped-id", "The piped that looks after it.", required=True)
+@flags.text("piped-id", "The piped that deploys it.", required=True)
 @flags.text("platform-provider", "The platform provider to deploy to.", required=True)
 @flags.text("repo-id", "The repository, by its id in the piped configuration.", required=True)
 @flags.text("app-dir", "The directory inside the repository.", required=True)
@@ -35,6 +35,9 @@ def application() -> None:
 @flags.text("description", "What it is.")
 async def add(api: Api, **given: Any) -> None:
     """Add a new application."""
+    # Like upstream, labels that are not key=value are ignored.
+    pairs = (item.partition("=") for item in given["labels"].split(",") if item.count("=") == 1)
+    labels = {key: value for key, _, value in pairs}
     request = pb.AddApplicationRequest(
         name=given["app_name"],
         piped_id=given["piped_id"],
@@ -46,7 +49,7 @@ async def add(api: Api, **given: Any) -> None:
         kind=WireKind.Value(_parse_kind(given["app_kind"], "unsupported application kind {}").name),
         platform_provider=given["platform_provider"],
         description=given["description"],
-        labels=_parse_labels(given["labels"]),
+        labels=labels,
     )
     answer = await attempt("add application", api.AddApplication(request))
     logger.info(f"Successfully added application id = {answer.application_id}")
@@ -136,15 +139,10 @@ def label_pairs(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def validate_kinds(names: tuple[str, ...]) -> None:
-    """Refuses a kind that does not exist; empty names are ignored."""
+    """Raises UserMistake for an unknown kind; empty names are ignored."""
     for name in names:
         if name:
             _parse_kind(name, "{} is invalid application kind")
-
-
-def _parse_labels(text: str) -> dict[str, str]:
-    pairs = (item.partition("=") for item in text.split(",") if item.count("=") == 1)
-    return {key: value for key, _, value in pairs}
 
 
 def _parse_kind(name: str, message: str) -> ApplicationKind:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl lint`: tells every mistake in configuration files, without a control plane."""
+"""`pipectl lint`: reports every mistake in configuration files, without a control plane."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.config.catalog import Catalog, load_catalog
-from pipecd.config.read import Config, read_file
-from pipecd.config.report import ConfigMistake, Mistake
+from pipecd.config.read import read_file
+from pipecd.config.report import ConfigMistake
 from pipecd.config.shared_config import SHARED_CONFIG, unresolved
 from pipecd.model.errors import PipecdError, UserMistake
 
@@ -17,15 +17,15 @@ from pipecd.model.errors import PipecdError, UserMistake
 @flags.every_command
 @click.argument("files", nargs=-1, required=True)
 def lint(files: tuple[str, ...], **_: object) -> None:
-    """Check FILES of any kind; exits with 1 when one of them is wrong."""
+    """Check FILES of any kind; exits with 1 when one of them is invalid."""
     catalog = load_catalog()
-    wrong = sum(not _is_right(file, catalog) for file in files)
-    if wrong:
-        raise PipecdError(f"{wrong} of {len(files)} files cannot be used")
+    invalid = sum(not _is_valid(file, catalog) for file in files)
+    if invalid:
+        raise PipecdError(f"{invalid} of {len(files)} files cannot be used")
     click.echo(f"{len(files)} {'file is' if len(files) == 1 else 'files are'} right")
 
 
-def _is_right(file: str, catalog: Catalog) -> bool:
+def _is_valid(file: str, catalog: Catalog) -> bool:
     try:
         text = Path(file).read_bytes()
     except OSError as e:
@@ -37,24 +37,15 @@ def _is_right(file: str, catalog: Catalog) -> bool:
         return False
     for warning in config.warnings:
         click.echo(f"{warning} (warning)")
-    dangling = _dangling(config, Path(file), catalog)
-    for mistake in dangling:
-        click.echo(str(mistake))
-    return not dangling
-
-
-def _dangling(config: Config, file: Path, catalog: Catalog) -> list[Mistake]:
-    """Names of things that other files of the repository should have, and do not."""
-    root = _repository_of(file)
+    # The repository of the file; an exported one has no .git.
+    parents = Path(file).absolute().parents
+    markers = (".git", SHARED_CONFIG)
+    root = next((d for marker in markers for d in parents if (d / marker).exists()), None)
     if root is None:
-        return []
-    reasons = [
-        (r, unresolved(r.reference, root / SHARED_CONFIG, catalog)) for r in config.references
-    ]
-    return [reference.mistake(reason) for reference, reason in reasons if reason]
-
-
-def _repository_of(file: Path) -> Path | None:
-    """The root of the repository that a file lies in, also of one without its history."""
-    above = file.absolute().parents
-    return next((d for mark in (".git", SHARED_CONFIG) for d in above if (d / mark).exists()), None)
+        return True
+    is_valid = True
+    for reference in config.references:
+        if reason := unresolved(reference.reference, root / SHARED_CONFIG, catalog):
+            click.echo(str(reference.mistake(reason)))
+            is_valid = False
+    return is_valid

@@ -125,7 +125,8 @@ def as_text(results: Sequence[PlanPreviewCommandResult]) -> str:
         return _NOTHING
     text = ""
     if good:
-        text += f"\nHere are plan-preview for {_count(len(good), 'application')}:\n"
+        count = "1 application" if len(good) == 1 else f"{len(good)} applications"
+        text += f"\nHere are plan-preview for {count}:\n"
         text += "".join(_planned(i, app) for i, app in enumerate(good, 1))
     note = "\nNOTE: An error occurred while building plan-preview for"
     if bad:
@@ -185,10 +186,6 @@ def as_json(results: Sequence[PlanPreviewCommandResult]) -> str:
 def _split(results: Sequence[PlanPreviewCommandResult]) -> tuple[list[App], list[App]]:
     apps = [app for r in results if not r.error for app in r.results]
     return [a for a in apps if not a.error], [a for a in apps if a.error]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"1 {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _several(n: int, noun: str) -> str:

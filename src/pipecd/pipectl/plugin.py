@@ -4,7 +4,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -17,7 +17,7 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
 from pipecd.sdk.options import decode_value
-from pipecd.wire.oci import PLUGIN_LAYER, Platform, Reference, parse_reference
+from pipecd.wire.oci import PLUGIN_LAYER, Platform, parse_reference
 from pipecd.wire.registry import Registry, docker_login
 
 ARTIFACT_TYPE = f"{PLUGIN_LAYER}+type"
@@ -187,22 +187,24 @@ def init(name: str, dir: str, **_: object) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def check(command: tuple[str, ...], entry_file: str, run: tuple[str, ...], **_: object) -> None:
     """Check that COMMAND is a plugin that every piped can run."""
-    trial = Trial(
-        command=command,
-        entry=_entry(Path(entry_file)) if entry_file else None,
-        options=dict(_stage_options(one) for one in run),
-    )
-    failed = asyncio.run(_check(trial))
-    if failed:
+    options: dict[str, object] = {}
+    for stage in run:
+        name, _equals, text = stage.partition("=")
+        try:
+            options[name] = json.loads(text or "{}")
+        except ValueError as e:
+            raise UserMistake(f"--run {stage}: the options are not JSON: {e}") from e
+    entry = _entry(Path(entry_file)) if entry_file else None
+
+    async def count_failed() -> int:
+        failed = 0
+        async for finding in try_plugin(Trial(command=command, entry=entry, options=options)):
+            click.echo(str(finding))
+            failed += finding.verdict is Verdict.FAILED
+        return failed
+
+    if failed := asyncio.run(count_failed()):
         raise PipecdError(f"{failed} of the checks failed")
-
-
-async def _check(trial: Trial) -> int:
-    failed = 0
-    async for finding in try_plugin(trial):
-        click.echo(str(finding))
-        failed += finding.verdict is Verdict.FAILED
-    return failed
 
 
 def _entry(path: Path) -> PluginSpec:
@@ -215,14 +217,6 @@ def _entry(path: Path) -> PluginSpec:
     if not isinstance(content, dict):
         raise UserMistake(f"{path} must be a mapping: config, deployTargets")
     return decode_value(PluginSpec, {"name": "checked", **content}, what=str(path))
-
-
-def _stage_options(given: str) -> tuple[str, object]:
-    name, _, options = given.partition("=")
-    try:
-        return name, json.loads(options or "{}")
-    except ValueError as e:
-        raise UserMistake(f"--run {given}: the options are not JSON: {e}") from e
 
 
 @plugin.command("push")
@@ -238,7 +232,13 @@ def push(
     """Push a plugin to an OCI registry, from which pipeds download it."""
     programs = [_program(one) for one in files]
     reference = parse_reference(f"oci://{registry}/{repository}:{tag}")
-    digest = asyncio.run(_push(reference, programs, insecure=insecure))
+
+    async def push_programs() -> str:
+        login = docker_login(reference.host)
+        async with Registry.open(reference, login=login, insecure=insecure) as opened:
+            return await opened.push(programs, layer_type=PLUGIN_LAYER, artifact_type=ARTIFACT_TYPE)
+
+    digest = asyncio.run(push_programs())
     click.echo(f"oci://{registry}/{repository}:{tag}@{digest}")
 
 
@@ -252,14 +252,6 @@ def _program(given: str) -> tuple[Platform, Path]:
     if not Path(path).is_file():
         raise UserMistake(f"there is no file {path}")
     return Platform(system, architecture), Path(path)
-
-
-async def _push(
-    reference: Reference, programs: Sequence[tuple[Platform, Path]], *, insecure: bool
-) -> str:
-    login = docker_login(reference.host)
-    async with Registry.open(reference, login=login, insecure=insecure) as registry:
-        return await registry.push(programs, layer_type=PLUGIN_LAYER, artifact_type=ARTIFACT_TYPE)
 
 
 class Project:

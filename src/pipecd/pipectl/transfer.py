@@ -7,7 +7,7 @@ The backup file is the one that upstream's pipectl reads and writes.
 import asyncio
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,7 +81,14 @@ async def backup(api: Api, output_file: str, labels: tuple[str, ...]) -> None:
         for disabled in (False, True)
         for application in await _applications(api, selected, disabled=disabled)
     ]
-    pipeds = await _pipeds(api, dict.fromkeys(a.piped_id for a in applications))
+    pipeds: list[Piped] = []
+    for id_ in dict.fromkeys(a.piped_id for a in applications):
+        try:
+            pipeds.append((await call(api.GetPiped(pb.GetPipedRequest(piped_id=id_)))).piped)
+        except PipecdError as e:
+            logger.warning("piped not backed up", piped=id_, error=str(e))
+    if not pipeds:
+        raise UserMistake("no piped for backup")
     saved = Backup(utc_now(), tuple(pipeds), tuple(applications))
     await asyncio.to_thread(_write, Path(output_file), saved.to_text())
     logger.info("backup written", pipeds=len(pipeds), applications=len(applications))
@@ -103,18 +110,6 @@ async def _applications(
             return applications
 
 
-async def _pipeds(api: Api, ids: Iterable[str]) -> list[Piped]:
-    pipeds: list[Piped] = []
-    for id_ in ids:
-        try:
-            pipeds.append((await call(api.GetPiped(pb.GetPipedRequest(piped_id=id_)))).piped)
-        except PipecdError as e:
-            logger.warning("piped not backed up", piped=id_, error=str(e))
-    if not pipeds:
-        raise UserMistake("no piped for backup")
-    return pipeds
-
-
 @transfer.group("restore")
 def restore() -> None:
     """Bring a backup into a control plane, the pipeds first."""
@@ -130,7 +125,17 @@ async def restore_piped(api: Api, input_file: str, output_file: str) -> None:
     mappings: list[PipedMapping] = []
     try:
         for piped in saved.pipeds:
-            mappings.append(await _register(api, piped))
+            request = pb.RegisterPipedRequest(name=piped.name, desc=piped.desc)
+            new = await attempt(f"register piped {piped.name}", api.RegisterPiped(request))
+            mappings.append(
+                PipedMapping(
+                    old_piped_id=piped.id,
+                    new_piped_id=new.id,
+                    new_key=new.key,
+                    new_base64_key=base64.b64encode(new.key.encode()).decode(),
+                    piped_name=piped.name,
+                )
+            )
     finally:
         # The control plane returns a key only once: those of a failed restore are saved as well.
         text = mappings_text(tuple(mappings))
@@ -139,18 +144,6 @@ async def restore_piped(api: Api, input_file: str, output_file: str) -> None:
         elif mappings:
             await asyncio.to_thread(_write, Path(output_file), text)
     logger.info("pipeds registered", pipeds=len(mappings))
-
-
-async def _register(api: Api, piped: Piped) -> PipedMapping:
-    request = pb.RegisterPipedRequest(name=piped.name, desc=piped.desc)
-    answer = await attempt(f"register piped {piped.name}", api.RegisterPiped(request))
-    return PipedMapping(
-        old_piped_id=piped.id,
-        new_piped_id=answer.id,
-        new_key=answer.key,
-        new_base64_key=base64.b64encode(answer.key.encode()).decode(),
-        piped_name=piped.name,
-    )
 
 
 @restore.command("application")
