@@ -148,6 +148,14 @@ class DeployerSetup:
     async def app(self) -> Application:
         return await self.plane.application(self.application.id)
 
+    async def set_deploying(self) -> None:
+        """Sets the deploying flag of the application without a deployment, as if it was lost."""
+
+        def change(application: Application) -> None:
+            application.deploying = True
+
+        await self.plane.stores.applications.update(self.application.id, change)
+
     async def cancel(self, id: str, *, rollback: bool = False, no_rollback: bool = False) -> str:
         cancel = self.plane.cases.deployments.cancel
         return await cancel(id, rollback, no_rollback, by=self.plane.admin)

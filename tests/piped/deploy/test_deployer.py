@@ -288,11 +288,10 @@ async def test_a_stale_deploying_flag_is_cleared(
     open_setup: OpenDeployer,
 ) -> None:
     async with open_setup() as setup:
-        await setup.plane.cases.application_reports.report_deploying(
-            setup.application.id, True, by=setup.plane.piped.caller
-        )
+        await setup.set_deploying()
         async with setup.piped():
             await setup.plane.wait_for(setup.app, lambda application: not application.deploying)
+        assert setup.plane.gate.count("ReportApplicationDeployingStatus") == 1
 
 
 async def test_a_deployment_whose_application_was_deleted_is_cancelled(

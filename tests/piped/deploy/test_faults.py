@@ -101,9 +101,7 @@ async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(
     open_setup: OpenDeployer,
 ) -> None:
     async with open_setup() as setup:
-        await setup.plane.cases.application_reports.report_deploying(
-            setup.application.id, True, by=setup.plane.piped.caller
-        )
+        await setup.set_deploying()
         refused = "ReportApplicationDeployingStatus"
         setup.plane.gate.refusals[refused] = grpc.StatusCode.NOT_FOUND
         with capture_logs() as logs:
