@@ -3,7 +3,7 @@
 
 import pytest
 
-from pipecd.git.errors import explain, is_corrupt
+from pipecd.git.errors import DiskFull, explain, is_corrupt
 from pipecd.git.remote import redact
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
 
@@ -55,7 +55,7 @@ from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
         ),
         pytest.param(
             "fatal: write error: No space left on device",
-            Unavailable,
+            DiskFull,
             "the disk of piped is full",
             id="a full disk",
         ),

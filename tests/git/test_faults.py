@@ -5,15 +5,20 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from git.conftest import Mirrored
+from pipecd.git.checkout import SharedCheckouts
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
+from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from servers.origin import Origin
 
 
 async def written(mirror: Any, commit: str, into: Path) -> list[str]:
@@ -99,6 +104,122 @@ async def test_an_unreadable_directory_is_not_taken_for_an_empty_one(
             await mirror.objects.entry(head, "app/a")
         await mirror.update()
         assert await mirror.objects.entry(head, "app/a") is not None
+
+
+def remove_objects(directory: Path) -> None:
+    shutil.rmtree(directory / "objects")
+    (directory / "objects").mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "directory removed": shutil.rmtree,
+    "directory emptied": lambda directory: (shutil.rmtree(directory), directory.mkdir()),
+    "config is garbage": lambda directory: (directory / "config").write_bytes(b"\0 [[[\n"),
+    "config is empty": lambda directory: (directory / "config").write_bytes(b""),
+    "config removed": lambda directory: (directory / "config").unlink(),
+    "HEAD is garbage": lambda directory: (directory / "HEAD").write_bytes(b"\0 [[[\n"),
+    "HEAD removed": lambda directory: (directory / "HEAD").unlink(),
+    "objects removed": lambda directory: shutil.rmtree(directory / "objects"),
+    "objects emptied": remove_objects,
+    "refs removed": lambda directory: shutil.rmtree(directory / "refs"),
+    "ref is garbage": lambda directory: (directory / "refs/heads/main").write_bytes(b"\0 [[[\n"),
+    "packed refs are garbage": lambda directory: (directory / "packed-refs").write_bytes(b"[[["),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_clone_is_created_again_before_the_next_push_is_read(
+    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+) -> None:
+    async with mirrored(origin.remote) as mirror:
+        first = await mirror.update()
+        assert await mirror.objects.read_file(first.hash, "README") == b"hello\n"
+        DAMAGE[damage](mirror.clone.directory)
+        head = origin.commit({"a": "1"})
+        assert (await mirror.update()).hash == head
+        assert await mirror.objects.read_file(head, "a") == b"1"
+        assert await written(mirror, head, tmp_path / "w") == ["README", "a"]
+        assert await written(mirror, first.hash, tmp_path / "w1") == ["README"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_clone_is_created_again_without_a_push(
+    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+) -> None:
+    """As a sync of the same commit needs it."""
+    head = origin.commit({"app/a": "1"})
+    async with mirrored(origin.remote) as mirror:
+        assert (await mirror.update()).hash == head
+        assert await mirror.objects.has_commit(head)
+        DAMAGE[damage](mirror.clone.directory)
+        # Also for a process of git that starts after the damage.
+        await mirror.objects.close()
+        for _ in range(3):
+            # Nothing is taken for a repository without the file, which would be a user's mistake.
+            with suppress(Unavailable):
+                located = await mirror.objects.locate(head, ["app/a"])
+                assert isinstance(located["app/a"], Blob)
+            await mirror.update()
+        await mirror.clone.ensure_commit(head)
+        assert await mirror.objects.read_file(head, "app/a") == b"1"
+        assert await written(mirror, head, tmp_path / "w") == ["README", "app"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_checkout_recovers_from_a_damaged_clone(
+    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+) -> None:
+    async with mirrored(origin.remote) as mirror:
+        head = await mirror.update()
+        await mirror.clone.ensure_commit(head.hash)
+        DAMAGE[damage](mirror.clone.directory)
+        for name in ("w0", "w1"):
+            await mirror.clone.ensure_commit(head.hash)
+            assert await written(mirror, head.hash, tmp_path / name) == ["README"]
+
+
+async def test_a_damaged_clone_stays_in_use_while_the_remote_is_unavailable(
+    mirrored: Mirrored, origin: Origin
+) -> None:
+    head = origin.commit({"a": "content of a", "b": "content of b"})
+    blob = origin.git("rev-parse", "HEAD:a")
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        break_object(mirror.clone.directory, blob, "gone")
+        origin.path.rename(origin.path.with_name("away"))
+        with pytest.raises(Unavailable):
+            await mirror.objects.read_file(head, "a")
+        for _ in range(2):
+            with pytest.raises(PipecdError):
+                await mirror.update()
+            assert await mirror.objects.read_file(head, "b") == b"content of b"
+        origin.path.with_name("away").rename(origin.path)
+        assert (await mirror.update()).hash == head
+        assert await mirror.objects.read_file(head, "a") == b"content of a"
+
+
+async def test_removed_shared_checkouts_are_written_again(
+    mirrored: Mirrored, origin: Origin, tmp_path: Path
+) -> None:
+    head = origin.commit({"a": "1"})
+    shared = SharedCheckouts(tmp_path / "shared")
+    async with mirrored(origin.remote) as mirror:
+        await mirror.update()
+        for number, damage in enumerate((None, shutil.rmtree, spoil_indexes)):
+            if damage is not None:
+                damage(tmp_path / "shared")
+            if number == 2:
+                with pytest.raises(Unavailable):
+                    await shared.link(mirror.checkout, head, tmp_path)
+            into = tmp_path / f"w{number}"
+            into.mkdir()
+            await shared.link(mirror.checkout, head, into)
+            assert (into / "a").read_text() == "1"
+
+
+def spoil_indexes(shared: Path) -> None:
+    for index in shared.rglob("*.index"):
+        index.write_bytes(b"junk")
 
 
 def break_object(repository: Path, id_: str, how: str) -> None:

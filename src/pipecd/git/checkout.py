@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from pipecd.git.clone import Clone, CorruptClone
-from pipecd.git.errors import is_corrupt, is_missing
+from pipecd.git.errors import is_corrupt, is_missing, is_missing_tree
 from pipecd.git.lfs import LfsFiles
 from pipecd.git.submodules import find_submodules
 from pipecd.git.validate import validate_hash, validate_path
@@ -113,9 +113,10 @@ class Checkout:
             return
         stderr = done.stderr.decode("utf-8", "replace")
         cause = stderr.strip().partition("\n")[0].removeprefix("fatal: ").removeprefix("error: ")
-        if is_missing(stderr):
+        is_lost = is_missing_tree(stderr) and self.clone.objects.was_read(commit)
+        if is_missing(stderr) and not is_lost:
             raise NotFound(f"commit {commit} or a path in it was not found ({cause})")
-        if is_corrupt(stderr):
+        if is_lost or is_corrupt(stderr) or not await self.clone.is_usable():
             name = self.clone.command.display_name
             raise CorruptClone(f"the local clone of {name} is corrupt ({cause})")
         raise self.clone.command.error(done)
@@ -147,6 +148,9 @@ class SharedCheckouts:
     async def _tree(self, checkout: Checkout, commit: str) -> Path:
         clone = checkout.clone.directory
         cached = self._cached.setdefault(clone, OrderedDict())
+        if not await asyncio.to_thread(lambda: all(map(_is_complete, cached.values()))):
+            log.warning("shared checkouts were removed, writing them again", directory=str(clone))
+            cached.clear()
         latest = next(reversed(cached.values()), None)
         tree = cached.pop(commit, None)
         if tree is None:
@@ -160,7 +164,10 @@ class SharedCheckouts:
             # A cached tree as well: a working copy may have written to a shared file.
             await checkout.write_tree(commit, tree, index=_index(tree))
         except BaseException:
-            await asyncio.to_thread(_remove, tree)
+            # The next one starts from scratch: the tree or the index may be damaged.
+            for each in (tree, *cached.values()):
+                await asyncio.to_thread(_remove, each)
+            cached.clear()
             raise
         cached[commit] = tree
         while len(cached) > _CACHED_COMMITS:
@@ -191,6 +198,10 @@ async def _link(tree: Path, into: Path) -> None:
 
 def _index(tree: Path) -> Path:
     return tree.with_name(f"{tree.name}.index")
+
+
+def _is_complete(tree: Path) -> bool:
+    return tree.is_dir() and _index(tree).is_file()
 
 
 def _remove(tree: Path) -> None:

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bare clone of a remote repository on the local disk, which is cloned again when corrupt."""
+"""A bare clone of a remote repository on the local disk.
+
+Its directory may be removed or damaged at any time. That is noticed before the clone is used, or
+when git fails on it, and the repository is cloned again.
+"""
 
 import asyncio
+import os
 import shutil
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 
 import structlog
 
 from pipecd.git.command import REMOTE_TIMEOUT, GitCommand
-from pipecd.git.errors import is_corrupt
+from pipecd.git.errors import DiskFull, is_corrupt
 from pipecd.git.objects import Objects
 from pipecd.git.validate import validate_hash
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
@@ -21,6 +27,10 @@ from pipecd.program.run import Captured
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 ALL_BRANCHES = "+refs/heads/*:refs/heads/*"
+# What the directory of a clone is called until it is complete.
+NEW_SUFFIX = ".new"
+_FETCH = ("fetch", "--quiet", "--no-tags", "--force", "origin")
+_Signature = tuple[tuple[int, int, int] | None, ...]
 
 _REPACK_AFTER_FETCHES = 100
 _UNUSED_SECONDS = 30 * 24 * 3600
@@ -39,7 +49,8 @@ class Clone:
         self.generation = 0
         self._refspec = refspec
         self._lock = asyncio.Lock()
-        self._is_ready = False
+        # The files that no git command changes, as they were when the clone was last checked.
+        self._signature: _Signature | None = None
         self._fetches = 0
 
     @property
@@ -57,17 +68,27 @@ class Clone:
         Creates the clone, reuses the one of an earlier process, or replaces a corrupt one.
         """
         async with self._lock:
-            if not self._is_ready or self.objects.is_suspect:
+            if self._signature is None:
                 await asyncio.to_thread(_remove_leftovers, self.directory)
-                has_head = await asyncio.to_thread((self.directory / "HEAD").is_file)
-                if self.objects.is_suspect:
-                    log.warning("local clone is corrupt, cloning again", **self._log_fields)
+            if self._signature is None or await self.is_damaged():
+                if self.objects.is_suspect or not await self.is_usable():
+                    if self._signature is not None:
+                        self._warn("files are missing or unreadable")
                     await self._create()
-                elif not has_head or (await self.command.run("rev-parse", "--git-dir")).code:
-                    await self._create()
-                await asyncio.to_thread(self.directory.touch)
-                self._is_ready = True
+                self._signature = await asyncio.to_thread(_signature, self.directory)
+                with suppress(OSError):
+                    await asyncio.to_thread(self.directory.touch)
             yield
+
+    async def is_damaged(self) -> bool:
+        """Whether files that git does not change are other ones, or objects could not be read."""
+        current = await asyncio.to_thread(_signature, self.directory)
+        return self.objects.is_suspect or current != self._signature
+
+    async def is_usable(self) -> bool:
+        """Whether git accepts the directory as a bare repository."""
+        done = await self.command.run("rev-parse", "--is-bare-repository")
+        return done.code == 0 and done.stdout.strip() == b"true"
 
     async def ensure_commit(self, commit: str) -> None:
         """Fetches a commit unless it is there, even one that no branch contains any more."""
@@ -91,8 +112,7 @@ class Clone:
     async def is_available(self, commit: str) -> bool:
         """Whether a commit can be read now, without fetching or cloning again."""
         try:
-            is_usable = self._is_ready and not self.objects.is_suspect
-            return is_usable and await self.objects.has_commit(commit)
+            return not await self.is_damaged() and await self.objects.has_commit(commit)
         except PipecdError:
             # Another task may be cloning again at this moment.
             return False
@@ -100,10 +120,12 @@ class Clone:
     async def fetch(self, refspec: str = "") -> None:
         """Fetches a ref or commit, by default the configured branches; call it within `locked`."""
         done = await self.try_fetch(refspec or self._refspec)
-        if done.code and is_corrupt(done.stderr.decode("utf-8", "replace")):
-            log.warning("local clone is corrupt, cloning again", **self._log_fields)
-            await self._create()
-            done = await self.try_fetch(refspec or self._refspec)
+        if done.code:
+            error = self.command.error(done)
+            if is_corrupt(done.stderr.decode("utf-8", "replace")) or not await self.is_usable():
+                self._warn(str(error))
+                await self._create()
+                done = await self.try_fetch(refspec or self._refspec)
         if done.code:
             # An incomplete pack may fill the very disk that was too small for it.
             await asyncio.to_thread(_remove_leftovers, self.directory)
@@ -112,9 +134,7 @@ class Clone:
 
     async def try_fetch(self, refspec: str) -> Captured:
         """Fetches once and returns how that ended; call it within `locked`."""
-        return await self.command.run_remote(
-            *("fetch", "--quiet", "--no-tags", "--force", "origin", refspec)
-        )
+        return await self.command.run_remote(*_FETCH, refspec)
 
     async def recover(self, generation: int, error: PipecdError) -> bool:
         """Clones again after a corruption; says whether the clone is newer than `generation`.
@@ -124,9 +144,7 @@ class Clone:
         """
         async with self._lock:
             if generation == self.generation and isinstance(error, CorruptClone):
-                log.warning(
-                    "local clone is corrupt, cloning again", error=str(error), **self._log_fields
-                )
+                self._warn(str(error))
                 await self._create()
             return generation != self.generation
 
@@ -143,19 +161,65 @@ class Clone:
         )
         if done.code:
             stderr = done.stderr.decode("utf-8", "replace").strip()
-            log.info("local clone was not repacked", error=stderr, **self._log_fields)
+            log.info(
+                "local clone was not repacked", repository=self.command.repository_id, error=stderr
+            )
 
     async def _create(self) -> None:
-        self.generation, self._is_ready = self.generation + 1, False
-        self.objects.is_suspect = False
-        await self.close()
-        await asyncio.to_thread(_make_empty, self.directory)
-        await self.command.output("init", "--quiet", "--bare", "--template=", str(self.directory))
-        self._is_ready = True
+        """Clones into a new directory, which then replaces the old one.
 
-    @property
-    def _log_fields(self) -> dict[str, str]:
-        return {"repository": self.command.repository_id}
+        Until then readers use what is left of the old clone: an empty one would look to them like
+        a repository without their files.
+        """
+        new = self.directory.with_name(f"{self.directory.name}{NEW_SUFFIX}")
+        command = GitCommand(
+            self.command.repository_id,
+            self.command.remote,
+            directory=new,
+            environment=self.command.environment,
+        )
+        try:
+            await asyncio.to_thread(_make_empty, new)
+            await command.output("init", "--quiet", "--bare", "--template=", str(new))
+            done = await command.run_remote(*_FETCH, self._refspec)
+            if done.code:
+                raise command.error(done)
+            await asyncio.to_thread(_replace, self.directory, new)
+        except DiskFull:
+            # There may be room for one clone, but not for two.
+            await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
+            raise
+        except OSError as e:
+            raise Unavailable(
+                f"{self.command.display_name} could not be cloned ({e.strerror}: {e.filename})"
+            ) from e
+        finally:
+            await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+        self.generation += 1
+        await self.objects.reopen()
+        self._signature = await asyncio.to_thread(_signature, self.directory)
+
+    def _warn(self, error: str) -> None:
+        log.warning(
+            "local clone is corrupt, cloning again",
+            repository=self.command.repository_id,
+            error=error,
+        )
+
+
+def _signature(directory: Path) -> _Signature:
+    stats: list[tuple[int, int, int] | None] = []
+    for name in ("HEAD", "config", "objects", "refs"):
+        try:
+            stat = os.stat(directory / name)  # noqa: PTH116  several times a second
+        except OSError:
+            stats.append(None)
+        else:
+            # Git changes the content of the directories, but does not replace them.
+            modified = stat.st_mtime_ns if S_ISREG(stat.st_mode) else 0
+            size = stat.st_size if S_ISREG(stat.st_mode) else 0
+            stats.append((stat.st_ino, modified, size))
+    return tuple(stats)
 
 
 def unused(paths: Iterable[Path]) -> Iterator[Path]:
@@ -165,12 +229,17 @@ def unused(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _make_empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _replace(directory: Path, new: Path) -> None:
     # Moved aside first, because a git process may still be writing to the old directory.
     aside = directory.with_name(f"{directory.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         directory.rename(aside)
+    new.rename(directory)
     shutil.rmtree(aside, ignore_errors=True)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _remove_leftovers(directory: Path) -> None:

@@ -13,6 +13,8 @@ from pipecd.program.run import Captured, capture
 _LOCAL_TIMEOUT = 60.0
 # The first fetch of a large repository takes long.
 REMOTE_TIMEOUT = 1800.0
+# Not the repository itself, which may have been removed: then git says so.
+_ROOT = Path("/")
 
 
 class GitCommand:
@@ -48,7 +50,7 @@ class GitCommand:
         """Runs a command on the local clone and returns its exit code and output."""
         return await capture(
             ["git", *arguments],
-            cwd=cwd or self.directory,
+            cwd=cwd or _ROOT,
             env=self.variables() | dict(variables or {}),
             stdin=stdin,
             at_most=timeout_seconds,
@@ -58,7 +60,7 @@ class GitCommand:
         """Runs a command that connects to the remote."""
         return await capture(
             ["git", *arguments],
-            cwd=self.directory,
+            cwd=_ROOT,
             env=self.remote_variables(),
             at_most=REMOTE_TIMEOUT,
         )

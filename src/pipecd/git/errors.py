@@ -8,6 +8,10 @@ from pipecd.git.remote import redact
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
 
 
+class DiskFull(Unavailable):
+    """The disk of piped has no space left."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     pattern: str
@@ -21,7 +25,7 @@ _RULES = (
     _Rule(
         # Git does not say why a write failed; a full disk is the usual cause.
         r"no space left|disk quota exceeded|out of diskspace|unable to write file",
-        Unavailable,
+        DiskFull,
         "the disk of piped is full",
         "free space in its working directory",
     ),
@@ -81,10 +85,12 @@ _RULES = (
 
 _CORRUPT = re.compile(
     r"is corrupt|bad object|object file .* is empty|unable to read|not a git repository: "
-    r"|did not send all necessary objects|missing blob|missing tree|bad tree object|invalid sha1",
+    r"|did not send all necessary objects|missing blob|missing tree|bad tree object|invalid sha1"
+    r"|bad config |reading the configuration files|reference broken|packed-refs",
     re.IGNORECASE,
 )
-_MISSING = ("did not match any file", "reference is not a tree", "failed to unpack tree object")
+_MISSING_TREE = ("reference is not a tree", "failed to unpack tree object")
+_MISSING = ("did not match any file", *_MISSING_TREE)
 
 
 def explain(stderr: str, *, repository: str, remote: str) -> PipecdError:
@@ -111,6 +117,11 @@ def is_corrupt(stderr: str) -> bool:
 def is_missing(stderr: str) -> bool:
     """Whether a message means that there is no such commit, or no such path in it."""
     return any(text in stderr for text in _MISSING)
+
+
+def is_missing_tree(stderr: str) -> bool:
+    """Whether a message means that there is no such commit, or that its files are lost."""
+    return any(text in stderr for text in _MISSING_TREE)
 
 
 def _without_prefix(line: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipecd.git.branch_poller import branch_poller
 from pipecd.git.checkout import Checkout, SharedCheckouts
-from pipecd.git.clone import Clone, unused
+from pipecd.git.clone import NEW_SUFFIX, Clone, unused
 from pipecd.git.command import GitCommand
 from pipecd.git.commit import Commit
 from pipecd.git.credentials import GitCredentials, GitEnvironment, git_environment
@@ -22,8 +22,8 @@ from pipecd.git.validate import validate_branch
 from pipecd.model.errors import UserMistake
 
 _SHARED_CHECKOUTS, _SUBMODULES = "whole", "modules"
-# The directory name of a clone, or of a corrupt one that was moved aside.
-_CLONE_NAME = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{32})?")
+# The directory name of a clone, of an incomplete one, or of a corrupt one that was moved aside.
+_CLONE_NAME = re.compile(r"[0-9a-f]{16}(?:\.new|\.[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,14 @@ class Mirror:
         async with self._lock:
             # Polled before fetching: the next poll then sees a push during the fetch.
             polled = await self._poller.poll()
-            is_moved = polled != self._polled or self.objects.is_suspect
+            is_moved = polled != self._polled or await self.clone.is_damaged()
             if self._head is not None and not is_moved:
                 return self._head
+            generation = self.clone.generation
             async with self.clone.locked():
                 local = await self.clone.command.run("rev-parse", "--verify", "--quiet", self._ref)
-                if polled != local.stdout.decode().strip():
+                is_new = self.clone.generation != generation
+                if not is_new and polled != local.stdout.decode().strip():
                     await self.clone.fetch()
                 self._head = await self.objects.commit(self._ref)
                 self._polled = polled
@@ -173,7 +175,12 @@ async def open_mirrors(
     await asyncio.to_thread(_remove_others, directory, frozenset(clones.values()))
     remotes = [repository.remote for repository in repositories]
     local = [path for remote in remotes if (path := local_path(remote)) is not None]
-    safe = [*clones.values(), *(each for path in local for each in git_directories(path))]
+    incomplete = [clone.with_name(f"{clone.name}{NEW_SUFFIX}") for clone in clones.values()]
+    safe = [
+        *clones.values(),
+        *incomplete,
+        *(each for path in local for each in git_directories(path)),
+    ]
     with git_environment(
         credentials, directory=directory, remotes=remotes, safe_directories=safe
     ) as environment:

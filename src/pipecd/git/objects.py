@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipecd.cache import LruCache
 from pipecd.git.command import GitCommand
@@ -34,6 +35,7 @@ _LINK_PROBLEMS = {
 # Directories hardly change from one commit to the next; those with this many names in total are
 # cached.
 _CACHED_NAMES = 50_000
+_REMEMBERED_COMMITS = 1000
 _DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
 
 _IDLE_SECONDS = 30.0
@@ -86,6 +88,10 @@ class TreeEntry:
         return self.mode == _SYMLINK
 
     @property
+    def is_file(self) -> bool:
+        return not (self.is_directory or self.is_symlink or self.is_submodule)
+
+    @property
     def is_submodule(self) -> bool:
         return self.mode == _SUBMODULE
 
@@ -100,11 +106,19 @@ class Objects:
         self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
         self._contents = CatFile(command, "--batch")
         self._trees = LruCache[str, tuple[TreeEntry, ...]](_CACHED_NAMES, size_of=len)
+        # Commits that were read before, and so must be readable.
+        self._read_commits = LruCache[str, bool](_REMEMBERED_COMMITS)
 
     async def close(self) -> None:
         """Ends the git processes that read from the repository."""
         await self._lookup.close()
         await self._contents.close()
+
+    async def reopen(self) -> None:
+        """Reads from the repository that has replaced the old one at the same path."""
+        await self.close()
+        self._read_commits = LruCache[str, bool](_REMEMBERED_COMMITS)
+        self.is_suspect = False
 
     async def commit(self, revision: str) -> Commit:
         """Returns the commit that a hash or a full ref names."""
@@ -114,15 +128,25 @@ class Objects:
             "log", "-1", "--no-show-signature", f"--format={LOG_FORMAT}", revision, "--"
         )
         if done.code:
-            raise NotFound(f"commit {revision} was not found")
-        return parse_commit(done.stdout)
+            raise self._error(done, NotFound(f"commit {revision} was not found"), revision)
+        commit = parse_commit(done.stdout)
+        self._read_commits.put(commit.hash, True)
+        return commit
 
     async def has_commit(self, commit: str) -> bool:
         """Whether the repository has the commit."""
         [response] = await self._request(
             self._lookup, [f"{validate_hash(commit)}^{{commit}}".encode()]
         )
-        return response.kind == b"commit"
+        if response.kind == b"commit":
+            self._read_commits.put(commit, True)
+            return True
+        self.is_suspect |= self.was_read(commit)
+        return False
+
+    def was_read(self, commit: str) -> bool:
+        """Whether the repository had the commit earlier, and so must have it now."""
+        return self._read_commits.get(commit) is not None
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
         """Returns the entries of a directory, by the id of its tree; `commit:` names the root."""
@@ -133,7 +157,8 @@ class Objects:
         [response] = await self._request(self._contents, [tree.encode()])
         if response.kind != b"tree":
             # A commit may never have been fetched, but a directory comes from one that was.
-            self.is_suspect |= not tree.endswith(":")
+            commit = tree.removesuffix(":")
+            self.is_suspect |= commit == tree or self.was_read(commit)
             raise Unavailable(f"git could not read the directory {tree} from {self._git.directory}")
         entries = tuple(_parse_tree(response.content, len(response.words[0]) // 2))
         self._trees.put(tree, entries)
@@ -157,7 +182,8 @@ class Objects:
         validate_hash(new)
         done = await self._git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
         if done.code:
-            raise NotFound(f"the commits {old} and {new} cannot be compared: {_cause(done)}")
+            error = NotFound(f"the commits {old} and {new} cannot be compared: {_cause(done)}")
+            raise self._error(done, error, old, new)
         return tuple(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
 
     async def files(self, commit: str, under: str = "") -> tuple[TreeFile, ...]:
@@ -167,7 +193,8 @@ class Objects:
             "ls-tree", "-r", "-z", "--full-tree", validate_hash(commit), *pathspec
         )
         if done.code:
-            raise NotFound(f"the files of commit {commit} cannot be listed: {_cause(done)}")
+            error = NotFound(f"the files of commit {commit} cannot be listed: {_cause(done)}")
+            raise self._error(done, error, commit)
         files: list[TreeFile] = []
         for entry in done.stdout.split(b"\0"):
             mode_type_id, _, name = entry.partition(b"\t")
@@ -177,15 +204,25 @@ class Objects:
         return tuple(files)
 
     async def locate(self, commit: str, paths: Iterable[str]) -> dict[str, Blob | Missing]:
-        """Finds files at a commit, following links that stay inside of the repository."""
+        """Finds files at a commit, following links that stay inside of the repository.
+
+        Git reports a file as missing too if objects of the repository are lost. That is an error.
+        """
         validate_hash(commit)
         names = {path: _object_name(commit, path) for path in paths}
         responses = await self._request(self._lookup, [name for name in names.values() if name])
         blobs = iter([_parse_blob(response) for response in responses])
-        return {
+        located = {
             path: next(blobs) if name else Missing("is not a path inside of the repository")
             for path, name in names.items()
         }
+        for path, blob in located.items():
+            if isinstance(blob, Missing) and blob.is_absent:
+                entry = await self.entry(commit, path)
+                if entry is not None and entry.is_file:
+                    self.is_suspect = True
+                    raise Unavailable(f"git could not read {path} from {self._git.directory}")
+        return located
 
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
         """Returns the contents of located files, by the id of the blob."""
@@ -216,9 +253,20 @@ class Objects:
             "config", "--blob", f"{validate_hash(commit)}:{path}", "--null", "--list"
         )
         if done.code:
-            raise UserMistake(f"{path} cannot be parsed: {_cause(done)}")
+            raise self._error(done, UserMistake(f"{path} cannot be parsed: {_cause(done)}"))
         pairs = (os.fsdecode(each).partition("\n") for each in done.stdout.split(b"\0") if each)
         return [(key, value) for key, _, value in pairs]
+
+    def _error(self, done: Captured, otherwise: PipecdError, *commits: str) -> PipecdError:
+        """Returns `otherwise`, or that the repository is corrupt if the commits must be there."""
+        cause = done.stderr.decode("utf-8", "replace")
+        must_exist = all(each.startswith("refs/") or self.was_read(each) for each in commits)
+        # An object that was never fetched is a bad one too.
+        is_damaged = is_corrupt(cause) and "bad object" not in cause
+        if is_damaged or (commits and must_exist):
+            self.is_suspect = True
+            return Unavailable(f"git cannot read {self._git.directory}: {_cause(done)}")
+        return otherwise
 
     async def _request(self, process: "CatFile", names: Sequence[bytes]) -> "list[CatFileResponse]":
         try:
@@ -282,7 +330,7 @@ class CatFile:
             pipe = asyncio.subprocess.PIPE
             self._process = await group.start(
                 ["git", "cat-file", *self._options],
-                cwd=self._git.directory,
+                cwd=Path("/"),
                 env=self._git.variables(),
                 stdin=pipe,
                 stdout=pipe,
