@@ -292,10 +292,8 @@ def test_an_unwritable_spool_is_disabled(events: Events, tmp_path: Path) -> None
     with capture_logs() as logs:
         spool = Spool.open(tmp_path / "file" / "spool")
         spool.add(SpoolEntry(events[FAILED], frozenset({"a"})))
-    assert (
-        logs[-1]["event"]
-        == "notification spool cannot be written, a restart may lose notifications"
-    )
+    assert logs[-1]["event"] == "file of the workspace cannot be written"
+    assert logs[-1]["consequence"] == "a restart may lose notifications"
     assert spool.is_duplicate(events[FAILED].key)
 
 

@@ -10,21 +10,18 @@ import base64
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import structlog
 from google.protobuf.message import DecodeError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
 from pipecd.piped.plan.rollback import DeploymentOutcome
-from pipecd.program.atomic_write import write_atomic
+from pipecd.piped.state_file import StateFile
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import (
     ReportStageLogsFromLastCheckpointRequest as Checkpoint,
 )
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class StageEntry:
 class Journal:
     """The results of the stages and, once it is decided, the outcome of the deployment."""
 
-    path: Path
+    file: StateFile
     stages: dict[str, StageEntry] = field(default_factory=dict[str, StageEntry])
     outcome: DeploymentOutcome | None = None
     started_at: int = 0
@@ -49,7 +46,10 @@ class Journal:
     @classmethod
     async def open(cls, path: Path) -> "Journal":
         """Reads the journal of an earlier process, if there is one."""
-        return await asyncio.to_thread(_read, path)
+        file = StateFile(path, "a restart may repeat stages")
+        journal = await asyncio.to_thread(file.read, lambda content: _parse(file, content))
+        # Without a journal the statuses in the control plane count.
+        return journal or cls(file)
 
     async def record_stage(self, stage_id: str, entry: StageEntry) -> None:
         """Records the result of a stage."""
@@ -93,39 +93,61 @@ class Journal:
             else {**asdict(self.outcome), "status": self.outcome.status.name},
         }
         # After a cancellation two threads may write at the same time, each to a file of its own.
-        scratch = self.path.with_suffix(f".{new_id()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, json.dumps(document).encode(), scratch=scratch)
-        except OSError as e:
-            # The deployment continues; only a restart could repeat a stage.
-            log.warning("journal not written, a restart may repeat stages", error=str(e))
+        scratch = self.file.path.with_suffix(f".{new_id()}")
+        self.file.write(json.dumps(document).encode(), scratch=scratch)
 
 
-def _read(path: Path) -> Journal:
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _StageRecord(_StrictModel):
+    status: str
+    reason: str
+    log: list[str]
+
+
+class _OutcomeRecord(_StrictModel):
+    status: str
+    reason: str
+    last_stage: str
+    rolls_back: bool
+    by: str = ""
+
+
+class _JournalDocument(_StrictModel):
+    """The content of the file."""
+
+    stages: dict[str, _StageRecord]
+    outcome: _OutcomeRecord | None
+    # Earlier versions did not write when the first stage started.
+    began: int = Field(default=0, ge=0)
+
+
+def _parse(file: StateFile, content: bytes) -> Journal:
+    document = _JournalDocument.model_validate_json(content)
     try:
-        document: dict[str, Any] = json.loads(path.read_text())
         stages = {
             id: StageEntry(
-                StageStatus[entry["status"]],
-                str(entry["reason"]),
-                tuple(Checkpoint.FromString(base64.b64decode(text)) for text in entry["log"]),
+                StageStatus[record.status],
+                record.reason,
+                tuple(Checkpoint.FromString(base64.b64decode(text)) for text in record.log),
             )
-            for id, entry in document["stages"].items()
+            for id, record in document.stages.items()
         }
         outcome = None
-        if (recorded := document["outcome"]) is not None:
+        if (recorded := document.outcome) is not None:
             outcome = DeploymentOutcome(
-                status=DeploymentStatus[recorded["status"]],
-                reason=recorded["reason"],
-                last_stage=recorded["last_stage"],
-                rolls_back=recorded["rolls_back"],
-                by=recorded.get("by", ""),
+                DeploymentStatus[recorded.status],
+                recorded.reason,
+                recorded.last_stage,
+                recorded.rolls_back,
+                recorded.by,
             )
-        # Earlier versions did not write when the first stage started.
-        return Journal(path, stages, outcome, int(document.get("began", 0)))
-    except FileNotFoundError:
-        return Journal(path)
-    except (OSError, ValueError, KeyError, TypeError, DecodeError) as e:
-        log.warning("journal not readable, using the control plane's statuses", error=str(e))
-        return Journal(path)
+    except (KeyError, DecodeError) as e:
+        raise ValueError(f"unknown status or log: {e}") from e
+    if not all(entry.status.is_completed for entry in stages.values()):
+        raise ValueError("a stage is not completed")
+    if outcome is not None and not outcome.status.is_completed:
+        raise ValueError("the outcome is not a completed deployment")
+    return Journal(file, stages, outcome, document.began)

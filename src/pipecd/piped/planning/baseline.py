@@ -9,9 +9,8 @@ import json
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import structlog
+from pydantic import ConfigDict, TypeAdapter
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.git.mirror import Mirror
@@ -19,11 +18,11 @@ from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import NotFound, PipecdError
 from pipecd.piped.plan import reason
 from pipecd.piped.source.configs import ConfigResult
-from pipecd.program.atomic_write import write_atomic
+from pipecd.piped.state_file import StateFile
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_IGNORED_COMMITS = TypeAdapter(dict[str, tuple[str, str]], config=ConfigDict(strict=True))
 
 
 class IgnoredCommits:
@@ -34,7 +33,7 @@ class IgnoredCommits:
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._file = StateFile(file, "a restart may evaluate ignored commits again")
         self._ignored: dict[str, tuple[str, str]] = {}
         self._saved: dict[str, tuple[str, str]] = {}
         self._saving = asyncio.Lock()
@@ -49,16 +48,10 @@ class IgnoredCommits:
 
     async def load(self) -> None:
         """Reads the file of an earlier process; a missing or invalid one is not an error."""
-        try:
-            content: dict[str, Any] = json.loads(await asyncio.to_thread(self._file.read_bytes))
-            loaded = {id: (str(last), str(commit)) for id, (last, commit) in content.items()}
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, AttributeError) as e:
-            log.warning("ignored commits not loaded", file=str(self._file), error=str(e))
-            return
-        self._ignored = {**loaded, **self._ignored}
-        self._saved = loaded
+        loaded = await asyncio.to_thread(self._file.read, _IGNORED_COMMITS.validate_json)
+        if loaded is not None:
+            self._ignored = {**loaded, **self._ignored}
+            self._saved = loaded
 
     async def save(self, applications: Container[str]) -> None:
         """Writes the file if it changed, without applications that no longer exist."""
@@ -67,13 +60,8 @@ class IgnoredCommits:
             if self._ignored == self._saved:
                 return
             content = dict(self._ignored)
-            try:
-                await asyncio.to_thread(self._file.parent.mkdir, parents=True, exist_ok=True)
-                await asyncio.to_thread(write_atomic, self._file, json.dumps(content).encode())
-            except OSError as e:
-                log.warning("ignored commits not saved", file=str(self._file), error=str(e))
-                return
-            self._saved = content
+            if await asyncio.to_thread(self._file.write, json.dumps(content).encode()):
+                self._saved = content
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 
 import asyncio
 import base64
-import binascii
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from google.protobuf.message import DecodeError
 from pipecd.model.errors import Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks, with_text
+from pipecd.piped.state_file import StateFile
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.service import piped_pb2
@@ -32,6 +32,8 @@ _MAX_LINE_LENGTH = 64 << 10
 # The last lines say why a stage failed; they pass although the log is too long.
 _LAST_LINES = 20
 _MAX_STAGES = 1000
+# After a spool could not be written, in seconds.
+_RETRY_AFTER = 5.0
 
 
 class _SizeLimit:
@@ -62,9 +64,11 @@ class LogSpool:
     """The lines of a stage on disk, masked, until the control plane has received them."""
 
     def __init__(self, path: Path, masker: LogMasker) -> None:
+        self._state = StateFile(path, "a restart may lose lines of this stage")
         self._path, self._masker = path, masker
         self._blocks: list[LogBlock] = []
-        self._is_broken = False
+        # While the file cannot be written: when it is tried again.
+        self._retry_at: float | None = None
 
     def add(self, block: LogBlock) -> None:
         """Adds a line, which survives if piped is killed."""
@@ -88,14 +92,19 @@ class LogSpool:
         fresh.replace(self._path)
 
     def _write(self, write: Callable[[], None]) -> None:
-        if self._is_broken:
-            return
+        if self._retry_at is not None:
+            if time.monotonic() < self._retry_at:
+                return
+            write = self._rewrite
         try:
             write()
         except OSError as e:
             # The stage goes on without its spool.
-            self._is_broken = True
-            log.warning("stage log cannot be spooled on disk", path=str(self._path), error=str(e))
+            self._retry_at = time.monotonic() + _RETRY_AFTER
+            self._state.failed(e)
+        else:
+            self._retry_at = None
+            self._state.succeeded()
 
 
 def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
@@ -106,11 +115,18 @@ def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
 
 
 def read_spool(path: Path) -> list[LogBlock]:
-    """Returns the lines that a killed piped left behind; the last one may be incomplete."""
+    """Returns the lines that a killed piped left behind; a file with invalid ones is set aside."""
+    state = StateFile(path, "lines of this stage are lost")
     blocks: list[LogBlock] = []
-    with suppress(FileNotFoundError, binascii.Error, DecodeError):
-        for line in path.read_bytes().splitlines():
+    invalid: Exception | None = None
+    # After the last line there is nothing, or what a killed piped could not complete.
+    for line in (state.read(bytes) or b"").split(b"\n")[:-1]:
+        try:
             blocks.append(LogBlock.FromString(base64.b64decode(line, validate=True)))
+        except (ValueError, DecodeError) as e:
+            invalid = e
+    if invalid is not None:
+        state.set_aside(invalid)
     return blocks
 
 
