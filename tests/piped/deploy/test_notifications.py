@@ -17,7 +17,7 @@ def act(do: str, undo: str = "") -> str:
     return f"{{name: ACT, with: {{do: {do}, undo: '{undo}'}}}}"
 
 
-BEGINNING = ["DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
+BEGINNING = ["DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ async def test_a_failed_plan_is_notified_as_a_failed_deployment(open_setup: Open
         commit = setup.push("  pipeline: {stages: [{name: NO_SUCH_STAGE}]}\n")
         async with setup.piped():
             await setup.finished(await setup.trigger(commit))
-        assert setup.notifier.names == ["DEPLOYMENT_FAILED"]
-        assert "Unable to plan" in text_field(setup.notifier.events[0].metadata, "reason")
+        assert setup.notifier.names == ["DEPLOYMENT_TRIGGERED", "DEPLOYMENT_FAILED"]
+        assert "Unable to plan" in text_field(setup.notifier.events[1].metadata, "reason")
 
 
 async def test_a_cancel_notification_names_the_user(open_setup: OpenDeployer) -> None:
@@ -143,7 +143,7 @@ async def test_an_approval_is_requested_and_then_notified_with_the_approvers(
             "STAGE_SUCCEEDED",
             "DEPLOYMENT_SUCCEEDED",
         ]
-        assert text_field(setup.notifier.events[4].metadata, "approver") == "root"
+        assert text_field(setup.notifier.events[5].metadata, "approver") == "root"
 
 
 def stand_admin() -> Any:
@@ -177,6 +177,6 @@ async def test_a_notification_is_not_changed_by_later_reports(open_setup: OpenDe
         commit = setup.push(ACTS % act("succeed"))
         async with setup.piped():
             await setup.finished(await setup.trigger(commit))
-        planned: Deployment | None = subject_of(setup.notifier.events[0].metadata).deployment
+        planned: Deployment | None = subject_of(setup.notifier.events[1].metadata).deployment
         assert planned is not None
         assert planned.status == 1

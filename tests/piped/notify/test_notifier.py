@@ -126,7 +126,7 @@ async def test_a_hanging_receiver_does_not_block_shutdown(
             notifier.notify(events[FAILED])
             ended = clock()
         assert clock() - ended < 3
-        notifier.notify(events[FAILED])
+        notifier.notify(events[EventType.STAGE_FAILED])
     assert types(receivers, "/b") == [300, 5, 301]
     left, late = logs
     assert (left["event"], left["receivers"]) == ("undelivered notifications are sent at the next start", {"a": 3})  # fmt: skip
@@ -138,6 +138,21 @@ async def test_a_hanging_receiver_does_not_block_shutdown(
         pass
     assert types(receivers, "/hangs") == [300, 5, 301, 300, 301]
     assert types(receivers, "/b") == [300, 301]
+
+
+async def test_an_event_after_the_notifier_has_ended_is_sent_at_the_next_start(
+    receivers: Receivers, events: Events, tmp_path: Path
+) -> None:
+    """A stage may end after the notifier did, within the grace period of piped."""
+    notifications = spec({"receiver": "a", "ignoreGroups": ["PIPED"]}, a=receivers.url("/a"))
+    with closing(Spool.open(tmp_path / "spool")) as spool:
+        async with running(notifications, spool, flush_seconds=5) as notifier:
+            pass
+        notifier.notify(events[FAILED])
+    assert types(receivers, "/a") == []
+    async with running_notifier(notifications, tmp_path / "spool"):
+        pass
+    assert types(receivers, "/a") == [5]
 
 
 async def test_a_killed_piped_sends_pending_events_after_a_restart_once(

@@ -4,6 +4,9 @@
 Every report changes the local copy of the deployment first, then queues the notification, then
 calls the control plane; the client retries. A piped that is killed in between makes the same report
 again after its restart; the key of the notification prevents a second one.
+
+The piped that created a deployment may not have got the response yet, or was killed before it could
+notify. So whoever takes a deployment out of PENDING first notifies that it was triggered.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +25,11 @@ from pipecd.model.deployment import (
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.journal import StageEntry
-from pipecd.piped.notify.deployment_events import deployment_event, stage_events
+from pipecd.piped.notify.deployment_events import (
+    deployment_event,
+    stage_events,
+    triggered_event,
+)
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.planning.planner import Plan, RunningCommit
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
@@ -235,6 +242,8 @@ class DeploymentReports:
         current = DeploymentStatus(own.status)
         if not can_transition(current, status):
             raise ValueError(f"a deployment that is {current.name} cannot become {status.name}")
+        if current is DeploymentStatus.PENDING:
+            self._notifier.notify(triggered_event(own))
         own.status = deployment_pb2.DeploymentStatus.ValueType(status)
         own.status_reason = reason
         self._on_status(own)

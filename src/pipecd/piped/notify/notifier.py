@@ -104,17 +104,20 @@ class Notifier:
         self._is_open = True
 
     def notify(self, event: NotificationEvent) -> None:
-        """Queues the event for every receiver whose routes match; never waits and never fails."""
-        if not self._is_open:
-            log.warning("notifier is closed, event was not sent", event_type=event.type.name)
-            return
+        """Queues the event for every receiver whose routes match; never waits and never fails.
+
+        While piped shuts down it is only persisted, for the next start.
+        """
         if self._spool.is_duplicate(event.key):
             return
         receivers = [s for s in self._subscribers if s.matching_route(event) is not None]
         if receivers:
             entry = SpoolEntry(event, frozenset(s.outbox.name for s in receivers))
             self._spool.add(entry)
-            self._enqueue(entry)
+            if self._is_open:
+                self._enqueue(entry)
+            elif not self._spool.is_persistent:
+                log.warning("notifier is closed, event was not sent", event_type=event.type.name)
 
     def _enqueue(self, entry: SpoolEntry) -> None:
         unrouted = set(entry.receivers)

@@ -96,6 +96,11 @@ class Spool:
             self._file = None
 
     @property
+    def is_persistent(self) -> bool:
+        """Whether events that are added now survive the process."""
+        return self._file is not None
+
+    @property
     def pending(self) -> tuple[SpoolEntry, ...]:
         """What has not been delivered, the oldest first."""
         return tuple(self._pending.values())
