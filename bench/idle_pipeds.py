@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a thousand pipeds cost a server while nothing happens.
 
-Each holds its wake-up stream and makes the calls of its safety net at its own pace: its statistics
-every minute, the three lists every 120 to 300 seconds.
+Each holds its wake-up stream with a heartbeat every 3 seconds and makes the calls of its safety net
+at its own pace: its statistics every minute, the three lists every 120 to 300 seconds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LISTS_PER_SECOND = 3 / 210
 
 
 def watch(piped: RegisteredPiped) -> Request:
-    return _request(piped, "WatchWakeups", WatchWakeupsRequest())
+    return _request(piped, "WatchWakeups", WatchWakeupsRequest(heartbeat_seconds=3))
 
 
 def polls(piped: RegisteredPiped) -> Iterator[Request]:

@@ -68,6 +68,10 @@ async def grpc_server(
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", RECEIVE_LIMIT),
             ("grpc.max_send_message_length", -1),
+            # Ends the streams of clients that vanished without closing their connection.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
         ]
     )
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]

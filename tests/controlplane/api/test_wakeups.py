@@ -9,12 +9,14 @@ import grpc.aio
 import pytest
 
 from pipecd.controlplane.api import wakeups
-from pipecd.controlplane.api.wakeups import PendingWakeups, wakeup_for
+from pipecd.controlplane.api.wakeups import PendingWakeups, heartbeat_seconds, wakeup_for
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 
@@ -22,13 +24,13 @@ PATH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 ME = PipedCaller("shop", "me")
 
 
-def watch(channel: grpc.aio.Channel) -> AsyncIterator[Wakeup]:
+def watch(channel: grpc.aio.Channel, heartbeat_seconds: float = 0) -> AsyncIterator[Wakeup]:
     call = channel.unary_stream(
         PATH,
         request_serializer=WatchWakeupsRequest.SerializeToString,
         response_deserializer=Wakeup.FromString,
     )
-    return aiter(call(WatchWakeupsRequest()))
+    return aiter(call(WatchWakeupsRequest(heartbeat_seconds=heartbeat_seconds)))
 
 
 async def kind_of_next(stream: AsyncIterator[Wakeup]) -> str:
@@ -126,6 +128,96 @@ async def test_an_idle_stream_checks_its_key(
     await store.update(piped.piped, lambda stored: setattr(stored, "disabled", True))
     with pytest.raises(grpc.aio.AioRpcError):
         await kind_of_next(stream)
+
+
+async def test_a_stream_sends_heartbeats_to_a_client_that_asks_for_them(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    application: Application,
+    program: ApiKeyCaller,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", (0.1, 60.0))
+    stream = watch(piped_channel, heartbeat_seconds=0.1)
+    async with asyncio.timeout(5):
+        assert await anext(stream) == Wakeup(kind=Wakeup.CONNECTED, heartbeat_seconds=0.1)
+    assert [await kind_of_next(stream) for _ in range(3)] == ["HEARTBEAT"] * 3
+    await cases.applications.sync(application.id, by=program)
+    while (kind := await kind_of_next(stream)) == "HEARTBEAT":
+        pass
+    assert kind == "COMMANDS"
+
+
+async def test_a_client_that_does_not_ask_gets_no_heartbeat(
+    piped_channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", (0.01, 60.0))
+    stream = watch(piped_channel)
+    async with asyncio.timeout(5):
+        assert await anext(stream) == Wakeup(kind=Wakeup.CONNECTED)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await anext(stream)
+
+
+@pytest.mark.parametrize(
+    ("asked", "interval"), [(0, 0), (-1, 0), (float("nan"), 0), (0.01, 1), (3, 3), (1e9, 60)]
+)
+def test_the_interval_of_heartbeats_is_limited(asked: float, interval: float) -> None:
+    assert heartbeat_seconds(WatchWakeupsRequest(heartbeat_seconds=asked)) == interval
+
+
+async def test_a_command_whose_signal_was_lost_wakes_its_piped_once(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    piped: PipedCaller,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wakeups, "COMMAND_POLL_SECONDS", 0.02)
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    # As a replica leaves it that dies after it has stored the command.
+    await cases.commands._stores.commands.add(
+        Command(id=new_id(), piped_id=piped.piped, project_id=piped.project, commander="me")
+    )
+    assert await kind_of_next(stream) == "COMMANDS"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await anext(stream)
+
+
+async def test_a_command_with_a_signal_wakes_its_piped_once(
+    piped_channel: grpc.aio.Channel,
+    cases: UseCases,
+    application: Application,
+    program: ApiKeyCaller,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wakeups, "COMMAND_POLL_SECONDS", 0.02)
+    stream = watch(piped_channel)
+    assert await kind_of_next(stream) == "CONNECTED"
+    await cases.applications.sync(application.id, by=program)
+    assert await kind_of_next(stream) == "COMMANDS"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await anext(stream)
+
+
+async def test_commands_are_polled_only_while_pipeds_are_connected(
+    cases: UseCases, piped: PipedCaller
+) -> None:
+    streams = wakeups.Wakeups(cases.bus, cases.credentials, cases.commands)
+    first = streams.watch(WatchWakeupsRequest(), piped)
+    second = streams.watch(WatchWakeupsRequest(), piped)
+    await anext(first)
+    await anext(second)
+    poll = streams._command_poll
+    assert poll is not None
+    await first.aclose()
+    assert not poll.cancelling()
+    await second.aclose()
+    assert poll.cancelling()
+    assert not streams._connected
 
 
 @pytest.mark.parametrize(

@@ -378,7 +378,7 @@ def piped_table(
     async def authenticate(metadata: Metadata) -> AuthenticatedPiped:
         return await cases.credentials.piped(parse_piped_token(metadata))
 
-    wakeups = Wakeups(cases.bus, cases.credentials)
+    wakeups = Wakeups(cases.bus, cases.credentials, cases.commands)
     handlers = (
         PipedSelfRpcs(cases),
         PipedApplicationRpcs(cases),

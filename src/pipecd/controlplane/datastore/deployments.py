@@ -139,6 +139,10 @@ class Commands(Documents[Command]):
         """Returns the commands that this piped has not handled yet, oldest first."""
         return await self.lookup_of(piped_selection(COMMAND.name, piped_id, (UNHANDLED,)))
 
+    async def list_all_unhandled(self) -> tuple[Command, ...]:
+        """Returns the commands of all pipeds that are not handled yet, oldest first."""
+        return await self.all_of((equal("Status", UNHANDLED),), OLDEST)
+
     async def list_unhandled_before(self, created_before: int) -> tuple[Command, ...]:
         """Returns the commands created before that time and not handled yet, oldest first."""
         if created_before <= 0:

@@ -57,6 +57,10 @@ class CommandUseCases:
         """The piped's commands that are not handled yet, oldest first."""
         return await self._stores.commands.list_unhandled(by.piped)
 
+    async def list_all_unhandled(self) -> tuple[Command, ...]:
+        """The commands of all projects that are not handled yet, for the control plane itself."""
+        return await self._stores.commands.list_all_unhandled()
+
     async def report_handled(self, result: CommandResult, *, by: PipedCaller) -> None:
         await self._own(result.command_id, by)
         if result.output:

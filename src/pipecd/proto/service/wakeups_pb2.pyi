@@ -26,12 +26,17 @@ class WatchWakeupsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    heartbeat_seconds: _builtins.float
+    """After how many seconds without another message the server sends a HEARTBEAT; none if 0."""
     def __init__(
         self,
+        *,
+        heartbeat_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -59,6 +64,8 @@ class Wakeup(_message.Message):
         EVENTS: Wakeup._Kind.ValueType  # 5
         PIPED: Wakeup._Kind.ValueType  # 6
         """What people settle about the piped itself, such as the version that its launcher should run."""
+        HEARTBEAT: Wakeup._Kind.ValueType  # 8
+        """Nothing changed; the connection and the stream still work."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """Where to look."""
@@ -73,21 +80,27 @@ class Wakeup(_message.Message):
     EVENTS: Wakeup.Kind.ValueType  # 5
     PIPED: Wakeup.Kind.ValueType  # 6
     """What people settle about the piped itself, such as the version that its launcher should run."""
+    HEARTBEAT: Wakeup.Kind.ValueType  # 8
+    """Nothing changed; the connection and the stream still work."""
 
     KIND_FIELD_NUMBER: _builtins.int
     REPOSITORY_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
     kind: Global___Wakeup.Kind.ValueType
     repository: _builtins.str
     """The id of the repository in the piped configuration, for REPOSITORY."""
+    heartbeat_seconds: _builtins.float
+    """With CONNECTED: the interval of the heartbeats that follow; 0 from a server that sends none."""
     def __init__(
         self,
         *,
         kind: Global___Wakeup.Kind.ValueType = ...,
         repository: _builtins.str = ...,
+        heartbeat_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "repository", b"repository"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds", "kind", b"kind", "repository", b"repository"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
