@@ -14,8 +14,10 @@ CHANNEL = "pipecd_signals"
 SEND = f"SELECT pg_notify('{CHANNEL}', %s)"
 # The server rejects a longer message.
 MAX_MESSAGE_BYTES = 7900
-# An idle connection is probed after this time; the probe may take as long.
-PROBE_SECONDS = 10.0
+# An idle connection is probed after this time.
+PROBE_SECONDS = 3.0
+# How long the server may take to connect or to execute a statement.
+RESPONSE_TIMEOUT_SECONDS = 5.0
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -33,17 +35,20 @@ class PostgresTransport:
         """Opens two connections: one that listens all the time, one that sends."""
         async with self._connect() as listening, self._connect() as sending:
             try:
-                await listening.execute(f"LISTEN {CHANNEL}")
-            except psycopg.Error as e:
-                raise BusDisconnected(str(e)) from e
+                async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+                    await listening.execute(f"LISTEN {CHANNEL}")
+            except (psycopg.Error, TimeoutError) as e:
+                raise BusDisconnected(str(e) or "no response") from e
             yield PostgresChannel(listening, sending)
 
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Connection, None]:
         try:
-            connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
-        except psycopg.Error as e:
-            raise BusDisconnected(str(e).strip().rpartition("\n")[2]) from e
+            async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+                connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        except (psycopg.Error, TimeoutError) as e:
+            message = str(e).strip().rpartition("\n")[2]
+            raise BusDisconnected(message or "no response") from e
         try:
             yield connection
         finally:
@@ -59,7 +64,7 @@ class PostgresChannel:
 
     async def send(self, messages: Sequence[bytes]) -> None:
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
                 # One statement each: quoting an array of them would take longer.
                 for message in messages:
                     # Receivers read a truncated message as EVERYTHING.
@@ -73,7 +78,7 @@ class PostgresChannel:
             try:
                 async for notification in self._listening.notifies(timeout=PROBE_SECONDS):
                     yield notification.payload.encode()
-                async with asyncio.timeout(PROBE_SECONDS):
+                async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
                     await self._listening.execute("SELECT 1")
             except (psycopg.Error, TimeoutError) as e:
                 raise BusDisconnected(str(e) or "no response") from e

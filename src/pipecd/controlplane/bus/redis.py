@@ -12,8 +12,8 @@ from redis.exceptions import ConnectionError, RedisError
 from pipecd.controlplane.bus.relay import BusDisconnected, end_if_cancelled
 
 CHANNEL = "pipecd:signals"
-# An idle connection is probed with PING after this time.
-PROBE_SECONDS = 10.0
+# An idle connection is probed with PING after this time; the answer may take as long.
+PROBE_SECONDS = 3.0
 
 
 class SingleConnectionPubSub(PubSub):
