@@ -151,6 +151,7 @@ class FaultyInstallation:
     front: TcpProxy
     calls: RpcProxy
     balancer: TcpProxy
+    datastore: DatastoreSpec
     pipeds: list[Program] = field(default_factory=list[Program])
 
     @property
@@ -325,7 +326,7 @@ async def open_installation(
         piped_id, piped_key, api_key, ids = await _prepare(directory, spec, origin, applications)
         installed = FaultyInstallation(
             directory, origin, replicas, ports, piped_id, piped_key, api_key, ids,
-            front, calls, balancer,
+            front, calls, balancer, spec,
         )  # fmt: skip
         stack.push_async_callback(_kill_all, installed)
         async with asyncio.TaskGroup() as tasks:

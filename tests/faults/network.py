@@ -152,6 +152,8 @@ class RpcProxy(grpc.GenericRpcHandler):
     recording: set[str] = field(default_factory=set[str])
     """RPCs whose requests are recorded; `*` stands for all of them."""
     recorded: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    unimplemented: set[str] = field(default_factory=set[str])
+    """RPCs that are answered with UNIMPLEMENTED, as upstream's control plane does with ours."""
     _channel: grpc.aio.Channel | None = None
 
     @asynccontextmanager
@@ -194,6 +196,8 @@ class RpcProxy(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method
+        if method.rpartition("/")[2] in self.unimplemented:
+            return None
         metadata = tuple(
             (str(key), value)
             for key, value in handler_call_details.invocation_metadata

@@ -18,6 +18,7 @@ from pipecd.launcher.identity import Identity
 from pipecd.launcher.launch import Launcher, LaunchSettings
 from pipecd.launcher.plan import LaunchHistory
 from pipecd.launcher.release import open_releases
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported
 from pipecd.observe.version import build_version
 from pipecd.proto.model.piped_pb2 import Piped
@@ -292,7 +293,7 @@ async def test_a_new_desired_version_is_noticed_before_the_next_check(setup: Lau
     desired = DesiredVersion(insecure=True, default="v1")
     launcher = setup.launcher(check_interval=1000.0)
     watcher = DesiredVersionWatcher(
-        launcher.identity, desired.changes, launcher.check_soon, pause=0.01
+        launcher.identity, desired.changes, launcher.check_soon, backoff=Backoff(0.01, 0.01)
     )
     async with running(watcher, launcher):
         await until_ready(launcher, "v1")
@@ -311,7 +312,9 @@ async def test_a_control_plane_without_a_stream_is_not_called_repeatedly(
         yield
 
     launcher = setup.launcher()
-    watcher = DesiredVersionWatcher(launcher.identity, changes, launcher.check_soon, pause=0.01)
+    watcher = DesiredVersionWatcher(
+        launcher.identity, changes, launcher.check_soon, backoff=Backoff(0.01, 0.01)
+    )
     async with running(watcher, launcher):
         await until_ready(launcher, "v1")
     assert [piped.piped for piped in calls] == [setup.piped.id]

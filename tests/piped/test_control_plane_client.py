@@ -21,7 +21,7 @@ from pipecd.model.errors import (
     UserMistake,
 )
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS
+from pipecd.piped.retry import A_FEW_TIMES, ONCE, SHORT_ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.wire import channel
 from pipecd.wire.server import grpc_server
@@ -167,14 +167,16 @@ async def test_a_control_plane_that_is_unavailable_at_the_start_is_retried_and_l
     assert [entry["event"] for entry in logs[1:]] == ["connected to the server"]
 
 
-# RPCs that piped does not call: those of the launcher, of v0 and of upstream's newest versions.
+# RPCs that piped does not call: those of v0 and of upstream's newest versions.
 NOT_CALLED = {
-    "GetDesiredVersion",
     "GetLatestEvent",
     "PutLatestAnalysisResult",
     "ReportApplicationLiveStateEvents",
     "SaveDeploymentMetadata",
 }
+
+
+POLICIES = (ONCE, SHORT_ONCE, A_FEW_TIMES, UNTIL_AVAILABLE, UNTIL_IT_WORKS)
 
 
 def _snake(name: str) -> str:
@@ -188,8 +190,8 @@ async def test_every_rpc_of_the_service_has_a_policy(open_plane: OpenControlPlan
     assert {name for name, rpc in rpcs.items() if rpc is None} == NOT_CALLED
     for name, rpc in rpcs.items():
         if rpc is not None:
-            assert rpc.policy in (ONCE, A_FEW_TIMES, UNTIL_AVAILABLE, UNTIL_IT_WORKS), name
-            assert rpc.method._method.decode().rpartition("/")[2] == name
+            assert rpc.policy in POLICIES, name
+            assert rpc.method.current()._method.decode().rpartition("/")[2] == name
 
 
 def deployment_request() -> pb.GetDeploymentRequest:
@@ -327,7 +329,7 @@ async def test_the_backoff_grows_and_is_jittered(open_plane: OpenControlPlane) -
         api._chance = lambda: next(chances)
         plane.gate.refusals["*"] = grpc.StatusCode.INTERNAL
         pauses: list[float] = []
-        api._wait = _recording(pauses)
+        api.wait_until_available = _recording(pauses)
         with capture_logs() as logs, pytest.raises(Unavailable):
             await api.get_deployment(deployment_request())
     assert len(logs) == 9

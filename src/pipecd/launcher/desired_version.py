@@ -2,6 +2,7 @@
 """The version of piped that the control plane desires, and a watch for its changes."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ import grpc.aio
 import structlog
 
 from pipecd.launcher.identity import Identity
-from pipecd.model.backoff import STREAM_UNSUPPORTED_RETRY_SECONDS
+from pipecd.model.backoff import STREAM_UNSUPPORTED_RETRY_SECONDS, Backoff
 from pipecd.model.errors import PipecdError, Unsupported
 from pipecd.observe.version import build_version
 from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
-from pipecd.wire.channel import open_channel, watch_wakeups
+from pipecd.wire.channel import HEARTBEAT_SECONDS, open_channel, read_wakeups, watch_wakeups
 from pipecd.wire.credentials import piped_token
 from pipecd.wire.status import from_rpc_error
 
@@ -44,11 +45,13 @@ class DesiredVersion:
     async def changes(self, piped: Identity) -> AsyncGenerator[None]:
         """Yields whenever another version may be desired, until the stream ends or fails.
 
-        An upstream control plane has no such stream, which is Unsupported.
+        A stream whose heartbeats stop fails. An upstream control plane has no such stream, which is
+        Unsupported.
         """
         async with self._channel(piped) as channel:
+            request = WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS)
             try:
-                async for wakeup in watch_wakeups(channel)(WatchWakeupsRequest()):
+                async for wakeup in read_wakeups(watch_wakeups(channel)(request)):
                     if wakeup.kind in (Wakeup.CONNECTED, Wakeup.PIPED):
                         yield
             except grpc.aio.AioRpcError as e:
@@ -65,7 +68,7 @@ class DesiredVersion:
 
 log = structlog.get_logger()
 
-_RETRY_SECONDS = 30.0
+_BACKOFF = Backoff(first=1.0, longest=10.0)
 
 
 class DesiredVersionWatcher:
@@ -77,17 +80,21 @@ class DesiredVersionWatcher:
         changes: Callable[[Identity], AsyncGenerator[None]],
         on_change: Callable[[], None],
         *,
-        pause: float = _RETRY_SECONDS,
+        backoff: Backoff = _BACKOFF,
     ) -> None:
-        self._piped, self._changes, self._on_change, self._pause = piped, changes, on_change, pause
+        self._piped, self._changes, self._on_change = piped, changes, on_change
+        self._backoff = backoff
 
     async def run(self) -> None:
+        failures = 0
         while True:
-            pause = self._pause
+            failures += 1
+            pause = 0.0
             try:
                 # A new configuration may name another piped.
                 async with aclosing(self._changes(await self._piped())) as changes:
                     async for _ in changes:
+                        failures = 1
                         self._on_change()
             except Unsupported:
                 pause = STREAM_UNSUPPORTED_RETRY_SECONDS
@@ -96,4 +103,5 @@ class DesiredVersionWatcher:
                     "desired version cannot be watched, polling at every check interval",
                     error=str(e),
                 )
-            await asyncio.sleep(pause)
+            jitter = random.uniform(0.5, 1)  # noqa: S311
+            await asyncio.sleep(pause or self._backoff.after(failures) * jitter)

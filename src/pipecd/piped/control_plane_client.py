@@ -2,7 +2,8 @@
 """Typed client of PipedService: the calls of a piped, each with its retry policy.
 
 Errors arrive as those of `model.errors`. While the control plane is unavailable, calls wait with
-exponential backoff and jitter; the first call that succeeds again wakes all that wait.
+exponential backoff and jitter. One call probes it every few seconds; the first call that succeeds
+again wakes all that wait.
 """
 
 import asyncio
@@ -20,12 +21,25 @@ from google.protobuf.message import Message
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
-from pipecd.piped.retry import A_FEW_TIMES, ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS, RpcRetryPolicy
+from pipecd.piped.retry import (
+    A_FEW_TIMES,
+    ONCE,
+    SHORT_ONCE,
+    UNTIL_AVAILABLE,
+    UNTIL_IT_WORKS,
+    RpcRetryPolicy,
+)
+from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.authorization import RenewableAuthorization
-from pipecd.wire.channel import open_channel, watch_wakeups
+from pipecd.wire.channel import HEARTBEAT_SECONDS, read_wakeups, watch_wakeups
 from pipecd.wire.credentials import bearer, piped_token
+from pipecd.wire.reconnect import (
+    ConnectionReplaced,
+    ReconnectingChannel,
+    open_reconnecting_channel,
+)
 from pipecd.wire.status import from_rpc_error
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -36,6 +50,8 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 _BACKOFF = Backoff(first=2.0, longest=60.0)
 # Calls that were woken by the success of another spread over this many seconds.
 _SPREAD = 0.2
+# Seconds between the probes of a control plane that is unavailable, and what one may take.
+_PROBE_INTERVAL, _PROBE_DEADLINE = 2.0, 5.0
 
 # The control plane cannot be reached, which says nothing against the request itself.
 _UNAVAILABLE = frozenset(
@@ -72,18 +88,20 @@ class ControlPlaneClient:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        channel: ReconnectingChannel,
         authorization: RenewableAuthorization,
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._authorization_source = authorization
+        self._channel, self._authorization_source = channel, authorization
         self._watch = watch_wakeups(channel)
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
         )
         self._chance = chance
         self._available = asyncio.Event()
+        # Whether a call failed because the control plane is unavailable, and none succeeded since.
+        self._is_unavailable = asyncio.Event()
 
         def rpc(
             method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RpcRetryPolicy
@@ -95,8 +113,10 @@ class ControlPlaneClient:
         self.report_stat = rpc(stub.ReportStat, ONCE)
         self.list_applications = rpc(stub.ListApplications, ONCE)
         self.list_not_completed_deployments = rpc(stub.ListNotCompletedDeployments, ONCE)
-        self.list_unhandled_commands = rpc(stub.ListUnhandledCommands, ONCE)
+        self.list_unhandled_commands = rpc(stub.ListUnhandledCommands, SHORT_ONCE)
         self.list_events = rpc(stub.ListEvents, ONCE)
+        # The smallest call there is, which probes a control plane that is unavailable.
+        self.get_desired_version = rpc(stub.GetDesiredVersion, SHORT_ONCE)
         # The caller can do without the response, or calls again later.
         self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES)
         self.report_stage_logs_from_last_checkpoint = rpc(
@@ -163,22 +183,27 @@ class ControlPlaneClient:
         authorization = RenewableAuthorization(
             lambda: piped_token(project, piped, key()), _key_refused
         )
-        async with open_channel(
+        async with open_reconnecting_channel(
             address,
             authorization=authorization.authorization,
             insecure=insecure,
             cert_file=cert_file,
-            connect_timeout=None,
         ) as channel:
-            yield cls(channel, authorization)
+            client = cls(channel, authorization)
+            probes = asyncio.create_task(client._probe(), name="probe the control plane")
+            try:
+                yield client
+            finally:
+                probes.cancel()
+                await asyncio.wait({probes})
 
     async def watch_wakeups(self) -> AsyncGenerator[Wakeup, None]:
         """Yields hints about what to poll, until the stream ends or fails."""
         self._authorization_source.check()
         authorization = self._authorization_source.authorization()
-        call = self._watch(WatchWakeupsRequest())
+        call = self._watch(WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS))
         try:
-            async for wakeup in call:
+            async for wakeup in read_wakeups(call, expect_response=self._channel.expect_response):
                 self._call_succeeded()
                 yield wakeup
         except grpc.aio.AioRpcError as e:
@@ -200,7 +225,12 @@ class ControlPlaneClient:
         attempts = 0
         while True:
             try:
-                response = await self._attempt(rpc, request)
+                response = await self._attempt(
+                    rpc, request, deadline=rpc.policy.deadline_after(attempts)
+                )
+            except ConnectionReplaced:
+                # This says nothing of the control plane; the new connection may work at once.
+                continue
             except PipecdError as error:
                 attempts += 1
                 limit = self._limit(error, rpc.policy)
@@ -219,17 +249,27 @@ class ControlPlaneClient:
             else:
                 self._call_succeeded()
                 return response
-            await self._wait(pause)
+            await self.wait_until_available(pause)
 
-    async def _attempt(self, rpc: Rpc[RequestT, ResponseT], request: RequestT) -> ResponseT:
+    async def _attempt(
+        self,
+        rpc: Rpc[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline: float,
+        wait_for_ready: bool = False,
+    ) -> ResponseT:
         self._authorization_source.check()
         authorization = self._authorization_source.authorization()
         try:
-            return await rpc.method(request, timeout=rpc.policy.deadline)
+            with self._channel.expect_response():
+                return await rpc.method(request, timeout=deadline, wait_for_ready=wait_for_ready)
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
 
     async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
+        if error.code() in _UNAVAILABLE:
+            self._is_unavailable.set()
         if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
             return from_rpc_error(error)
         refusal = await self._authorization_source.rejected(authorization)
@@ -245,7 +285,26 @@ class ControlPlaneClient:
             return 1
         return policy.when_unavailable if _is_unavailable(error) else policy.on_error
 
-    async def _wait(self, pause: float) -> None:
+    async def _probe(self) -> None:
+        """Calls a control plane that is unavailable every few seconds, so that no backoff lasts."""
+        while True:
+            await self._is_unavailable.wait()
+            await asyncio.sleep(_PROBE_INTERVAL * (1 + self._chance()) / 2)
+            if not self._is_unavailable.is_set():
+                continue
+            try:
+                await self._attempt(
+                    self.get_desired_version,
+                    GetDesiredVersionRequest(),
+                    deadline=_PROBE_DEADLINE,
+                    wait_for_ready=True,
+                )
+            except PipecdError as e:
+                log.debug("control plane is still unavailable", error=str(e))
+            else:
+                self._call_succeeded()
+
+    async def wait_until_available(self, pause: float) -> None:
         """Waits for the backoff, or until another call shows that the control plane is back."""
         try:
             async with asyncio.timeout(pause):
@@ -256,6 +315,7 @@ class ControlPlaneClient:
 
     def _call_succeeded(self) -> None:
         self._authorization_source.accepted()
+        self._is_unavailable.clear()
         self._available.set()
         self._available = asyncio.Event()
 

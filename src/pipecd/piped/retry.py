@@ -29,18 +29,27 @@ class RpcRetryPolicy:
 
     `when_unavailable` counts while the control plane cannot be reached, is overloaded or does not
     answer in time. `on_error` counts when it answers with an error that may pass: a request that
-    it can never handle must not block its caller forever. `deadline` is per attempt, in seconds.
+    it can never handle must not block its caller forever. `deadline` is that of the first attempt,
+    in seconds; it doubles with every further one up to LONGEST_DEADLINE.
     """
 
     when_unavailable: int | None
     on_error: int | None
-    deadline: float = 30.0
+    deadline: float
+
+    def deadline_after(self, attempts: int) -> float:
+        """Returns the deadline of the next attempt after so many have failed."""
+        return Backoff(self.deadline, LONGEST_DEADLINE).after(attempts + 1)
 
 
-ONCE = RpcRetryPolicy(1, 1)
-A_FEW_TIMES = RpcRetryPolicy(3, 3)
-UNTIL_AVAILABLE = RpcRetryPolicy(None, 10)
-UNTIL_IT_WORKS = RpcRetryPolicy(None, None)
+LONGEST_DEADLINE = 30.0
+# Lists, logs and live states may be large, and a slow link must have the time to carry them.
+ONCE = RpcRetryPolicy(1, 1, LONGEST_DEADLINE)
+A_FEW_TIMES = RpcRetryPolicy(3, 3, LONGEST_DEADLINE)
+# Most requests are small. A short deadline repeats soon what a proxy sent to a dead replica.
+SHORT_ONCE = RpcRetryPolicy(1, 1, 8.0)
+UNTIL_AVAILABLE = RpcRetryPolicy(None, 10, 8.0)
+UNTIL_IT_WORKS = RpcRetryPolicy(None, None, 8.0)
 
 
 async def retry_while_unavailable(

@@ -3,7 +3,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ _WARN_AFTER = 1.0
 _HEALTH_CHECK_TIMEOUT = 0.5
 # The lists of a large project exceed the default limit of gRPC.
 RECEIVE_LIMIT = 10 * 1024 * 1024
+
+# The interval of heartbeats on the wake-up stream that our clients ask for.
+HEARTBEAT_SECONDS = 3.0
+# A message is late after the interval and so many seconds; after so many intervals the stream is
+# dead, also if its connection works.
+_LATE_HEARTBEAT = 1.0
+_SILENT_HEARTBEATS = 2.5
+_FIRST_WAKEUP_TIMEOUT = 10.0
 
 Authorization = str | Callable[[], str]
 
@@ -44,30 +53,56 @@ async def open_channel(
     Uses plain text if `insecure`, else TLS with the root certificates of the system or those of
     `cert_file`.
     """
-    # No keepalive is set: upstream's server closes the connection of a client that pings more often
-    # than every 5 minutes.
+    create = await channel_factory(
+        address,
+        authorization=authorization,
+        insecure=insecure,
+        cert_file=cert_file,
+        receive_limit=receive_limit,
+    )
+    async with create() as channel:
+        await wait_until_connected(channel, address, insecure=insecure, limit=connect_timeout)
+        yield channel
+
+
+async def channel_factory(
+    address: str,
+    *,
+    authorization: Authorization,
+    insecure: bool,
+    cert_file: str = "",
+    receive_limit: int = RECEIVE_LIMIT,
+) -> Callable[[], grpc.aio.Channel]:
+    """Returns what creates channels as `open_channel` describes, each with a connection of its own.
+
+    They are not connected yet.
+    """
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", receive_limit),
         ("grpc.max_send_message_length", -1),
         # Reconnects to a restarted server within seconds; the default backs off to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 500),
-        ("grpc.min_reconnect_backoff_ms", 500),
-        ("grpc.max_reconnect_backoff_ms", 10_000),
+        ("grpc.max_reconnect_backoff_ms", 3_000),
+        # Despite its name, how long an attempt to connect may take at least.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
+        # Upstream's server closes the connection of a client that pings more often than every 5
+        # minutes.
+        ("grpc.keepalive_time_ms", 330_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
     ]
     interceptors: list[grpc.aio.ClientInterceptor] = []
     if authorization:
         interceptors = [_AuthorizedCall(authorization), _AuthorizedStream(authorization)]
     if insecure:
-        channel = grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
-    else:
-        credentials = await asyncio.to_thread(_tls_credentials, cert_file)
-        channel = grpc.aio.secure_channel(
-            address, credentials, options=options, interceptors=interceptors
+        return partial(
+            grpc.aio.insecure_channel, address, options=options, interceptors=interceptors
         )
-    async with channel:
-        await _connect(channel, address, insecure, connect_timeout)
-        yield channel
+    credentials = await asyncio.to_thread(_tls_credentials, cert_file)
+    return partial(
+        grpc.aio.secure_channel, address, credentials, options=options, interceptors=interceptors
+    )
 
 
 def watch_wakeups(
@@ -81,9 +116,38 @@ def watch_wakeups(
     )
 
 
-async def _connect(
-    channel: grpc.aio.Channel, address: str, insecure: bool, limit: float | None
+async def read_wakeups(
+    call: grpc.aio.UnaryStreamCall[WatchWakeupsRequest, Wakeup],
+    *,
+    expect_response: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> AsyncGenerator[Wakeup, None]:
+    """Yields the wake-ups of a stream; raises Unavailable when its heartbeats stop.
+
+    Each message is awaited in a block of `expect_response` with the seconds after which it is late.
+    """
+    responses, heartbeat, limit = aiter(call), 0.0, _FIRST_WAKEUP_TIMEOUT
+    while True:
+        # A server that sends no heartbeats may be silent for as long as nothing changes.
+        is_expected = heartbeat or limit
+        late = expect_response(heartbeat + _LATE_HEARTBEAT) if is_expected else nullcontext()
+        try:
+            async with asyncio.timeout(limit):
+                with late:
+                    wakeup = await anext(responses)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as e:
+            raise Unavailable(f"the wake-up stream was silent for {limit:g}s") from e
+        if wakeup.kind == Wakeup.CONNECTED:
+            heartbeat = wakeup.heartbeat_seconds
+            limit = _SILENT_HEARTBEATS * heartbeat or None
+        yield wakeup
+
+
+async def wait_until_connected(
+    channel: grpc.aio.Channel, address: str, *, insecure: bool, limit: float | None
 ) -> None:
+    """Waits for the connection; raises Unavailable after `limit` seconds, without one logs it."""
     other = "TLS" if insecure else "plain text (--insecure)"
     hint = f"check the address and that the server runs, or whether it speaks {other}"
     try:

@@ -17,6 +17,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RESYNC = (120.0, 300.0)
 # Wake-ups that arrive within this many seconds share one poll.
 _DEBOUNCE = 0.05
+# After a poll that failed the next one follows within this many seconds.
+_RETRY_SECONDS = 5.0
 
 
 class RefreshSchedule:
@@ -53,11 +55,13 @@ class RefreshSchedule:
         self._is_streaming = is_up
         self._requested.mark()
 
-    async def wait(self) -> None:
-        """Returns when it is time to poll again."""
+    async def wait(self, *, after_failure: bool = False) -> None:
+        """Returns when it is time to poll again; soon, if the last poll failed."""
         loop = asyncio.get_running_loop()
         interval = self._interval
-        if self._is_streaming:
+        if after_failure:
+            interval = min(interval, self._chance(_RETRY_SECONDS / 2, _RETRY_SECONDS))
+        elif self._is_streaming:
             interval = max(interval, self._chance(*self._resync))
         await self._requested.wait(interval)
         await asyncio.sleep(max(0.0, self._last + _DEBOUNCE - loop.time()))
@@ -129,9 +133,11 @@ class PolledCache(ABC):
     async def run(self) -> None:
         while True:
             self._polls_started += 1
+            has_failed = False
             try:
                 is_changed = await self.poll()
             except PipecdError as e:
+                has_failed = True
                 self._outage.failed(e)
             else:
                 self._outage.succeeded()
@@ -142,4 +148,4 @@ class PolledCache(ABC):
                 async with self._copied:
                     self._copied_by = self._polls_started
                     self._copied.notify_all()
-            await self.schedule.wait()
+            await self.schedule.wait(after_failure=has_failed)

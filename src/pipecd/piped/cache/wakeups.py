@@ -18,6 +18,8 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _BACKOFF = Backoff(first=1.0, longest=30.0)
+# The stream is opened again at once when another call succeeds, but not more often than this.
+_SHORTEST_PAUSE = 2.0
 # Proxies cut long streams; one that lasted longer than this is reopened without backoff.
 _STABLE_AFTER = 1.0
 
@@ -61,7 +63,8 @@ class WakeupStream:
             failures = 0 if loop.time() - started > _STABLE_AFTER else failures + 1
             if failures and not pause:
                 pause = self._chance() * _BACKOFF.after(failures)
-            await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, self._chance() * _SHORTEST_PAUSE))
+            await self._api.wait_until_available(pause)
 
     async def _follow(self) -> None:
         async with aclosing(self._api.watch_wakeups()) as wakeups:

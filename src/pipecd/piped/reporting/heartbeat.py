@@ -85,11 +85,13 @@ class Heartbeat:
     async def run(self) -> None:
         outage = OutageLog("statistics")
         while True:
+            has_failed = False
             try:
                 await self.api.report_stat(ReportStatRequest(piped_stats=self.metrics()))
             except PipecdError as e:
+                has_failed = True
                 outage.failed(e)
             else:
                 outage.succeeded()
                 self.on_reported()
-            await self.schedule.wait()
+            await self.schedule.wait(after_failure=has_failed)
