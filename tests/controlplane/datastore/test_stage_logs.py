@@ -5,6 +5,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ from pipecd.controlplane.datastore.stage_logs import (
     parse_log,
 )
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.filestore import Files, VersionedFile
+from pipecd.model.clock import utc_now
 from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -208,26 +210,114 @@ class Killed(BaseException):
     """Simulates a killed process."""
 
 
-class KillingFiles:
-    """A filestore whose next write kills the process, before or after the file is written."""
+class ForwardingFiles:
+    """A filestore on another one, to which tests add faults."""
 
-    def __init__(self, files: Files, *, after_writing: bool) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._after_writing = after_writing
 
     async def get(self, path: str) -> bytes:
         return await self._files.get(path)
 
+    async def get_versioned(self, path: str) -> VersionedFile:
+        return await self._files.get_versioned(path)
+
     async def put(self, path: str, content: bytes) -> None:
-        if self._after_writing:
-            await self._files.put(path, content)
-        raise Killed
+        await self._files.put(path, content)
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        await self._files.replace(path, content, version=version)
 
     async def delete(self, path: str) -> None:
         await self._files.delete(path)
 
     async def list(self, prefix: str) -> tuple[str, ...]:
         return await self._files.list(prefix)
+
+
+class KillingFiles(ForwardingFiles):
+    """A filestore whose next write kills the process, before or after the file is written."""
+
+    def __init__(self, files: Files, *, after_writing: bool) -> None:
+        super().__init__(files)
+        self._after_writing = after_writing
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        if self._after_writing:
+            await self._files.replace(path, content, version=version)
+        raise Killed
+
+
+class DelayedFiles(ForwardingFiles):
+    """A filestore whose first write arrives late, as if its process was suspended meanwhile."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self.started, self.released = asyncio.Event(), asyncio.Event()
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        self.started.set()
+        await self.released.wait()
+        await self._files.replace(path, content, version=version)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["no file yet", "a file"])
+@pytest.mark.parametrize("completed", [True, False], ids=["completed", "open"])
+async def test_a_delayed_write_does_not_overwrite_a_newer_file(
+    stores: Stores, database: Database, is_first: bool, completed: bool
+) -> None:
+    if not is_first:
+        await stores.stage_logs.checkpoint(RUN, [block(1)], completed=False)
+    delayed = DelayedFiles(stores.files)
+    slow = StageLogs(database, delayed, Leases(database))
+    # The lease of the first replica has expired, or the clock of the second one is ahead.
+    ahead = Leases(database, now=lambda: utc_now() + timedelta(hours=2))
+    other = StageLogs(database, stores.files, ahead)
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(slow.checkpoint(RUN, [block(1), block(2)], completed=False))
+        await delayed.started.wait()
+        await other.checkpoint(RUN, [block(2), block(3)], completed=completed)
+        delayed.released.set()
+        await first
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2, 3], completed)
+    file = parse_log(await stores.files.get(log_path(RUN)), "")
+    assert ([b.index for b in file.blocks], file.completed) == ([1, 2, 3], completed)
+    assert await row_count(database) == 0
+    if completed:
+        with pytest.raises(Conflict, match=CLOSED):
+            await other.append(RUN, [block(4)])
+
+
+class LateReports(ForwardingFiles):
+    """A filestore that reports a write long after it was done."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self.written, self.released = asyncio.Event(), asyncio.Event()
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        await self._files.replace(path, content, version=version)
+        self.written.set()
+        await self.released.wait()
+
+
+async def test_a_replica_that_continues_late_does_not_reopen_a_completed_log(
+    stores: Stores, database: Database
+) -> None:
+    late = LateReports(stores.files)
+    slow = StageLogs(database, late, Leases(database))
+    ahead = Leases(database, now=lambda: utc_now() + timedelta(hours=2))
+    other = StageLogs(database, stores.files, ahead)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(slow.checkpoint(RUN, [block(1)], completed=False))
+        await late.written.wait()
+        await other.checkpoint(RUN, [block(2)], completed=True)
+        late.released.set()
+    with pytest.raises(Conflict, match=CLOSED):
+        await other.append(RUN, [block(3)])
+    part = await stores.stage_logs.read(RUN, from_index=2)
+    assert ([b.index for b in part.blocks], part.completed) == ([2], True)
 
 
 @pytest.mark.parametrize("after_writing", [False, True], ids=["before the file", "after the file"])

@@ -13,6 +13,7 @@ from pipecd.controlplane.filestore import s3 as s3_module
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.errors import Unavailable, UserMistake
 from servers.objects import S3, Gcs
+from servers.web import Answer, Request, WebServer
 
 
 @pytest.fixture(params=["minio"])
@@ -153,3 +154,33 @@ async def test_an_invalid_credentials_file_is_rejected(tmp_path: Path) -> None:
         config = FilestoreConfig(bucket="b", credentials_file=str(path))
         with pytest.raises(UserMistake, match=r"cannot be used.*check credentialsFile"):
             await put_and_get(FilestoreSpec(type="GCS", config=config))
+
+
+class UnconditionalBucket(WebServer):
+    """A server that implements only the oldest part of S3's protocol."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        if request.headers.get("If-Match") or request.headers.get("If-None-Match"):
+            error = b"<Error><Code>NotImplemented</Code><Message>no conditions</Message></Error>"
+            return Answer(501, error, {"Content-Type": "application/xml"})
+        if request.method == "PUT":
+            self.written.append(request.body)
+        return Answer()
+
+
+async def test_a_server_without_conditional_writes_is_written_without_conditions(
+    spec: FilestoreSpec,
+) -> None:
+    server = UnconditionalBucket()
+    try:
+        config = spec.config.model_copy(update={"endpoint": server.address})
+        async with open_filestore(FilestoreSpec(type="MINIO", config=config)) as files:
+            await files.replace("a", b"new", version="")
+            await files.replace("a", b"newer", version="some")
+    finally:
+        server.close()
+    assert server.written == [b"new", b"newer"]

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from pipecd.config.controlplane import FilestoreSpec
-from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.filestore import FileChanged, Files
 from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.model.errors import NotFound, UserMistake
 
@@ -65,11 +65,64 @@ async def test_all_paths_with_a_prefix_are_listed(files: Files) -> None:
     ],
 )
 async def test_every_filestore_rejects_the_same_paths(files: Files, path: str) -> None:
-    for call in (files.get(path), files.put(path, b""), files.delete(path)):
+    for call in (
+        *(files.get(path), files.put(path, b""), files.delete(path)),
+        *(files.get_versioned(path), files.replace(path, b"", version="")),
+    ):
         with pytest.raises(UserMistake):
             await call
     with pytest.raises(UserMistake):
         await files.list("../")
+
+
+async def test_an_object_is_replaced_only_if_it_is_still_the_one_that_was_read(
+    files: Files,
+) -> None:
+    path = "log/d/s/0.txt"
+    with pytest.raises(NotFound):
+        await files.get_versioned(path)
+    with pytest.raises(FileChanged, match=path):
+        await files.replace(path, b"of no object", version=await version_of_a_removed(files))
+    await files.replace(path, b"first", version="")
+    with pytest.raises(FileChanged):
+        await files.replace(path, b"late", version="")
+    first = await files.get_versioned(path)
+    assert first.content == b"first"
+    await files.replace(path, b"second", version=first.version)
+    with pytest.raises(FileChanged):
+        await files.replace(path, b"late", version=first.version)
+    assert await files.get(path) == b"second"
+    await files.put(path, b"third")
+    third = await files.get_versioned(path)
+    await files.replace(path, b"fourth", version=third.version)
+    assert await files.get(path) == b"fourth"
+
+
+async def version_of_a_removed(files: Files) -> str:
+    await files.put("removed", b"x")
+    version = (await files.get_versioned("removed")).version
+    await files.delete("removed")
+    return version
+
+
+async def test_one_of_many_concurrent_replacements_succeeds(
+    files: Files, spec: FilestoreSpec
+) -> None:
+    await files.put("a", b"before")
+    before = await files.get_versioned("a")
+    async with open_filestore(spec) as others:
+
+        async def replace(number: int) -> int | None:
+            store = files if number % 2 else others
+            try:
+                await store.replace("a", str(number).encode(), version=before.version)
+            except FileChanged:
+                return None
+            return number
+
+        results = await asyncio.gather(*(replace(number) for number in range(20)))
+    (written,) = [number for number in results if number is not None]
+    assert await files.get("a") == str(written).encode()
 
 
 async def test_concurrent_calls_all_succeed(files: Files) -> None:

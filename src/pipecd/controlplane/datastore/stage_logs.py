@@ -4,6 +4,10 @@
 A checkpoint moves blocks from rows to the file: it writes the file first, then removes the rows. A
 reader reads the rows first, then the file. So it never misses a block, even if a process is killed
 at any point.
+
+Replicas write a log one at a time by a lease. A lease expires while its holder is suspended or a
+write takes long, or at once if the clocks of two replicas differ. So a checkpoint replaces only the
+file that it has read, and starts again if there is a newer one.
 """
 
 import asyncio
@@ -20,7 +24,7 @@ from pipecd.controlplane.datastore.expressions import Value, Values, param
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.limits import MAX_BYTES
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
-from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.filestore import FileChanged, Files
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
@@ -48,6 +52,7 @@ RUN_COLUMNS: dict[str, Any] = {
     "StageId": param("stage"),
     "RetriedCount": param("retried"),
 }
+REPLACE_ATTEMPTS = 10
 HEAD_COLUMNS = {"Completed": param("done"), "LastIndexInFile": param("last")}
 HEAD = select(EXT_STAGE_LOG.c.Completed, EXT_STAGE_LOG.c.LastIndexInFile).where(
     _of_run(EXT_STAGE_LOG)
@@ -55,6 +60,12 @@ HEAD = select(EXT_STAGE_LOG.c.Completed, EXT_STAGE_LOG.c.LastIndexInFile).where(
 LOCKED_HEAD = HEAD.with_for_update()
 ADD_HEAD = insert(EXT_STAGE_LOG).values(**RUN_COLUMNS, **HEAD_COLUMNS)
 SET_HEAD = update(EXT_STAGE_LOG).where(_of_run(EXT_STAGE_LOG)).values(**HEAD_COLUMNS)
+# Another replica may have completed the log meanwhile, or written later blocks.
+SET_LAST_INDEX = (
+    update(EXT_STAGE_LOG)
+    .where(_of_run(EXT_STAGE_LOG), EXT_STAGE_LOG.c.LastIndexInFile < param("last"))
+    .values(LastIndexInFile=param("last"))
+)
 BLOCKS = (
     select(EXT_LOG_BLOCK.c.Data)
     .where(_of_run(EXT_LOG_BLOCK), EXT_LOG_BLOCK.c.BlockIndex >= param("low"))
@@ -157,30 +168,39 @@ class StageLogs:
     ) -> None:
         """Adds the blocks whose index is new and moves all blocks to the filestore."""
         async with self._lock_log(run):
-            file = await self._file(run)
-            before = file or LogFile()
-            # A piped that got no answer repeats its last checkpoint, which is no error.
-            saved = {block.index for block in before.blocks}
-            if before.completed and any(block.index not in saved for block in blocks):
-                raise already_completed()
+            for _ in range(REPLACE_ATTEMPTS):
+                with suppress(FileChanged):
+                    await self._move_to_file(run, blocks, completed=completed)
+                    return
+            raise Unavailable(f"other replicas are writing {log_path(run)}", hint="try again later")
 
-            def collect(transaction: Transaction) -> LogFile:
-                """Adds the new blocks, closes the log if requested, and returns all rows."""
-                head = _ensure_head(transaction, run, before)
-                done = head.completed or before.completed or completed
-                _add_blocks(transaction, run, blocks)
-                values = {**_run_values(run), "done": done, "last": head.last_index_in_file}
-                transaction.execute(SET_HEAD, values)
-                return LogFile(_blocks(transaction, run, FIRST_INDEX), done)
+    async def _move_to_file(
+        self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
+    ) -> None:
+        file, version = await self._versioned_file(run)
+        before = file or LogFile()
+        # A piped that got no answer repeats its last checkpoint, which is no error.
+        saved = {block.index for block in before.blocks}
+        if before.completed and any(block.index not in saved for block in blocks):
+            raise already_completed()
 
-            rows = await self._database.write(collect)
-            log = LogFile(merge_blocks(before.blocks, rows.blocks), rows.completed)
-            if file is None or log != before:
-                content = await asyncio.to_thread(format_log, log)
-                await self._files.put(log_path(run), content)
-            await self._database.write(
-                lambda transaction: _remove_saved(transaction, run, log, rows.blocks)
-            )
+        def collect(transaction: Transaction) -> LogFile:
+            """Adds the new blocks, closes the log if requested, and returns all rows."""
+            head = _ensure_head(transaction, run, before)
+            done = head.completed or before.completed or completed
+            _add_blocks(transaction, run, blocks)
+            values = {**_run_values(run), "done": done, "last": head.last_index_in_file}
+            transaction.execute(SET_HEAD, values)
+            return LogFile(_blocks(transaction, run, FIRST_INDEX), done)
+
+        rows = await self._database.write(collect)
+        log = LogFile(merge_blocks(before.blocks, rows.blocks), rows.completed)
+        if file is None or log != before:
+            content = await asyncio.to_thread(format_log, log)
+            await self._files.replace(log_path(run), content, version=version)
+        await self._database.write(
+            lambda transaction: _remove_saved(transaction, run, log, rows.blocks)
+        )
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
         """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
@@ -197,12 +217,15 @@ class StageLogs:
         return StageLogPart(blocks, saved.completed or (head is not None and head.completed))
 
     async def _file(self, run: StageRun) -> LogFile | None:
+        return (await self._versioned_file(run))[0]
+
+    async def _versioned_file(self, run: StageRun) -> tuple[LogFile | None, str]:
         path = log_path(run)
         try:
-            content = await self._files.get(path)
+            file = await self._files.get_versioned(path)
         except NotFound:
-            return None
-        return await asyncio.to_thread(parse_log, content, path)
+            return None, ""
+        return await asyncio.to_thread(parse_log, file.content, path), file.version
 
     @asynccontextmanager
     async def _lock_log(self, run: StageRun) -> AsyncIterator[None]:
@@ -306,7 +329,7 @@ def _remove_saved(
         padded = [part[min(i, len(part) - 1)].index for i in range(BLOCKS_PER_DELETE)]
         indexes = {f"index_{i}": index for i, index in enumerate(padded)}
         transaction.execute(REMOVE_BLOCKS, {**values, **indexes})
-    transaction.execute(SET_HEAD, {**values, "done": log.completed, "last": log.last_index})
+    transaction.execute(SET_LAST_INDEX, {**values, "last": log.last_index})
 
 
 def log_path(run: StageRun) -> str:

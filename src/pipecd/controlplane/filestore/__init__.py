@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of a control plane in a local directory, S3 or GCS, and the rules for their paths."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from pipecd.model.errors import NotFound, StorageUnavailable, UserMistake
+from pipecd.model.errors import Conflict, NotFound, StorageUnavailable, UserMistake
 
 # A local filestore writes temporary files here, so no object may have such a path.
 TEMPORARY_DIRECTORY = ".incoming"
@@ -11,6 +12,18 @@ TEMPORARY_DIRECTORY = ".incoming"
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
 
 _CONTENT_TYPES = {"json": "application/json", "txt": "text/plain; charset=utf-8"}
+
+
+@dataclass(frozen=True)
+class VersionedFile:
+    """The content of an object, and a text that changes with it."""
+
+    content: bytes
+    version: str
+
+
+class FileChanged(Conflict):
+    """The object is no longer the one that was read before."""
 
 
 class Files(Protocol):
@@ -22,6 +35,17 @@ class Files(Protocol):
 
     async def put(self, path: str, content: bytes) -> None:
         """Writes the whole object; a reader sees the old or the new one, never a part."""
+        ...
+
+    async def get_versioned(self, path: str) -> VersionedFile:
+        """Returns the whole object and its version, or raises NotFound."""
+        ...
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        """Writes the whole object if it still has this version; an empty one means no object.
+
+        Otherwise raises FileChanged. However late the write arrives, it replaces no newer object.
+        """
         ...
 
     async def delete(self, path: str) -> None:
@@ -61,6 +85,11 @@ def content_type(path: str) -> str:
 def missing_file(path: str) -> NotFound:
     """The error for an object that does not exist."""
     return NotFound(f"file {path} is not found")
+
+
+def changed_file(path: str) -> FileChanged:
+    """The error for an object that another process has written."""
+    return FileChanged(f"another process has written {path} meanwhile", hint="try again")
 
 
 def bucket_unavailable(path: str, error: Exception) -> StorageUnavailable:

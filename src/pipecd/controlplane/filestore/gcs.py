@@ -15,7 +15,9 @@ from requests.exceptions import RequestException
 
 from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore import (
+    VersionedFile,
     bucket_unavailable,
+    changed_file,
     check_path,
     check_prefix,
     content_type,
@@ -49,6 +51,33 @@ class GcsFiles:
         check_path(path)
         blob = self._bucket.blob(path)
         return await self._run(lambda: blob.download_as_bytes(**TIMEOUTS), path)
+
+    async def get_versioned(self, path: str) -> VersionedFile:
+        check_path(path)
+
+        def read() -> VersionedFile:
+            blob = self._bucket.blob(path)
+            # The download sets the generation of the blob.
+            content = blob.download_as_bytes(**TIMEOUTS)
+            return VersionedFile(content, str(blob.generation))
+
+        return await self._run(read, path)
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        check_path(path)
+
+        def write() -> None:
+            try:
+                self._bucket.blob(path).upload_from_string(
+                    content,
+                    content_type=content_type(path),
+                    if_generation_match=int(version or 0),
+                    **TIMEOUTS,
+                )
+            except exceptions.PreconditionFailed as e:
+                raise changed_file(path) from e
+
+        await self._run(write, path)
 
     async def put(self, path: str, content: bytes) -> None:
         check_path(path)

@@ -2,15 +2,21 @@
 """Objects as files in a local directory."""
 
 import asyncio
+import fcntl
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
 from pipecd.controlplane.filestore import (
     TEMPORARY_DIRECTORY,
+    VersionedFile,
+    changed_file,
     check_path,
     check_prefix,
     missing_file,
@@ -20,6 +26,8 @@ from pipecd.model.errors import Conflict, PipecdError, StorageUnavailable, UserM
 from pipecd.program.atomic_write import write_private
 
 T = TypeVar("T")
+
+_LOCK_TIMEOUT, _LOCK_RETRY_INTERVAL = 10.0, 0.02
 
 
 class LocalFiles:
@@ -77,6 +85,27 @@ class LocalFiles:
 
         await _run_in_thread(write)
 
+    async def get_versioned(self, path: str) -> VersionedFile:
+        content = await self.get(path)
+        return VersionedFile(content, _version(content))
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        check_path(path)
+        file = self._root / path
+
+        def write() -> None:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with _locked(file.parent):
+                    current = _version(file.read_bytes()) if file.exists() else ""
+                    if current != version:
+                        raise changed_file(path)
+                    write_private(file, content, scratch=self._temporary / uuid4().hex)
+            except OSError as e:
+                raise _file_error(path, e) from e
+
+        await _run_in_thread(write)
+
     async def delete(self, path: str) -> None:
         check_path(path)
         file = self._root / path
@@ -104,6 +133,34 @@ class LocalFiles:
                 path = (Path(directory) / name).relative_to(self._root).as_posix()
                 if path.startswith(prefix):
                     yield path
+
+
+def _version(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """Locks a directory among the processes of this machine, for a comparison and a write."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # The other process may be suspended.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOCK_RETRY_INTERVAL)
+            except OSError:
+                # Some network file systems have no such locks; then only the comparison is left.
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _file_error(path: str, error: OSError) -> PipecdError:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pipecd.config.controlplane import FilestoreSpec
-from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.filestore import Files, VersionedFile
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.errors import NoDriver, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
@@ -62,6 +62,14 @@ class InstrumentedFiles:
     async def put(self, path: str, content: bytes) -> None:
         with ObservedOperation(self._observers, _STORE, "put"):
             await self._files.put(path, content)
+
+    async def get_versioned(self, path: str) -> VersionedFile:
+        with ObservedOperation(self._observers, _STORE, "get"):
+            return await self._files.get_versioned(path)
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        with ObservedOperation(self._observers, _STORE, "put"):
+            await self._files.replace(path, content, version=version)
 
     async def delete(self, path: str) -> None:
         with ObservedOperation(self._observers, _STORE, "delete"):

@@ -21,7 +21,9 @@ from botocore.utils import FileWebIdentityTokenLoader
 
 from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore import (
+    VersionedFile,
     bucket_unavailable,
+    changed_file,
     check_path,
     check_prefix,
     content_type,
@@ -40,6 +42,10 @@ CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, MAX_ATTEMPTS = 3, 10, 3
 # The default region of MinIO; S3 does not accept it as a location constraint.
 DEFAULT_REGION = "us-east-1"
 MISSING_OBJECT = frozenset({"404", "NoSuchKey", "NotFound"})
+# A concurrent conditional write of the same object also counts as a change.
+CHANGED_OBJECT = frozenset({"412", "PreconditionFailed", "ConditionalRequestConflict"})
+# The server does not support conditional writes.
+UNCONDITIONAL = frozenset({"501", "NotImplemented"})
 MISSING_BUCKET = frozenset({"404", "NoSuchBucket"})
 
 
@@ -58,6 +64,42 @@ class S3Files:
             return self._client.get_object(Bucket=self._bucket, Key=path)["Body"].read()
 
         return await self._run(read, path)
+
+    async def get_versioned(self, path: str) -> VersionedFile:
+        check_path(path)
+
+        def read() -> VersionedFile:
+            response = self._client.get_object(Bucket=self._bucket, Key=path)
+            return VersionedFile(response["Body"].read(), response["ETag"])
+
+        return await self._run(read, path)
+
+    async def replace(self, path: str, content: bytes, *, version: str) -> None:
+        check_path(path)
+        condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
+
+        def write() -> None:
+            try:
+                self._client.put_object(
+                    Bucket=self._bucket,
+                    Key=path,
+                    Body=content,
+                    ContentType=content_type(path),
+                    **condition,
+                )
+            except ClientError as e:
+                if _error_code(e) in CHANGED_OBJECT | MISSING_OBJECT:
+                    raise changed_file(path) from e
+                raise
+
+        try:
+            await self._run(write, path)
+        except PipecdError as e:
+            if not (
+                isinstance(e.__cause__, ClientError) and _error_code(e.__cause__) in UNCONDITIONAL
+            ):
+                raise
+            await self.put(path, content)
 
     async def put(self, path: str, content: bytes) -> None:
         check_path(path)
