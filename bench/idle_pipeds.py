@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from google.protobuf.message import Message
 
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service.ordering_pb2 import ListDeploymentsInOrderRequest
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from rig.control_plane import ControlPlaneProcess, run_control_plane
 from rig.engines import NotInstalled, engine
@@ -37,7 +38,7 @@ def polls(piped: RegisteredPiped) -> Iterator[Request]:
     report = _request(piped, "ReportStat", pb.ReportStatRequest(piped_stats=STATISTICS))
     lists = [
         _request(piped, "ListUnhandledCommands", pb.ListUnhandledCommandsRequest()),
-        _request(piped, "ListNotCompletedDeployments", pb.ListNotCompletedDeploymentsRequest()),
+        _request(piped, "ListDeploymentsInOrder", ListDeploymentsInOrderRequest()),
         _request(piped, "ListApplications", pb.ListApplicationsRequest()),
     ]
     is_report = REPORTS_PER_SECOND / (REPORTS_PER_SECOND + LISTS_PER_SECOND)

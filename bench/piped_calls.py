@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pipecd.proto.model.deployment_pb2 import StageStatus
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service.ordering_pb2 import ListDeploymentsInOrderRequest
 from rig.baseline import baseline_server
 from rig.control_plane import ControlPlaneProcess, run_control_plane
 from rig.engines import NotInstalled, engine
@@ -39,7 +40,7 @@ def mix(piped: RegisteredPiped) -> Iterator[Request]:
         logs = pb.ReportStageLogsRequest(deployment_id=deployment, stage_id=stage, blocks=[block])
         for name, message in (
             ("ListUnhandledCommands", pb.ListUnhandledCommandsRequest()),
-            ("ListNotCompletedDeployments", pb.ListNotCompletedDeploymentsRequest()),
+            ("ListDeploymentsInOrder", ListDeploymentsInOrderRequest()),
             ("ReportStageStatusChanged", status),
             ("ReportStageLogs", logs),
         ):

@@ -151,8 +151,8 @@ async def test_piped_reconnects_to_a_restarted_control_plane(
             await eventually(lambda: plane.gate.count("ReportDeploymentCompleted"))
             plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
             origin.commit({"cart/x": "1"}, "while it was away")
-            tried = plane.gate.count("CreateDeployment")
-            await eventually(lambda: plane.gate.count("CreateDeployment") > tried)
+            tried = plane.gate.count("CreateDeploymentInOrder")
+            await eventually(lambda: plane.gate.count("CreateDeploymentInOrder") > tried)
             plane.gate.refusals.clear()
 
             async def messages() -> bool:

@@ -72,11 +72,11 @@ async def test_a_sync_whose_report_was_lost_is_not_triggered_twice(
     application = await add_application(plane, origin, WAIT)
     async with plane.piped.run(origin.remote):
         await wait_for_status(plane, DeploymentStatus.SUCCESS)
-        plane.gate.held_answers.add("CreateDeployment")
+        plane.gate.held_answers.add("CreateDeploymentInOrder")
         command = await plane.cases.applications.sync(
             application, SyncStrategy.AUTO, by=plane.admin
         )
-        await eventually(lambda: "CreateDeployment done" in plane.gate.calls, 20)
+        await eventually(lambda: "CreateDeploymentInOrder done" in plane.gate.calls, 20)
     plane.gate.held_answers.clear()
     async with plane.piped.run(origin.remote):
         handled = await plane.wait_for_command(command)

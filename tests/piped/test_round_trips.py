@@ -44,7 +44,7 @@ async def test_a_push_parses_its_file_once_and_loads_its_deployment_from_the_cac
         async with plane.piped.run(origin.remote):
             await eventually(lambda: is_deployed(origin.git("rev-parse", "HEAD")), 20)
             assert parsed == [PIPELINE.encode()]
-            for call in ("ListNotCompletedDeployments", "GetDeployment"):
+            for call in ("ListDeploymentsInOrder", "GetDeployment"):
                 plane.gate.refusals[call] = grpc.StatusCode.UNAVAILABLE
             changed = f"{PIPELINE}  description: changed\n"
             commit = origin.commit({"cart/app.pipecd.yaml": changed})
@@ -53,5 +53,5 @@ async def test_a_push_parses_its_file_once_and_loads_its_deployment_from_the_cac
             commit = origin.commit({"cart/other": "the configuration stays the same"})
             await eventually(lambda: is_deployed(commit), 20)
             assert len(parsed) == 2
-        assert plane.gate.count("CreateDeployment") == 3
+        assert plane.gate.count("CreateDeploymentInOrder") == 3
         assert plane.gate.count("GetDeployment") == 0

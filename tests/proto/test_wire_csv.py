@@ -29,6 +29,7 @@ COUNT = {"message_field": 1036, "enum_value": 171, "rpc": 131}
 # Our own additions and those of the gateway have packages of their own.
 OURS = {
     "pipecd.proto",
+    "pipecd.ordering",
     "pipecd.wakeups",
     "pipecd.livestatechanges",
     "envoy.service.auth.v3",

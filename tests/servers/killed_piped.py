@@ -24,7 +24,7 @@ from servers.piped import piped_arguments, piped_config
 
 # Calls that piped repeats regularly; they are not counted.
 POLLED = frozenset({
-    "ListApplications", "ListNotCompletedDeployments", "ListUnhandledCommands", "ReportStat",
+    "ListApplications", "ListDeploymentsInOrder", "ListUnhandledCommands", "ReportStat",
     "ReportPipedMeta", "WatchWakeups", "ReportUnregisteredApplicationConfigurations", "ListEvents",
     "UpdateApplicationConfigurations", "GetDesiredVersion",
 })  # fmt: skip

@@ -21,7 +21,7 @@ from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.service.piped_pb2 import ListNotCompletedDeploymentsRequest
+from pipecd.proto.service.ordering_pb2 import ListDeploymentsInOrderRequest
 from servers.control_plane import running
 from servers.environment import POLL_INTERVAL, PipedEnvironment
 
@@ -71,7 +71,7 @@ class TriggerEnvironment(PipedEnvironment):
     async def open_deployments(self, application_id: str = "") -> list[Deployment]:
         """The deployments that are not completed, of all applications or of one."""
         async with self.plane.piped.api() as api:
-            listed = await api.list_not_completed_deployments(ListNotCompletedDeploymentsRequest())
+            listed = await api.list_deployments_in_order(ListDeploymentsInOrderRequest())
         return [d for d in listed.deployments if application_id in ("", d.application_id)]
 
     def has_deployments(

@@ -176,6 +176,11 @@ class Objects:
             entry = match
         return entry
 
+    async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
+        """Whether a commit is part of the history of another one; False if one is unknown."""
+        arguments = ("--is-ancestor", validate_hash(ancestor), validate_hash(descendant))
+        return (await self._git.run("merge-base", *arguments)).code == 0
+
     async def changed_files(self, old: str, new: str) -> tuple[str, ...]:
         """Returns the paths that differ between two commits, old names of moved files included."""
         validate_hash(old)

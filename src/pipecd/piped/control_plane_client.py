@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import grpc
@@ -29,11 +30,21 @@ from pipecd.piped.retry import (
     UNTIL_IT_WORKS,
     RpcRetryPolicy,
 )
+from pipecd.proto.service.ordering_pb2 import (
+    CreateDeploymentInOrderResponse,
+    ListDeploymentsInOrderResponse,
+    ListEventsInOrderResponse,
+)
 from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.authorization import RenewableAuthorization
-from pipecd.wire.channel import HEARTBEAT_SECONDS, read_wakeups, watch_wakeups
+from pipecd.wire.channel import (
+    HEARTBEAT_SECONDS,
+    piped_service_rpc,
+    read_wakeups,
+    watch_wakeups,
+)
 from pipecd.wire.credentials import bearer, piped_token
 from pipecd.wire.reconnect import (
     ConnectionReplaced,
@@ -166,6 +177,26 @@ class ControlPlaneClient:
         # What is left of the log of a stage that has ended.
         self.report_final_stage_logs = rpc(stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS)
         self.report_stage_status_changed = rpc(stub.ReportStageStatusChanged, UNTIL_IT_WORKS)
+
+    # RPCs of ours, which upstream's control plane does not have.
+
+    @cached_property
+    def list_deployments_in_order(self) -> Rpc[Message, ListDeploymentsInOrderResponse]:
+        return self._own_rpc(ListDeploymentsInOrderResponse, ONCE)
+
+    @cached_property
+    def list_events_in_order(self) -> Rpc[Message, ListEventsInOrderResponse]:
+        return self._own_rpc(ListEventsInOrderResponse, ONCE)
+
+    @cached_property
+    def create_deployment_in_order(self) -> Rpc[Message, CreateDeploymentInOrderResponse]:
+        return self._own_rpc(CreateDeploymentInOrderResponse, UNTIL_AVAILABLE)
+
+    def _own_rpc(
+        self, response: type[ResponseT], policy: RpcRetryPolicy
+    ) -> Rpc[Message, ResponseT]:
+        name = response.DESCRIPTOR.name.removesuffix("Response")
+        return Rpc(piped_service_rpc(self._channel, name, response), policy, self)
 
     @classmethod
     @asynccontextmanager

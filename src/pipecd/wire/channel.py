@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
@@ -32,6 +33,8 @@ HEARTBEAT_SECONDS = 3.0
 _LATE_HEARTBEAT = 1.0
 _SILENT_HEARTBEATS = 2.5
 _FIRST_WAKEUP_TIMEOUT = 10.0
+
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 Authorization = str | Callable[[], str]
 
@@ -102,6 +105,17 @@ async def channel_factory(
     credentials = await asyncio.to_thread(_tls_credentials, cert_file)
     return partial(
         grpc.aio.secure_channel, address, credentials, options=options, interceptors=interceptors
+    )
+
+
+def piped_service_rpc(
+    channel: grpc.aio.Channel, name: str, response: type[ResponseT]
+) -> grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT]:
+    """Returns an RPC of ours that is served beside those of upstream's PipedService."""
+    return channel.unary_unary(
+        f"/grpc.service.pipedservice.PipedService/{name}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=response.FromString,
     )
 
 

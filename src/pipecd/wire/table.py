@@ -83,7 +83,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     The constructor rejects missing, duplicate and unknown RPCs. Those in `unimplemented` answer
     UNIMPLEMENTED; `streams` are the streaming RPCs, including those of ours that the descriptor
-    lacks.
+    lacks. `extensions` are services of ours whose RPCs are served under the name of this one.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         authenticate: Callable[[Metadata], Awaitable[CallerT]],
         *,
         unimplemented: frozenset[str] = frozenset(),
+        extensions: Sequence[ServiceDescriptor] = (),
         streams: Mapping[str, tuple[type[Message], StreamMethod]] | None = None,
         observer: RpcObserver | None = None,
     ) -> None:
@@ -100,7 +101,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         self._authenticate = authenticate
         self._unimplemented = unimplemented
         self._observer = observer
-        self._unary = unary_rpcs(service, handlers, unimplemented)
+        self._unary = unary_rpcs((service, *extensions), handlers, unimplemented)
         self._streams = stream_rpcs(service, streams or {})
         self._open_streams: set[asyncio.Timeout] = set()
         # gRPC's stubs know only synchronous handlers.
@@ -307,16 +308,18 @@ def _decode(rpc: Unary | Stream, request: bytes) -> Message:
 
 
 def unary_rpcs(
-    service: ServiceDescriptor, handlers: Sequence[object], unimplemented: frozenset[str]
+    services: Sequence[ServiceDescriptor], handlers: Sequence[object], unimplemented: frozenset[str]
 ) -> Mapping[str, Unary]:
-    """Pairs every RPC of the descriptor with the one method that handles it."""
+    """Pairs every RPC of the descriptors with the one method that handles it."""
     methods: dict[str, list[Method]] = {}
     for handler in handlers:
         for name in dir(handler):
             # RPCs have names in upper camel case.
             if name[0].isupper() and callable(method := getattr(handler, name)):
                 methods.setdefault(name, []).append(cast("Method", method))
-    declared = {rpc.name: rpc for rpc in service.methods if not rpc.server_streaming}
+    declared = {
+        rpc.name: rpc for service in services for rpc in service.methods if not rpc.server_streaming
+    }
     faults = [
         *(f"{n} is missing" for n in sorted(declared.keys() - methods.keys() - unimplemented)),
         *(f"{n} is not an RPC of the service" for n in sorted(methods.keys() - declared.keys())),
@@ -330,7 +333,7 @@ def unary_rpcs(
         ),
     ]
     if faults:
-        raise TypeError(f"{service.full_name}: {'; '.join(faults)}")
+        raise TypeError(f"{services[0].full_name}: {'; '.join(faults)}")
     return {
         name: Unary(
             name=name,

@@ -106,7 +106,7 @@ async def test_a_retry_completes_a_chain_that_was_created_partially(
     followers: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def fail(_command: Command) -> None:
+    async def fail(_document: object, **_options: object) -> None:
         raise Unavailable("the server is killed")
 
     first, matchers = new_deployment(), [Matcher(name="web"), Matcher(name="infra")]

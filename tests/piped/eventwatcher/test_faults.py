@@ -71,7 +71,7 @@ async def test_a_reverted_value_is_not_written_again_after_a_restart(
         plane.gate.calls.clear()
         async with watching_events(plane, {"site": shop.remote}):
             await events.register("other", "x")
-            await eventually(lambda: plane.gate.count("ListEvents") >= 2)
+            await eventually(lambda: plane.gate.count("ListEventsInOrder") >= 1)
     assert tag(shop) == "v1"
 
 
@@ -113,10 +113,10 @@ async def test_a_failed_poll_is_retried(open_plane: OpenControlPlane, shop: Orig
     shop.commit(FILES)
     async with open_plane() as plane, watching_events(plane, {"site": shop.remote}):
         events = EventClient(plane)
-        plane.gate.refusals["ListEvents"] = grpc.StatusCode.INTERNAL
-        before = plane.gate.count("ListEvents")
+        plane.gate.refusals["ListEventsInOrder"] = grpc.StatusCode.INTERNAL
+        before = plane.gate.count("ListEventsInOrder")
         id_ = await events.register("image", "v2")
-        await eventually(lambda: plane.gate.count("ListEvents") > before)
+        await eventually(lambda: plane.gate.count("ListEventsInOrder") > before)
         plane.gate.refusals.clear()
         await events.succeeded(id_)
 
@@ -143,7 +143,9 @@ async def test_an_event_is_handled_by_a_definition_that_is_added_later(
     async with open_plane() as plane, watching_events(plane, {"site": shop.remote}):
         events = EventClient(plane)
         id_ = await events.register("image", "v2")
-        assert plane.gate.count("ListEvents") == 0, "without definitions no events are listed"
+        assert plane.gate.count("ListEventsInOrder") == 0, (
+            "without definitions no events are listed"
+        )
         shop.commit(FILES)
         await events.succeeded(id_)
     assert tag(shop) == "v2"
@@ -164,7 +166,7 @@ async def test_two_pipeds_handle_one_event(
             plane, {"other": other.remote}, directory="second", has_wakeups=False
         ) as second,
     ):
-        await eventually(lambda: plane.gate.count("ListEvents") == 2)
+        await eventually(lambda: plane.gate.count("ListEventsInOrder") == 1)
         async with watching_events(plane, {"site": shop.remote}):
             events = EventClient(plane)
             await events.succeeded(await events.register("image", "v2"))
@@ -247,7 +249,7 @@ async def test_a_push_is_retried_while_the_git_host_is_unavailable(
         await eventually(lambda: queue._subscriptions)
         git_http.answers_with = 503
         id_ = await events.register("image", "v2")
-        await eventually(lambda: plane.gate.count("ListEvents") and queue.pending("site"))
+        await eventually(lambda: plane.gate.count("ListEventsInOrder") and queue.pending("site"))
         assert (await events.all())[id_].status == event_pb2.EVENT_NOT_HANDLED
         git_http.answers_with = 200
         await events.succeeded(id_)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which events are acted on, and how the outcomes of several places become one."""
 
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +15,14 @@ from pipecd.piped.eventwatcher.selection import (
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 
-NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-NOON = int(NOW.timestamp())
+NOW = 1_000_000
 
 
-def arrival(id_: str, key: str = "k", *, age: int = 0, number: int = 0) -> ReceivedEvent:
-    return ReceivedEvent(Event(id=id_, event_key=key, created_at=NOON - age), number)
+def arrival(
+    id_: str, key: str = "k", *, age: int = 0, number: int = 0, sequence: int = 0
+) -> ReceivedEvent:
+    event = Event(id=id_, event_key=key, created_at=NOW - age)
+    return ReceivedEvent(event, number, sequence=sequence, created=float(NOW - age))
 
 
 def newest_of(arrivals: list[ReceivedEvent]) -> dict[str, ReceivedEvent]:
@@ -49,6 +49,7 @@ OLD_A = 'Too much time has passed since the event "a" was created'
         pytest.param([arrival("a", age=3600)], [], ["a"], {}, id="an hour is not too old"),
         pytest.param([arrival("a", age=3601)], [], [], {"a": OLD_A}, id="more than an hour is"),
         pytest.param([arrival("a", age=5)], [arrival("b", age=4)], [], {"a": NEW_B}, id="one that comes late"),
+        pytest.param([arrival("a", age=2, sequence=1), arrival("b", age=9, sequence=2)], [], ["b"], {"a": NEW_B}, id="the later number, whatever the clock said"),
         pytest.param([arrival("a", age=4, number=2)], [arrival("b", age=4, number=1)], ["a"], {}, id="one that comes in the same second"),
     ],
 )  # fmt: skip

@@ -62,11 +62,13 @@ def test_a_later_deployment_of_another_process_counts(baselines: Baselines) -> N
     assert baselines.of(application("d9", "c9", 200)).deployment_id == "d9"
 
 
-def test_of_two_deployments_in_one_second_the_newer_commit_counts(baselines: Baselines) -> None:
+def test_an_earlier_local_deployment_does_not_replace_the_last_one(baselines: Baselines) -> None:
     stored = application("d0", "c0", 100)
-    assert baselines.adopt(stored, deployment("d2", "c2", 101, written=20))
-    assert not baselines.adopt(stored, deployment("d1", "c1", 101, written=10))
-    assert baselines.of(stored).deployment_id == "d2"
+    baselines.record(stored, deployment("d1", "c1", 101))
+    baselines.record(stored, deployment("d2", "c2", 50))
+    # The report of the last one has not reached the control plane yet.
+    assert baselines.of(application("d1", "c1", 101)).deployment_id == "d2"
+    assert not baselines.adopt(stored, deployment("d1", "c1", 101))
 
 
 def test_an_older_deployment_is_not_adopted(baselines: Baselines) -> None:

@@ -172,13 +172,13 @@ async def test_a_rejection_is_logged_once_per_commit_and_reason(
         return [e["commit"] for e in logs if e["event"] == "application not triggered"]
 
     async def wait_for_retries() -> None:
-        attempts = gate.count("CreateDeployment") + 2
-        await eventually(lambda: gate.count("CreateDeployment") >= attempts)
+        attempts = gate.count("CreateDeploymentInOrder") + 2
+        await eventually(lambda: gate.count("CreateDeploymentInOrder") >= attempts)
 
     first = origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_trigger() as env:
         gate = env.plane.gate
-        gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
+        gate.refusals["CreateDeploymentInOrder"] = grpc.StatusCode.INVALID_ARGUMENT
         await env.plane.piped.add_application("cart")
         with structlog.testing.capture_logs() as logs:
             async with env.triggering(site):

@@ -15,7 +15,9 @@ from servers.trigger import OpenTrigger
 IGNORES = CART + "  trigger:\n    onCommit: {ignores: [cart/README]}\n"
 
 
-@pytest.mark.parametrize("call", ["CreateDeployment", "ReportApplicationMostRecentDeployment"])
+@pytest.mark.parametrize(
+    "call", ["CreateDeploymentInOrder", "ReportApplicationMostRecentDeployment"]
+)
 @pytest.mark.parametrize("is_pushed_since", [False, True], ids=["no push since", "a push since"])
 async def test_a_killed_piped_deploys_a_commit_once(
     open_trigger: OpenTrigger, origin: Origin, site: Repository, call: str, is_pushed_since: bool
@@ -43,7 +45,7 @@ async def test_a_killed_piped_deploys_a_commit_once(
 
 @pytest.mark.parametrize(
     "call",
-    ["CreateDeployment", "ReportApplicationMostRecentDeployment", "ReportCommandHandled"],
+    ["CreateDeploymentInOrder", "ReportApplicationMostRecentDeployment", "ReportCommandHandled"],
 )
 async def test_a_command_and_a_push_while_piped_was_stopped(
     open_trigger: OpenTrigger, origin: Origin, site: Repository, call: str
@@ -105,8 +107,8 @@ async def test_an_unreported_last_deployment_is_reported_before_the_next(
             )
             assert len(await env.open_deployments()) == 1
             refusals.clear()
-            plane.gate.held_answers.add("CreateDeployment")
-            await eventually(lambda: plane.gate.count("CreateDeployment done"), within=15)
+            plane.gate.held_answers.add("CreateDeploymentInOrder")
+            await eventually(lambda: plane.gate.count("CreateDeploymentInOrder done"), within=15)
         plane.gate.held_answers.clear()
         async with env.triggering(site):
             await env.wait_until_idle()
@@ -131,9 +133,9 @@ async def test_an_outage_of_the_control_plane_only_delays(
             await eventually(env.has_deployments(2))
             await env.wait_until_idle()
             plane.gate.refusals["*"] = grpc.StatusCode.UNAVAILABLE
-            tried = plane.gate.count("CreateDeployment")
+            tried = plane.gate.count("CreateDeploymentInOrder")
             pushes = [origin.commit({"cart/x": "1"})]
-            await eventually(lambda: plane.gate.count("CreateDeployment") > tried + 20)
+            await eventually(lambda: plane.gate.count("CreateDeploymentInOrder") > tried + 20)
             pushes.append(origin.commit({"shop/x": "1"}))
             pushes.append(origin.commit({"cart/x": "2"}))
             plane.gate.refusals.clear()

@@ -41,7 +41,7 @@ async def test_a_trigger_whose_response_was_lost_is_notified(
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_trigger() as env:
         await env.plane.piped.add_application("cart")
-        env.plane.gate.lost_answers.add("CreateDeployment")
+        env.plane.gate.lost_answers.add("CreateDeploymentInOrder")
         async with env.triggering(site):
             await eventually(lambda: env.notifier.events)
             await env.wait_until_idle()
@@ -90,10 +90,10 @@ async def test_a_rejected_deployment_is_notified_once(
     origin.commit({"cart/app.pipecd.yaml": CART + mentions})
     async with open_trigger() as env:
         gate = env.plane.gate
-        gate.refusals["CreateDeployment"] = grpc.StatusCode.INVALID_ARGUMENT
+        gate.refusals["CreateDeploymentInOrder"] = grpc.StatusCode.INVALID_ARGUMENT
         id_ = await env.plane.piped.add_application("cart")
         async with env.triggering(site):
-            await eventually(lambda: gate.count("CreateDeployment") >= 2)
+            await eventually(lambda: gate.count("CreateDeploymentInOrder") >= 2)
             await env.plane.cases.applications.sync(id_, SyncStrategy.AUTO, by=env.plane.admin)
             await eventually(lambda: gate.count("ReportCommandHandled"))
     assert env.notifier.names == ["DEPLOYMENT_TRIGGER_FAILED"]
@@ -108,10 +108,10 @@ async def test_an_outage_of_the_control_plane_is_not_notified(
     origin.commit({"cart/app.pipecd.yaml": CART})
     async with open_trigger() as env:
         gate = env.plane.gate
-        gate.refusals["CreateDeployment"] = grpc.StatusCode.UNAVAILABLE
+        gate.refusals["CreateDeploymentInOrder"] = grpc.StatusCode.UNAVAILABLE
         await env.plane.piped.add_application("cart")
         async with env.triggering(site):
-            await eventually(lambda: gate.count("CreateDeployment") >= 2)
+            await eventually(lambda: gate.count("CreateDeploymentInOrder") >= 2)
             gate.refusals.clear()
             await eventually(env.has_deployments(1))
             await eventually(lambda: env.notifier.events)

@@ -17,7 +17,7 @@ from servers.trigger import OpenTrigger
 # The calls during which piped is killed, one after the other.
 KILLED_DURING = (
     "ListApplications",
-    "CreateDeployment",
+    "CreateDeploymentInOrder",
     "ReportApplicationMostRecentDeployment",
     "ReportDeploymentPlanned",
     "ReportDeploymentCompleted",

@@ -17,6 +17,7 @@ from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import event_pb2 as model
+from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from pipecd.wire.credentials import Metadata, parse_piped_token
@@ -158,6 +159,45 @@ class PipedDeploymentRpcs(RpcHandlers):
     ) -> pb.ReportStageStatusChangedResponse:
         await self._cases.deployment_reports.report_stage_status(request, by=caller)
         return pb.ReportStageStatusChangedResponse()
+
+
+class PipedOrderingRpcs(RpcHandlers):
+    """RPCs of ours, about the order of deployments and events."""
+
+    def __init__(self, cases: UseCases, on_created: OnDeploymentCreated | None = None) -> None:
+        super().__init__(cases)
+        self._on_created = on_created
+
+    async def ListDeploymentsInOrder(
+        self, _request: ordering.ListDeploymentsInOrderRequest, caller: PipedCaller
+    ) -> ordering.ListDeploymentsInOrderResponse:
+        listed = await self._cases.deployment_reports.list_in_order(by=caller)
+        return ordering.ListDeploymentsInOrderResponse(
+            deployments=[deployment for deployment, _ in listed],
+            sequences=[sequence for _, sequence in listed],
+        )
+
+    async def CreateDeploymentInOrder(
+        self, request: ordering.CreateDeploymentInOrderRequest, caller: PipedCaller
+    ) -> ordering.CreateDeploymentInOrderResponse:
+        reports, chain, follows = self._cases.deployment_reports, request.chain, request.follows
+        is_chain = request.HasField("chain")
+        deployment = chain.first_deployment if is_chain else request.deployment.deployment
+        if newer := await reports.newer_than(deployment, follows):
+            return ordering.CreateDeploymentInOrderResponse(newer=newer)
+        if is_chain:
+            matchers = [Matcher(m.name, m.kind, m.labels) for m in chain.matchers]
+            await self._cases.chains.create(deployment, matchers, by=caller, follows=follows)
+        else:
+            await reports.create(deployment, by=caller, follows=follows)
+            if self._on_created is not None:
+                self._on_created(caller.project)
+        return ordering.CreateDeploymentInOrderResponse()
+
+    async def ListEventsInOrder(
+        self, request: ordering.ListEventsInOrderRequest, caller: PipedCaller
+    ) -> ordering.ListEventsInOrderResponse:
+        return await self._cases.events.list_in_order(request, by=caller)
 
 
 class PipedMetadataRpcs(RpcHandlers):
@@ -362,6 +402,7 @@ class PipedChainRpcs(RpcHandlers):
 
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
+ORDERING = ordering.DESCRIPTOR.services_by_name["Ordering"]
 
 
 def piped_table(
@@ -370,7 +411,7 @@ def piped_table(
     observer: RpcObserver | None = None,
     on_created: OnDeploymentCreated | None = None,
 ) -> RpcTable[AuthenticatedPiped]:
-    """The table of all RPCs of PipedService, and of the wake-up stream under the same prefix.
+    """The table of all RPCs of PipedService, and of ours under the same prefix.
 
     `on_created` is called with the project of each new deployment.
     """
@@ -383,6 +424,7 @@ def piped_table(
         PipedSelfRpcs(cases),
         PipedApplicationRpcs(cases),
         PipedDeploymentRpcs(cases, on_created),
+        PipedOrderingRpcs(cases, on_created),
         PipedMetadataRpcs(cases),
         PipedLogRpcs(cases),
         PipedCommandRpcs(cases),
@@ -395,6 +437,7 @@ def piped_table(
         SERVICE,
         handlers,
         authenticate,
+        extensions=(ORDERING,),
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,
     )

@@ -29,6 +29,7 @@ from pipecd.controlplane.datastore.schema import (
     DEPLOYMENT_CHAIN,
     DEPLOYMENT_TRACE,
 )
+from pipecd.controlplane.datastore.sequences import last_of
 from pipecd.model.application import ApplicationKind
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandStatus
@@ -61,12 +62,22 @@ class Deployments(Documents[Deployment]):
     """Deployments of all projects."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
-        kind = Kind(DEPLOYMENT, Deployment, extra="application_name", labelled=True)
+        kind = Kind(
+            DEPLOYMENT,
+            Deployment,
+            extra="application_name",
+            labelled=True,
+            scope=lambda deployment: _scope(deployment.application_id),
+        )
         super().__init__(database, kind, now=now)
 
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
         return await self.lookup_of(piped_selection(DEPLOYMENT.name, piped_id, NOT_COMPLETED))
+
+    async def last_id(self, application_id: str) -> str:
+        """Returns the deployment of an application that was triggered last; empty if none is."""
+        return (await last_of(self._database, _scope(application_id)))[1]
 
     async def list(
         self, filter: DeploymentFilter, page: PageRequest = EVERYTHING
@@ -95,6 +106,10 @@ class Deployments(Documents[Deployment]):
         # CompletedAt of a running deployment is 0, so the lower bound is at least 1.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
         return self.batches_of(within, FIRST_COMPLETED)
+
+
+def _scope(application_id: str) -> str:
+    return f"deployments/{application_id}"
 
 
 class Chains(Documents[DeploymentChain]):

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from google.protobuf.message import Message
 from sqlalchemy import Table, delete, insert, select, update
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, param
@@ -26,6 +27,7 @@ from pipecd.controlplane.datastore.query import (
     row_id,
 )
 from pipecd.controlplane.datastore.schema import EXT_LABEL
+from pipecd.controlplane.datastore.sequences import number_document, sequences_of
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
@@ -47,6 +49,7 @@ TIME_FIELDS = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 # The parsed documents take about as much memory again as their texts.
 MAX_CACHED_CHARACTERS = 1_000_000
 MAX_CACHED_ROWS = 1000
+MAX_CACHED_SEQUENCES = 10_000
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -103,12 +106,16 @@ class Stored(Protocol):
 
 @dataclass(frozen=True)
 class Kind(Generic[M]):
-    """A table and its message; `extra` is the field copied to upstream's `_extra`."""
+    """A table and its message; `extra` is the field copied to upstream's `_extra`.
+
+    `scope` returns the scope within which new documents are numbered, see `sequences`.
+    """
 
     table: Table
     message: type[M]
     extra: str = "id"
     labelled: bool = False
+    scope: Callable[[M], str] | None = None
 
 
 @dataclass
@@ -190,6 +197,7 @@ class Documents(Generic[M]):
         self._update = update(table).where(table.c.Id == id).values(Data=param("data"))
         self._swap = self._update.where(SameDocument(table.c.Data, param("expected")))
         self._cache = DocumentCache(kind.message)
+        self._sequences = LruCache[str, int](MAX_CACHED_SEQUENCES)
 
     async def get(self, id: str) -> M:
         """Returns the document, or raises NotFound."""
@@ -206,8 +214,11 @@ class Documents(Generic[M]):
                 documents[_stored(document).id] = document
         return documents
 
-    async def add(self, document: M) -> None:
-        """Stores a new document, or raises AlreadyExists; fills in its times if they are 0."""
+    async def add(self, document: M, *, follows: str | None = None) -> None:
+        """Stores a new document, or raises AlreadyExists; fills in its times if they are 0.
+
+        With `follows` it raises Conflict unless that document is the last one of the scope.
+        """
         stored = _stored(document)
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
@@ -220,8 +231,22 @@ class Documents(Generic[M]):
             except Duplicate as e:
                 raise AlreadyExists(f"{self._kind.table.name} {stored.id!r} exists already") from e
             self._add_labels(transaction, stored.id, labels)
+            if self._kind.scope is not None:
+                scope = self._kind.scope(document)
+                number_document(transaction, scope, stored.id, follows=follows)
 
         await self._database.write(work)
+
+    async def sequences(self, ids: Collection[str]) -> dict[str, int]:
+        """Returns the sequence numbers of those of the documents that have one, by id."""
+        # A number never changes.
+        numbers = {id: number for id in ids if (number := self._sequences.get(id))}
+        if unknown := [id for id in ids if id not in numbers]:
+            read = await sequences_of(self._database, unknown)
+            for id, number in read.items():
+                self._sequences.put(id, number)
+            numbers |= read
+        return numbers
 
     async def update(self, id: str, change: Callable[[M], None], *, touch: bool = True) -> M:
         """Applies `change` to the document and returns what is stored; an error changes nothing.
@@ -358,17 +383,19 @@ class Documents(Generic[M]):
         except PipecdError:
             # The cached document may be outdated; the stored one decides.
             return None
-        if after is before or self._labels(before) != self._labels(after):
-            return None
-        values = {"id": row, "expected": expected, "data": text}
-        try:
-            if not await self._database.execute(self._swap, values):
-                return None
-        except OutcomeUnknown:
-            update.unconfirmed = text
-            return None
-        self._cache.written(row, text, after)
-        return after
+        is_stored = False
+        if after is before:
+            rows = await self._database.lookup(self._get, {"id": row})
+            is_stored = self._cache.parsed(self._only_text(rows)) == before
+        elif self._labels(before) == self._labels(after):
+            values = {"id": row, "expected": expected, "data": text}
+            try:
+                is_stored = await self._database.execute(self._swap, values) > 0
+            except OutcomeUnknown:
+                update.unconfirmed = text
+            if is_stored:
+                self._cache.written(row, text, after)
+        return after if is_stored else None
 
     def _changed(self, before: M, update: "_Update[M]") -> M:
         """Returns the changed document, or `before` itself if the update changes nothing."""

@@ -245,6 +245,24 @@ EXT_LOG_BLOCK = Table(
     Column("Data", TEXT().with_variant(MEDIUMTEXT(charset="utf8mb4"), "mysql"), nullable=False),
     **ON_MYSQL,
 )
+# The last sequence number of each scope: `deployments/<application>` or `events/<project>`.
+EXT_SEQUENCE = Table(
+    "ExtSequence",
+    METADATA,
+    Column("Scope", ExactText(255), primary_key=True),
+    Column("LastSequence", BigInteger, nullable=False),
+    Column("LastDocumentId", ExactText(64), nullable=False),
+    **ON_MYSQL,
+)
+EXT_DOCUMENT_SEQUENCE = Table(
+    "ExtDocumentSequence",
+    METADATA,
+    Column("DocumentId", ExactText(64), primary_key=True),
+    Column("Scope", ExactText(255), nullable=False),
+    Column("DocumentSequence", BigInteger, nullable=False),
+    Index("ext_document_sequence", "Scope", "DocumentSequence"),
+    **ON_MYSQL,
+)
 # Webhook secrets, encrypted with the key file of the control plane like other project secrets.
 EXT_WEBHOOK = Table(
     "ExtWebhook",

@@ -9,7 +9,7 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_own_application, or_not_found
 from pipecd.controlplane.usecases.applications import check_not_deleted
-from pipecd.controlplane.usecases.transitions import is_deploying
+from pipecd.controlplane.usecases.transitions import is_deploying, is_newer
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import NotFound
@@ -21,6 +21,17 @@ from pipecd.proto.model.application_pb2 import (
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
+
+
+# The fields of the most recent deployments, by the status with which they are reported.
+_MOST_RECENT = {
+    DeploymentStatus.SUCCESS: "most_recently_successful_deployment",
+    DeploymentStatus.PENDING: "most_recently_triggered_deployment",
+}
+
+
+class _UnknownSequence(Exception):
+    """Another deployment was stored meanwhile, whose sequence number has to be read."""
 
 
 class ApplicationReports:
@@ -58,30 +69,40 @@ class ApplicationReports:
         *,
         by: PipedCaller,
     ) -> None:
-        """Stores the most recent successful or triggered deployment; ignores other statuses."""
+        """Stores the most recent successful or triggered deployment; ignores other statuses.
+
+        It only moves forward: a deployment that is older than the stored one is a late report.
+        """
+        if (field := _MOST_RECENT.get(status)) is None:
+            return None
+        application = await self._access.own_application(application_id, by=by)
+        sequences: dict[str, int] = {}
 
         def change(application: Application) -> None:
-            match status:
-                case DeploymentStatus.SUCCESS:
-                    application.most_recently_successful_deployment.CopyFrom(deployment)
-                case DeploymentStatus.PENDING:
-                    application.most_recently_triggered_deployment.CopyFrom(deployment)
-                case _:
-                    pass
+            stored: ApplicationDeploymentReference = getattr(application, field)
+            if stored.deployment_id not in sequences:
+                raise _UnknownSequence(stored.deployment_id)
+            if is_newer(deployment.deployment_id, stored.deployment_id, sequences):
+                stored.CopyFrom(deployment)
 
-        await self._report(application_id, change, by)
+        last: ApplicationDeploymentReference = getattr(application, field)
+        unknown = last.deployment_id
+        while True:
+            ids = (unknown, deployment.deployment_id)
+            numbers = await self._stores.deployments.sequences(ids)
+            sequences |= {id: numbers.get(id, 0) for id in ids}
+            try:
+                return await self._report(application_id, change, by)
+            except _UnknownSequence as e:
+                unknown = str(e)
 
     async def most_recent_deployment(
         self, application_id: str, status: DeploymentStatus, *, by: PipedCaller
     ) -> ApplicationDeploymentReference:
         application = await self._access.own_application(application_id, by=by)
-        match status:
-            case DeploymentStatus.SUCCESS:
-                reference = application.most_recently_successful_deployment
-            case DeploymentStatus.PENDING:
-                reference = application.most_recently_triggered_deployment
-            case _:
-                raise NotFound("deployment is not found")
+        if (field := _MOST_RECENT.get(status)) is None:
+            raise NotFound("deployment is not found")
+        reference: ApplicationDeploymentReference = getattr(application, field)
         if not reference.deployment_id:
             raise NotFound("deployment is not found")
         return reference

@@ -75,7 +75,12 @@ class ChainUseCases:
         self._commands, self._reports, self._now = commands, reports, now
 
     async def create(
-        self, first: Deployment, matchers: Sequence[Matcher], *, by: PipedCaller
+        self,
+        first: Deployment,
+        matchers: Sequence[Matcher],
+        *,
+        by: PipedCaller,
+        follows: str | None = None,
     ) -> None:
         """Starts a chain with this deployment and sends sync commands to the matched applications.
 
@@ -108,7 +113,7 @@ class ChainUseCases:
                 outer[0].id, lambda outer_chain: _set_deployment(outer_chain, first)
             )
         if not exists:
-            await self._reports.create(first, by=by)
+            await self._reports.create(first, by=by, follows=follows)
         await self._send_commands(chain.id, first.trigger.commit.hash)
         await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
         if exists:

@@ -39,10 +39,29 @@ class DeploymentReports:
         """The piped's deployments that are not completed, oldest first."""
         return await self._stores.deployments.list_not_completed(by.piped)
 
-    async def create(self, deployment: Deployment, *, by: PipedCaller) -> None:
+    async def list_in_order(self, *, by: PipedCaller) -> list[tuple[Deployment, int]]:
+        """The piped's deployments that are not completed, as triggered, with their sequences."""
+        deployments = await self._stores.deployments.list_not_completed(by.piped)
+        sequences = await self._stores.deployments.sequences([d.id for d in deployments])
+        # Deployments without a number are older than those with one; they stay in their order.
+        numbered = [(deployment, sequences.get(deployment.id, 0)) for deployment in deployments]
+        return sorted(numbered, key=lambda pair: pair[1])
+
+    async def newer_than(self, deployment: Deployment, follows: str) -> str:
+        """Returns the last deployment of the application, if a new one cannot follow `follows`."""
+        last = await self._stores.deployments.last_id(deployment.application_id)
+        return "" if last in ("", follows, deployment.id) else last
+
+    async def create(
+        self, deployment: Deployment, *, by: PipedCaller, follows: str | None = None
+    ) -> None:
+        """Stores a deployment as the last one that was triggered for its application.
+
+        With `follows` it raises Conflict if the application has a newer deployment than this one.
+        """
         await self._access.own_application(deployment.application_id, by=by)
         self.check_new(deployment, by=by)
-        await self._stores.deployments.add(deployment)
+        await self._stores.deployments.add(deployment, follows=follows)
         await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment.id, by.project, by.piped))
 
     def check_new(self, deployment: Deployment, *, by: PipedCaller) -> None:

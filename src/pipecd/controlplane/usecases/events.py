@@ -26,6 +26,7 @@ from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.ordering_pb2 import ListEventsInOrderRequest, ListEventsInOrderResponse
 
 log = structlog.get_logger()
 
@@ -105,6 +106,43 @@ class EventUseCases:
         """All matching events in the order of their creation."""
         check_project(by, filter.project, "project")
         return await self._stores.events.list_by_creation(filter, descending=descending)
+
+    async def list_in_order(
+        self, request: ListEventsInOrderRequest, *, by: PipedCaller
+    ) -> ListEventsInOrderResponse:
+        """Events with their sequence numbers, oldest first, as the request describes."""
+        events, now = self._stores.events, to_unix(self._now())
+        if request.after:
+            listed = list((await events.list_after(by.project, request.after)).values())
+            last = max((number for _, number in listed), default=request.after)
+        else:
+            # Read before the events, so that none is missed in between.
+            last = await events.last_sequence(by.project)
+            recent = EventFilter(project=by.project, created_from=now - request.max_age_seconds)
+            unhandled = EventFilter(
+                project=by.project,
+                created_from=now - request.max_unhandled_age_seconds,
+                statuses=(pb.EVENT_NOT_HANDLED,),
+            )
+            by_id = {
+                event.id: event
+                for filter in (unhandled, recent)
+                for event in await events.list_by_creation(filter)
+            }
+            numbers = await events.sequences(by_id)
+            # Events without a number are older than those with one; they stay in their order.
+            listed = sorted(
+                ((event, numbers.get(event.id, 0)) for event in by_id.values()),
+                key=lambda pair: pair[1],
+            )
+        keys = frozenset(request.keys)
+        matching = [pair for pair in listed if pair[0].event_key in keys]
+        return ListEventsInOrderResponse(
+            events=[event for event, _ in matching],
+            sequences=[number for _, number in matching],
+            now=now,
+            last=last,
+        )
 
     async def latest(self, name: str, labels: Mapping[str, str], *, by: PipedCaller) -> Event:
         """The newest event of that name with exactly these labels."""

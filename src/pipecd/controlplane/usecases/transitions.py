@@ -6,7 +6,7 @@ stage forward: one that is late or repeated changes nothing, and its caller is t
 Only a report that contradicts the end of a deployment is refused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus, can_transition
 from pipecd.model.errors import Conflict, UserMistake
@@ -45,23 +45,24 @@ def apply_completion(deployment: Deployment, report: rpc.ReportDeploymentComplet
     deployment.status_reason = report.status_reason
     deployment.completed_at = report.completed_at
     for stage in deployment.stages:
-        status = report.stage_statuses.get(stage.id, stage.status)
-        if _stage_may_become(stage, StageStatus(status)):
-            stage.status = status
+        if not StageStatus(stage.status).is_completed:
+            stage.status = max(stage.status, report.stage_statuses.get(stage.id, stage.status))
 
 
 def apply_stage_status(deployment: Deployment, report: rpc.ReportStageStatusChangedRequest) -> None:
     """Moves a stage forward, while its deployment is not completed."""
     stage = stage_of(deployment, report.stage_id)
-    if DeploymentStatus(deployment.status).is_completed or not _stage_may_become(
-        stage, StageStatus(report.status)
-    ):
+    current, status = StageStatus(stage.status), StageStatus(report.status)
+    is_completed = DeploymentStatus(deployment.status).is_completed or current.is_completed
+    if is_completed or status < current:
         return
-    stage.status = report.status
+    if status > current:
+        # What is reported again about a running stage does not change when it started.
+        stage.status = report.status
+        stage.retried_count = report.retried_count
+        stage.completed_at = report.completed_at
     stage.status_reason = report.status_reason
     stage.visible = report.visible
-    stage.retried_count = report.retried_count
-    stage.completed_at = report.completed_at
     if report.requires:
         del stage.requires[:]
         stage.requires.extend(report.requires)
@@ -81,6 +82,17 @@ def is_deploying(deployments: Iterable[Deployment], application_id: str, reporte
     return reported and bool(statuses)
 
 
+def is_newer(deployment_id: str, than: str, sequences: Mapping[str, int]) -> bool:
+    """Whether a deployment was triggered after another one of its application, which may be empty.
+
+    Deployments from before there were sequence numbers have the number 0; among them the last
+    report counts.
+    """
+    if not than or deployment_id == than:
+        return not than
+    return sequences[deployment_id] > sequences[than] or not sequences[than]
+
+
 def stage_of(deployment: Deployment, stage_id: str) -> PipelineStage:
     for stage in deployment.stages:
         if stage.id == stage_id:
@@ -93,8 +105,3 @@ def _moves_forward(deployment: Deployment, to: DeploymentStatus) -> bool:
     if current.is_completed and current is not to:
         raise Conflict(f"deployment {deployment.id} was already completed: {current.name}")
     return current is not to and can_transition(current, to)
-
-
-def _stage_may_become(stage: PipelineStage, to: StageStatus) -> bool:
-    current = StageStatus(stage.status)
-    return not current.is_completed and current < to

@@ -8,16 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import Unsupported
 from pipecd.piped.cache.refresh import PolledCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.ordering_pb2 import ListDeploymentsInOrderRequest
 from pipecd.proto.service.piped_pb2 import ListNotCompletedDeploymentsRequest
 
 POLL_INTERVAL = 10.0
 
 
 class DeploymentCache(PolledCache):
-    """Deployments that are pending, planned, running or rolling back; oldest first."""
+    """Deployments that are pending, planned, running or rolling back, in the order of triggers."""
 
     def __init__(self, api: ControlPlaneClient, *, interval: float = POLL_INTERVAL) -> None:
         super().__init__("deployments", interval=interval)
@@ -71,27 +73,44 @@ class DeploymentCache(PolledCache):
         return copy
 
     async def poll(self) -> bool:
-        deployments: dict[str, Deployment] = {}
         added_before = set(self._unlisted)
+        listed = await self._list()
+        # The response may be older than a deployment that was added during the poll.
+        self._unlisted = {
+            id: d for id, d in self._unlisted.items() if id not in added_before | listed.keys()
+        }
+        listed |= self._unlisted
+        self._created = {id: d for id, d in self._created.items() if listed.get(id) == d}
+        before = self._deployments
+        self._set(listed.values())
+        return self._deployments != before
+
+    async def _list(self) -> dict[str, Deployment]:
+        """Returns the deployments by id, in the order in which they were triggered."""
+        try:
+            response = await self._api.list_deployments_in_order(ListDeploymentsInOrderRequest())
+        except Unsupported:
+            return await self._list_by_time()
+        return {deployment.id: deployment for deployment in response.deployments}
+
+    async def _list_by_time(self) -> dict[str, Deployment]:
+        """Lists the deployments of upstream's control plane, which has no sequence numbers."""
+        deployments: list[Deployment] = []
         cursor = ""
         while True:
             response = await self._api.list_not_completed_deployments(
                 ListNotCompletedDeploymentsRequest(cursor=cursor)
             )
-            deployments.update((deployment.id, deployment) for deployment in response.deployments)
+            deployments += response.deployments
             if is_last_page(response.cursor) or response.cursor == cursor:
                 break
             cursor = response.cursor
-        # The response may be older than a deployment that was added during the poll.
-        self._unlisted = {id: d for id, d in self._unlisted.items() if id not in added_before}
-        deployments = {**self._unlisted, **deployments}
-        self._created = {id: d for id, d in self._created.items() if deployments.get(id) == d}
-        before = self._deployments
-        self._set(deployments.values())
-        return self._deployments != before
+        # The creator makes sure that no trigger is earlier than the one before it.
+        deployments.sort(key=lambda d: (d.trigger.timestamp, d.created_at, d.id))
+        return {deployment.id: deployment for deployment in deployments}
 
     def _set(self, deployments: Iterable[Deployment]) -> None:
-        self._deployments = tuple(sorted(deployments, key=lambda d: (d.created_at, d.id)))
+        self._deployments = tuple(deployments)
         by_application: defaultdict[str, set[str]] = defaultdict(set)
         for deployment in self._deployments:
             by_application[deployment.application_id].add(deployment.id)

@@ -2,20 +2,20 @@
 """The events that a piped has to handle: polled in one list, reported in a few batches."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import grpc
 import grpc.aio
 import structlog
 
-from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.clock import Now, seconds_clock, to_unix, utc_now
+from pipecd.model.errors import PipecdError, Unavailable, Unsupported
 from pipecd.piped.cache.changes import Changes, Watch
 from pipecd.piped.cache.refresh import OutageLog, RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.eventwatcher.selection import (
-    MAX_EVENT_AGE,
+    MAX_EVENT_AGE_SECONDS,
     EventOutcome,
     ReceivedEvent,
     combine_outcomes,
@@ -23,23 +23,36 @@ from pipecd.piped.eventwatcher.selection import (
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service.ordering_pb2 import ListEventsInOrderRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# The clocks of several control planes differ, so each poll overlaps the newest event a little.
-_POLL_OVERLAP = timedelta(minutes=1)
+# Seconds. The clocks of several control planes differ, so each poll of upstream's control plane
+# overlaps the newest event a little.
+_POLL_OVERLAP = 60
 # The largest difference between the clocks of the control planes and the local one.
-_CLOCK_SKEW = timedelta(minutes=10)
+_CLOCK_SKEW = 600
 # Unhandled events are listed now and then, as far back as they may still be handled.
-_UNHANDLED_INTERVAL, _UNHANDLED_AGE = timedelta(seconds=50), timedelta(hours=2)
+_UNHANDLED_INTERVAL, _UNHANDLED_AGE = 50, 2 * 3600
 # The same after a new key was subscribed; older events are left to the control plane's clean-up.
-_NEW_KEY_UNHANDLED_AGE = timedelta(days=7)
-_CACHED_AGE = timedelta(hours=3)
+_NEW_KEY_UNHANDLED_AGE = 7 * 24 * 3600
+_CACHED_AGE = 3 * 3600
+# After a response that covers as many numbers, there may be more.
+_FULL_RESPONSE = 1000
 _REPORT_BATCH_SIZE = 100
 _REPORT_INTERVAL = 600.0
 _RETRY_SECONDS = 2.0
 
 _COMPLETED = (event_pb2.EVENT_SUCCESS, event_pb2.EVENT_FAILURE)
+
+
+@dataclass(frozen=True)
+class _ListedEvent:
+    """An event as a poll returned it: its age in seconds and its sequence number, 0 if none."""
+
+    event: Event
+    age: int
+    sequence: int
 
 
 class EventQueue:
@@ -53,12 +66,15 @@ class EventQueue:
         self._api, self._now = api, now
         self.schedule = RefreshSchedule(interval)
         self.changes = Changes()
-        self._started_at = to_unix(now())
-        self._newest_created_at = to_unix(now() - _CLOCK_SKEW)
+        # Ages and orders of events do not depend on the time of day, which may be stepped.
+        self._clock = seconds_clock(now)
+        self._started = self._clock()
+        self._newest_created_at = to_unix(now()) - _CLOCK_SKEW
+        self._last_sequence = 0
         # By repository the keys, with the time since when; 0 for the first subscription.
-        self._subscriptions: dict[str, dict[str, int]] = {}
+        self._subscriptions: dict[str, dict[str, float]] = {}
         self._has_new_key = False
-        self._unhandled_listed_at: datetime | None = None
+        self._unhandled_listed: float | None = None
         self._received: dict[str, ReceivedEvent] = {}
         self._newest_by_key: dict[str, ReceivedEvent] = {}
         self._received_count = 0
@@ -73,7 +89,7 @@ class EventQueue:
             self._has_new_key = True
             self.schedule.refresh_soon()
         before = self._subscriptions.get(repository_id)
-        since = 0 if before is None else to_unix(self._now())
+        since = 0.0 if before is None else self._clock()
         self._subscriptions[repository_id] = {key: (before or {}).get(key, since) for key in keys}
 
     def pending(self, repository_id: str) -> tuple[ReceivedEvent, ...]:
@@ -87,7 +103,7 @@ class EventQueue:
             and self._is_relevant(received, since)
         )
 
-    def _is_relevant(self, received: ReceivedEvent, since: int) -> bool:
+    def _is_relevant(self, received: ReceivedEvent, since: float) -> bool:
         """Whether an event is to be handled by a subscription that exists since a time."""
         match received.event.status:
             case event_pb2.EVENT_NOT_HANDLED:
@@ -96,7 +112,8 @@ class EventQueue:
                 return False
             case _:
                 was_subscribed = received.was_unhandled and not since
-                is_new = received.event.created_at >= max(since, self._started_at)
+                # `created_at` has whole seconds.
+                is_new = received.created + 1 > max(since, self._started)
                 return was_subscribed or is_new
 
     def newest(self) -> Mapping[str, ReceivedEvent]:
@@ -138,51 +155,84 @@ class EventQueue:
                 self.schedule.refresh_soon()
                 continue
             self._outage.succeeded()
-            keys, is_new = self._subscribed_keys(), False
-            now = to_unix(self._now())
-            for event in listed.values():
-                # An event from the future must not hide those of the present.
-                self._newest_created_at = max(self._newest_created_at, min(event.created_at, now))
-                if event.event_key in keys:
-                    is_new |= self._receive(event)
-            self._evict(listed)
-            if is_new:
+            keys = self._subscribed_keys()
+            has_new = [self._receive(each) for each in listed if each.event.event_key in keys]
+            self._evict(frozenset(each.event.id for each in listed))
+            if any(has_new):
                 self.changes.notify()
 
-    def _receive(self, event: Event) -> bool:
+    def _receive(self, listed: "_ListedEvent") -> bool:
         """Caches an event as it is now; returns whether it is new."""
-        cached = self._received.get(event.id)
+        event, cached = listed.event, self._received.get(listed.event.id)
         if cached is None:
             self._received_count += 1
-        is_unhandled = event.status == event_pb2.EVENT_NOT_HANDLED
-        received = ReceivedEvent(
-            event,
-            cached.number if cached else self._received_count,
-            was_unhandled=cached.was_unhandled if cached else is_unhandled,
-        )
+            is_unhandled = event.status == event_pb2.EVENT_NOT_HANDLED
+            created = self._clock() - max(0, listed.age)
+            received = ReceivedEvent(
+                event, self._received_count, is_unhandled, listed.sequence, created
+            )
+        else:
+            received = replace(cached, event=event)
         self._received[event.id] = received
         newest = self._newest_by_key.get(event.event_key)
         if newest is None or newest.rank < received.rank:
             self._newest_by_key[event.event_key] = received
         return cached is None
 
-    async def _list_events(self, *, has_new_key: bool) -> dict[str, Event]:
-        """Events by id, oldest first: the recent ones, and now and then all unhandled ones.
+    async def _list_events(self, *, has_new_key: bool) -> list["_ListedEvent"]:
+        """Returns the events since the last poll, and now and then all that may be handled.
 
         For a new key all events that may still be handled are listed.
         """
-        now = self._now()
-        end = to_unix(now + _CLOCK_SKEW)
-        start = self._newest_created_at - int(_POLL_OVERLAP.total_seconds())
+        last = self._unhandled_listed
+        lists_all = has_new_key or last is None or self._clock() - last > _UNHANDLED_INTERVAL
+        max_unhandled_age = _NEW_KEY_UNHANDLED_AGE if has_new_key else _UNHANDLED_AGE
+        request = ListEventsInOrderRequest(
+            after=0 if lists_all else self._last_sequence,
+            max_age_seconds=int(MAX_EVENT_AGE_SECONDS) + _CLOCK_SKEW,
+            max_unhandled_age_seconds=max_unhandled_age,
+            keys=sorted(self._subscribed_keys()),
+        )
+        try:
+            response = await self._api.list_events_in_order(request)
+        except (Unsupported, Unavailable) as e:
+            # Upstream's control plane has no sequence numbers. A list by time can be split where
+            # the response is too large.
+            if not isinstance(e, Unsupported) and not _is_too_large(e):
+                raise
+            listed = await self._list_by_time(has_new_key, lists_all, max_unhandled_age)
+        else:
+            self._last_sequence = response.last
+            if request.after and response.last >= request.after + _FULL_RESPONSE:
+                self.schedule.refresh_soon()
+            listed = [
+                _ListedEvent(event, response.now - event.created_at, sequence)
+                for event, sequence in zip(response.events, response.sequences, strict=True)
+            ]
+        if lists_all:
+            self._unhandled_listed = self._clock()
+        return listed
+
+    async def _list_by_time(
+        self, has_new_key: bool, lists_unhandled: bool, max_unhandled_age: int
+    ) -> list["_ListedEvent"]:
+        """Lists events by their time of creation."""
+        now = to_unix(self._now())
+        end, start = now + _CLOCK_SKEW, self._newest_created_at - _POLL_OVERLAP
         if has_new_key:
-            start = min(start, to_unix(now - MAX_EVENT_AGE - _CLOCK_SKEW))
+            start = min(start, now - int(MAX_EVENT_AGE_SECONDS) - _CLOCK_SKEW)
         listed = await self._list(pb.ListEventsRequest.ALL, start, end)
-        last = self._unhandled_listed_at
-        if has_new_key or last is None or now - last > _UNHANDLED_INTERVAL:
-            start = to_unix(now - (_NEW_KEY_UNHANDLED_AGE if has_new_key else _UNHANDLED_AGE))
+        if lists_unhandled:
+            start = now - max_unhandled_age
             listed += await self._list(pb.ListEventsRequest.NOT_HANDLED, start, end)
-            self._unhandled_listed_at = now
-        return {event.id: event for event in sorted(listed, key=lambda e: (e.created_at, e.id))}
+        by_id = {event.id: event for event in listed}
+        for event in by_id.values():
+            # An event from the future must not hide those of the present.
+            self._newest_created_at = max(self._newest_created_at, min(event.created_at, now))
+        return [
+            _ListedEvent(event, now - event.created_at, 0)
+            for event in sorted(by_id.values(), key=lambda event: (event.created_at, event.id))
+        ]
 
     async def _list(
         self, status: pb.ListEventsRequest.Status.ValueType, start: int, end: int
@@ -193,10 +243,7 @@ class EventQueue:
         try:
             return list((await self._api.list_events(request)).events)
         except Unavailable as e:
-            cause = e.__cause__
-            if not isinstance(cause, grpc.aio.AioRpcError):
-                raise
-            if cause.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if not _is_too_large(e):
                 raise
         if end - start <= 1:
             log.warning("events of one second are too large for one response", created_at=start)
@@ -205,15 +252,14 @@ class EventQueue:
         middle = end - max(1, (end - start) // 16)
         return [*await self._list(status, start, middle), *await self._list(status, middle, end)]
 
-    def _evict(self, listed: Iterable[str]) -> None:
+    def _evict(self, current: frozenset[str]) -> None:
         """Drops events that no repository subscribes to any more, and old ones."""
-        current, keys = frozenset(listed), self._subscribed_keys()
-        oldest = to_unix(self._now() - _CACHED_AGE)
+        keys, oldest = self._subscribed_keys(), self._clock() - _CACHED_AGE
         for id_, received in tuple(self._received.items()):
             event = received.event
             is_unhandled = event.status == event_pb2.EVENT_NOT_HANDLED and id_ not in self._outcomes
             is_unsubscribed = event.event_key not in keys and id_ not in self._outcomes
-            is_old = event.created_at < oldest and not is_unhandled
+            is_old = received.created < oldest and not is_unhandled
             if id_ not in current and (is_unsubscribed or is_old):
                 del self._received[id_]
                 self._outcomes.pop(id_, None)
@@ -250,3 +296,9 @@ class EventQueue:
             # One invalid status must not prevent the others from being reported.
             for id_, outcome in batch.items():
                 await self._send_report({id_: outcome})
+
+
+def _is_too_large(error: Unavailable) -> bool:
+    cause = error.__cause__
+    is_rpc_error = isinstance(cause, grpc.aio.AioRpcError)
+    return is_rpc_error and cause.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

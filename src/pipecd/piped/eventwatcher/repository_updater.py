@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.push import PushRequest, push
 from pipecd.model.backoff import Backoff
-from pipecd.model.clock import Now, utc_now
+from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Conflict, PipecdError, Unavailable
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import watch_any
@@ -37,7 +37,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _UPDATE_INTERVAL = 600.0
 _BACKOFF = Backoff(first=5.0, longest=60.0)
 # An event fails when its change cannot be pushed for this long.
-_PUSH_DEADLINE = timedelta(minutes=10)
+_PUSH_DEADLINE = timedelta(minutes=10).total_seconds()
 _NOT_IN_BRANCHES = re.compile(r"[^\w.-]+|\.(?=\.)")
 
 
@@ -81,15 +81,11 @@ class RepositoryUpdater:
         *,
         now: Now = utc_now,
     ) -> None:
-        self._mirror, self._definitions, self._context, self._now = (
-            mirror,
-            definitions,
-            context,
-            now,
-        )
+        self._clock = seconds_clock(now)
+        self._mirror, self._definitions, self._context = mirror, definitions, context
         self.repository_id = mirror.repository.id
         self._queue = context.queue
-        self._failing_since: dict[str, datetime] = {}
+        self._failing_since: dict[str, float] = {}
 
     async def run(self) -> None:
         heads, applications = self._context.heads, self._context.applications
@@ -127,7 +123,7 @@ class RepositoryUpdater:
         pending = self._queue.pending(self.repository_id)
         ids = {received.event.id for received in pending}
         self._failing_since = {id_: at for id_, at in self._failing_since.items() if id_ in ids}
-        selection = select_events(pending, self._queue.newest(), self._now())
+        selection = select_events(pending, self._queue.newest(), self._clock())
         self._queue.complete(self.repository_id, selection.outdated)
         return await self._apply(
             [
@@ -206,8 +202,8 @@ class RepositoryUpdater:
 
     def _push_failure(self, event: Event, error: PipecdError | None) -> EventOutcome | None:
         """The outcome of an event whose change could not be pushed; None while it is retried."""
-        since = self._failing_since.setdefault(event.id, self._now())
-        if isinstance(error, Conflict | Unavailable) and self._now() - since < _PUSH_DEADLINE:
+        since = self._failing_since.setdefault(event.id, self._clock())
+        if isinstance(error, Conflict | Unavailable) and self._clock() - since < _PUSH_DEADLINE:
             return None
         return EventOutcome(event_pb2.EVENT_FAILURE, f"Failed to push changed files: {error}")
 

@@ -3,29 +3,38 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
-from pipecd.model.clock import from_unix
 from pipecd.proto.model import event_pb2 as pb
 from pipecd.proto.model.event_pb2 import Event
 
-MAX_EVENT_AGE = timedelta(hours=1)
+MAX_EVENT_AGE_SECONDS = 3600.0
 
 Status = pb.EventStatus.ValueType
 
 
 @dataclass(frozen=True)
 class ReceivedEvent:
-    """An event, its number in the order of arrival, and whether it was unhandled on arrival."""
+    """An event, its number in the order of arrival, and whether it was unhandled on arrival.
+
+    `sequence` is the number that the control plane gave it, 0 if it gives none. `created` is when
+    the event was created, by the monotonic clock of this piped.
+    """
 
     event: Event
     number: int
     was_unhandled: bool = True
+    sequence: int = 0
+    created: float = 0.0
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Orders events by creation; those of one second, the precision of the wire, by arrival."""
-        return self.event.created_at, self.number
+    def rank(self) -> tuple[int, int, int]:
+        """Orders events as they were registered.
+
+        Without sequence numbers the time of creation decides; of one second, which is its
+        precision, the order of arrival.
+        """
+        at = 0 if self.sequence else self.event.created_at
+        return self.sequence, at, self.number
 
 
 @dataclass(frozen=True)
@@ -45,11 +54,11 @@ class Selection:
 
 
 def select_events(
-    pending: Iterable[ReceivedEvent], newest: Mapping[str, ReceivedEvent], now: datetime
+    pending: Iterable[ReceivedEvent], newest: Mapping[str, ReceivedEvent], now: float
 ) -> Selection:
     """Selects the newest event of every key, unless it is too old.
 
-    `newest` are the newest events by their key, pending or handled.
+    `newest` are the newest events by their key, pending or handled; `now` is monotonic.
     """
     selected: list[ReceivedEvent] = []
     outdated: dict[str, EventOutcome] = {}
@@ -58,7 +67,7 @@ def select_events(
         newer = newest.get(event.event_key, received).event
         if newer.id != event.id:
             description = f'The new event "{newer.id}" has been created'
-        elif now - from_unix(event.created_at) > MAX_EVENT_AGE:
+        elif now - received.created > MAX_EVENT_AGE_SECONDS:
             description = f'Too much time has passed since the event "{event.id}" was created'
         else:
             selected.append(received)

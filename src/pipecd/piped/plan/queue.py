@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of each application: one deployment at a time, the oldest first.
+"""The queue of each application: one deployment at a time, the one that was triggered first.
 
-A pending deployment that a later commit supersedes is never run.
+A pending deployment that a later one supersedes is never run. Deployments are given in the order in
+which they were triggered: dates of commits and clocks say nothing about it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggering_chain
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -19,39 +20,25 @@ _PRIORITY = {
 
 
 def next_deployments(
-    deployments: Iterable[Deployment], *, busy: Collection[str], completed: Collection[str]
+    deployments: Sequence[Deployment], *, busy: Collection[str], completed: Collection[str]
 ) -> tuple[Deployment, ...]:
     """Returns the next deployment of each idle application.
 
     `busy` are the ids of applications with a deployment in progress, `completed` those of
     deployments that ended although `deployments` still lists them as open.
     """
-    first: dict[str, Deployment] = {}
-    for deployment in deployments:
-        application = deployment.application_id
-        if application in busy or deployment.id in completed:
+    first: dict[str, tuple[int, int]] = {}
+    for position, deployment in enumerate(deployments):
+        application, status = deployment.application_id, DeploymentStatus(deployment.status)
+        if application in busy or deployment.id in completed or status.is_completed:
             continue
-        if DeploymentStatus(deployment.status).is_completed:
-            continue
-        other = first.get(application)
-        if other is None or queue_order(deployment) < queue_order(other):
-            first[application] = deployment
-    return tuple(sorted(first.values(), key=queue_order))
-
-
-def queue_order(deployment: Deployment) -> tuple[int, int, int, str]:
-    """Sorts started deployments first, then by the time of the commit, then of the trigger."""
-    trigger = deployment.trigger
-    return (
-        _PRIORITY.get(DeploymentStatus(deployment.status), len(_PRIORITY)),
-        trigger.commit.created_at,
-        trigger.timestamp,
-        deployment.id,
-    )
+        rank = (_PRIORITY[status], position)
+        first[application] = min(first.get(application, rank), rank)
+    return tuple(deployments[position] for _, position in sorted(first.values()))
 
 
 def superseded(
-    deployments: Iterable[Deployment], *, completed: Collection[str]
+    deployments: Sequence[Deployment], *, completed: Collection[str]
 ) -> dict[str, Deployment]:
     """Returns the superseded deployments by id, each with the deployment that supersedes it.
 
@@ -64,20 +51,19 @@ def superseded(
         if deployment.id not in completed
         and DeploymentStatus(deployment.status) is DeploymentStatus.PENDING
     ]
-    latest: dict[str, Deployment] = {}
-    for deployment in pending:
-        other = latest.get(deployment.application_id)
-        # The chain of a deployment may be cancelled, so that it never runs: it supersedes none.
-        if not triggering_chain(deployment) and (
-            other is None or _triggered_at(deployment) > _triggered_at(other)
-        ):
-            latest[deployment.application_id] = deployment
+    # The chain of a deployment may be cancelled, so that it never runs: it supersedes none.
+    latest = {
+        deployment.application_id: (position, deployment)
+        for position, deployment in enumerate(pending)
+        if not triggering_chain(deployment)
+    }
     return {
-        deployment.id: later
-        for deployment in pending
-        if (later := latest.get(deployment.application_id)) is not None
-        and _triggered_at(later) > _triggered_at(deployment)
-        and later.trigger.commit.hash != deployment.trigger.commit.hash
+        deployment.id: latest[deployment.application_id][1]
+        for position, deployment in enumerate(pending)
+        if deployment.application_id in latest
+        and latest[deployment.application_id][0] > position
+        and latest[deployment.application_id][1].trigger.commit.hash
+        != deployment.trigger.commit.hash
         and not deployment.trigger.commander
         and not deployment.deployment_chain_id
         and SyncStrategy(deployment.trigger.sync_strategy) is SyncStrategy.AUTO
@@ -95,8 +81,3 @@ def waiting_reasons(
         if running.get(deployment.application_id, deployment.id) != deployment.id
         and DeploymentStatus(deployment.status) is DeploymentStatus.PENDING
     }
-
-
-def _triggered_at(deployment: Deployment) -> tuple[int, int]:
-    """Commits may have been written in any order, so that only the trigger's time counts."""
-    return deployment.trigger.timestamp, deployment.created_at

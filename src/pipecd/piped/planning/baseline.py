@@ -65,39 +65,12 @@ class IgnoredCommits:
 
 
 @dataclass(frozen=True)
-class TriggerTime:
-    """When a deployment was triggered, and when its commit was created.
-
-    Two triggers may share a second and clocks are set back, so that one of them alone proves
-    nothing.
-    """
-
-    triggered: int = 0
-    committed: int = 0
-
-    def is_before(self, other: "TriggerTime") -> bool:
-        """Returns False if one of the two times is after that of `other`."""
-        return self.triggered <= other.triggered and self.committed <= other.committed
-
-
-@dataclass(frozen=True)
 class Baseline:
     """The deployment triggered last, and the commit that was last triggered or ignored."""
 
     commit: str = ""
     deployment_id: str = ""
-    at: TriggerTime = TriggerTime()
-
-
-@dataclass(frozen=True)
-class _LocalBaseline:
-    """A deployment of this process; the control plane may still return `previous` as the last."""
-
-    baseline: Baseline
-    previous: str
-
-    def is_newer_than(self, stored: Baseline) -> bool:
-        return stored.deployment_id == self.previous or stored.at.is_before(self.baseline.at)
+    triggered_at: int = 0
 
 
 class Baselines:
@@ -105,7 +78,10 @@ class Baselines:
 
     def __init__(self, ignored: IgnoredCommits) -> None:
         self._ignored = ignored
-        self._local: dict[str, _LocalBaseline] = {}
+        self._local: dict[str, Baseline] = {}
+        # By application the deployments that are earlier than the local baseline: the control plane
+        # may still return one of them as the last.
+        self._earlier: dict[str, set[str]] = {}
         self._is_loaded = asyncio.Event()
 
     async def load(self) -> None:
@@ -124,8 +100,8 @@ class Baselines:
     def of(self, application: Application) -> Baseline:
         """Returns the newer of the local baseline and that of the control plane."""
         newest, local = _stored_baseline(application), self._local.get(application.id)
-        if local is not None and local.is_newer_than(newest):
-            newest = local.baseline
+        if local is not None and newest.deployment_id in self._earlier[application.id]:
+            newest = local
         ignored = self._ignored.since(application.id, newest.deployment_id)
         return replace(newest, commit=ignored) if ignored else newest
 
@@ -134,10 +110,11 @@ class Baselines:
         self._ignored.put(application.id, self.of(application).deployment_id, commit)
 
     def record(self, application: Application, deployment: Deployment) -> None:
-        """Records a deployment that was created just now."""
-        previous = _stored_baseline(application).deployment_id
-        baseline = _baseline(deployment.id, deployment.trigger)
-        self._local[application.id] = _LocalBaseline(baseline, previous)
+        """Records a deployment as the last one of its application."""
+        last = self.of(application).deployment_id
+        stored = _stored_baseline(application).deployment_id
+        self._earlier.setdefault(application.id, set()).update((last, stored))
+        self._local[application.id] = _baseline(deployment.id, deployment.trigger)
 
     def adopt(
         self, application: Application, deployment: Deployment, *, after: str | None = None
@@ -146,8 +123,10 @@ class Baselines:
 
         `after` is the deployment that it is known to follow, whatever the clock was.
         """
-        last, at = self.of(application), _baseline(deployment.id, deployment.trigger).at
-        follows = last.deployment_id == after or (last.at != at and last.at.is_before(at))
+        last = self.of(application)
+        follows = (
+            last.deployment_id == after or deployment.trigger.timestamp > last.triggered_at
+        ) and deployment.id not in self._earlier.get(application.id, ())
         is_later = follows and deployment.id != last.deployment_id
         if is_later:
             self.record(application, deployment)
@@ -162,8 +141,7 @@ def _stored_baseline(application: Application) -> Baseline:
 
 
 def _baseline(deployment_id: str, trigger: DeploymentTrigger) -> Baseline:
-    commit = trigger.commit
-    return Baseline(commit.hash, deployment_id, TriggerTime(trigger.timestamp, commit.created_at))
+    return Baseline(trigger.commit.hash, deployment_id, trigger.timestamp)
 
 
 @dataclass

@@ -2,16 +2,15 @@
 """Creates deployments in the control plane, once per cause, however often it is tried."""
 
 from collections.abc import Iterable
-from datetime import timedelta
 
 import structlog
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Repository
-from pipecd.model.clock import Now, to_unix, utc_now
+from pipecd.model.clock import Now, utc_now
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import AlreadyExists, PipecdError
+from pipecd.model.errors import AlreadyExists, PipecdError, Unavailable, Unsupported
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.notify.deployment_events import triggered_event
@@ -26,6 +25,7 @@ from pipecd.piped.planning.deployment import (
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.ordering_pb2 import CreateDeploymentInOrderRequest
 from pipecd.proto.service.piped_pb2 import (
     CreateDeploymentRequest,
     GetDeploymentRequest,
@@ -33,9 +33,6 @@ from pipecd.proto.service.piped_pb2 import (
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-# A clock ahead of the last trigger by less than this, in seconds, is not taken as set back.
-_MAX_CLOCK_SKEW = 60
 
 
 class DeploymentCreator:
@@ -59,16 +56,18 @@ class DeploymentCreator:
         self, applications: Iterable[Application], open_deployments: Iterable[Deployment]
     ) -> None:
         """Reports deployments that an earlier process created and did not report."""
-        by_id = {application.id: application for application in applications}
-        adopted = {
-            deployment.application_id: deployment
-            for deployment in open_deployments
-            if (application := by_id.get(deployment.application_id)) is not None
-            and self._baselines.adopt(application, deployment)
-        }
-        for deployment in adopted.values():
-            self._notify(deployment)
-            await self._report(deployment)
+        by_application: dict[str, list[Deployment]] = {}
+        for deployment in open_deployments:
+            by_application.setdefault(deployment.application_id, []).append(deployment)
+        for application in applications:
+            if not (own := by_application.get(application.id)):
+                continue
+            known = self._baselines.of(application).deployment_id
+            # They are in the order of their triggers.
+            after = known if any(deployment.id == known for deployment in own) else None
+            if self._baselines.adopt(application, own[-1], after=after):
+                self._notify(own[-1])
+                await self._report(own[-1])
 
     async def create(
         self,
@@ -83,28 +82,11 @@ class DeploymentCreator:
         if (last := self._unreported.get(application.id)) is not None:
             # In order: a restarted piped finds the later deployments by the last one reported.
             await self._report_most_recent(last)
-        now = self._now()
-        ahead = self._baselines.of(application).at.triggered - to_unix(now)
-        # Two triggers never share a second, so that their order is known. A larger difference means
-        # that the clock was set back.
-        if 0 <= ahead < _MAX_CLOCK_SKEW:
-            now += timedelta(seconds=ahead + 1)
         deployment = new_deployment(
-            application,
-            spec,
-            cause,
-            commit=commit,
-            repository=repository,
-            now=now,
+            application, spec, cause, commit=commit, repository=repository, now=self._now()
         )
         try:
-            if (chain := chain_request(deployment, spec)) is not None:
-                await self._api.create_deployment_chain(chain)
-                # The control plane adds the id of the chain to the deployment.
-                self._deployments.refresh_soon()
-            else:
-                await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
-                self._deployments.add(deployment)
+            await self._create(application, deployment, spec)
         except AlreadyExists:
             log.info(
                 "deployment exists already",
@@ -124,6 +106,39 @@ class DeploymentCreator:
         self._baselines.record(application, deployment)
         await self._report(deployment)
         return deployment
+
+    async def _create(
+        self, application: Application, deployment: Deployment, spec: ApplicationSpec
+    ) -> None:
+        """Stores a deployment; raises Unavailable if a newer one has to be taken into account."""
+        last = self._baselines.of(application)
+        request = CreateDeploymentInOrderRequest(follows=last.deployment_id)
+        if (chain := chain_request(deployment, spec)) is None:
+            request.deployment.deployment.CopyFrom(deployment)
+        else:
+            request.chain.CopyFrom(chain)
+        try:
+            newer = (await self._api.create_deployment_in_order(request)).newer
+        except Unsupported:
+            # Upstream's control plane has no sequence numbers: there the times of the triggers tell
+            # their order, so that no trigger may be earlier than the one before it.
+            deployment.trigger.timestamp = max(deployment.trigger.timestamp, last.triggered_at + 1)
+            if chain is None:
+                await self._api.create_deployment(CreateDeploymentRequest(deployment=deployment))
+            else:
+                chain.first_deployment.CopyFrom(deployment)
+                await self._api.create_deployment_chain(chain)
+        else:
+            if newer:
+                response = await self._api.get_deployment(GetDeploymentRequest(id=newer))
+                self._baselines.record(application, response.deployment)
+                await self._report(response.deployment)
+                raise Unavailable(f"deployment {newer} was triggered meanwhile")
+        if chain is None:
+            self._deployments.add(deployment)
+        else:
+            # The control plane adds the id of the chain to the deployment.
+            self._deployments.refresh_soon()
 
     def _notify(self, deployment: Deployment) -> None:
         """Notifies about a deployment; the key of the notification prevents a second one."""

@@ -14,7 +14,7 @@ from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.validate import validate_hash
 from pipecd.model.application import SyncStatus
-from pipecd.model.clock import Now, from_unix, to_unix
+from pipecd.model.clock import Now, from_unix
 from pipecd.model.command import CHAIN_COMMIT_KEY, CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable
@@ -204,7 +204,7 @@ class TriggerPass:
     ) -> "TriggerPass | None":
         """Returns the pass at the commit that a chain started with, if this repository has it.
 
-        Later commits are not part of the chain. None if a newer commit is deployed already.
+        Later commits are not part of the chain. None if a later commit was triggered already.
         """
         hash = command.metadata.get(CHAIN_COMMIT_KEY, "")
         try:
@@ -213,10 +213,10 @@ class TriggerPass:
             return None
         if hash == self.head.hash or not await self.mirror.objects.has_commit(hash):
             return None
-        commit = await self.mirror.objects.commit(hash)
-        if to_unix(commit.created_at) < self.context.baselines.of(application).at.committed:
+        last = self.context.baselines.of(application).commit
+        if last not in ("", hash) and await self.mirror.objects.is_ancestor(hash, last):
             return None
-        return TriggerPass(self.context, self.mirror, commit)
+        return TriggerPass(self.context, self.mirror, await self.mirror.objects.commit(hash))
 
     async def _handle_command(
         self, application: Application, spec: ApplicationSpec, command: Command
