@@ -164,6 +164,8 @@ class FaultyInstallation:
         for line in self.truth.read_text().splitlines() if self.truth.exists() else ():
             what, application, deployment, commit, pid, at = line.split()
             key = (deployment, pid)
+            if what == "overlap":
+                continue
             if what == "begin":
                 runs[key] = Run(application, deployment, commit, pid, float(at))
             elif key in runs:
@@ -171,10 +173,19 @@ class FaultyInstallation:
                 runs[key] = Run(application, deployment, commit, pid, begun.began, float(at))
         return sorted(runs.values(), key=lambda run: run.began)
 
+    def overlaps(self) -> list[str]:
+        """The runs that began while another one of the application was not over."""
+        lines = self.truth.read_text().splitlines() if self.truth.exists() else []
+        return [line for line in lines if line.startswith("overlap")]
+
     def application_file(self, name: str, *, seconds: float = 0.1, more: str = "") -> str:
-        """An application whose pipeline runs one script and records it."""
+        """An application whose pipeline runs one script and records it.
+
+        The script locks a file of its application, which the kernel unlocks when it ends or dies.
+        """
         record = f'$SR_APPLICATION_NAME $SR_DEPLOYMENT_ID $SR_TRIGGERED_COMMIT_HASH $$ $(date +%s.%N)" >> {self.truth}'  # fmt: skip
-        run = f'echo "begin {record}; sleep {seconds}; echo "end {record}'
+        lock = f"exec 9>{self.truth}.$SR_APPLICATION_NAME; flock -n 9"
+        run = f'{lock} || echo "overlap {record}; echo "begin {record}; sleep {seconds}; echo "end {record}'
         return (
             "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n"
             f"  name: {name}\n  pipeline:\n    stages:\n"
