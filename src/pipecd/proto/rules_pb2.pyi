@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class FieldRules(_message.Message):
-    """What a request field must look like; checked by pipecd.wire.validation before any handler runs."""
+    """The validation rules of a request field; pipecd.wire.validation checks them before any handler runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuthorizationStub:
-    """Says whether a request may pass a gateway.
+    """Authorizes the requests of a gateway.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class AuthorizationStub:
 
 
 class AuthorizationServicer:
-    """Says whether a request may pass a gateway.
+    """Authorizes the requests of a gateway.
     """
 
     def Check(self, request, context):
-        """Always answers OK as a call; the verdict is in the answer.
+        """Always returns the gRPC status OK; the decision is in the response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_AuthorizationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Authorization:
-    """Says whether a request may pass a gateway.
+    """Authorizes the requests of a gateway.
     """
 
     @staticmethod

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class AnalysisResult(_message.Message):
-    """When the last successful analysis of an application began; the next one compares with that time."""
+    """The start time of the last successful analysis of an application, the baseline of the next analysis."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

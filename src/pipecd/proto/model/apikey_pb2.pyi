@@ -19,7 +19,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class APIKey(_message.Message):
-    """A key with which programs call the API; only its hash is known."""
+    """A key that authenticates API clients; only its hash is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -33,7 +33,7 @@ class APIKey(_message.Message):
         READ_WRITE: APIKey._Role.ValueType  # 1
 
     class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-        """What a program with the key may do."""
+        """The permissions of the key."""
 
     READ_ONLY: APIKey.Role.ValueType  # 0
     READ_WRITE: APIKey.Role.ValueType  # 1
@@ -51,13 +51,13 @@ class APIKey(_message.Message):
     id: _builtins.str
     name: _builtins.str
     key_hash: _builtins.str
-    """The bcrypt hash of the whole key, id and secret."""
+    """The bcrypt hash of the whole key (id and secret)."""
     project_id: _builtins.str
     role: Global___APIKey.Role.ValueType
     creator: _builtins.str
-    """The person who made the key."""
+    """The user who created the key."""
     last_used_at: _builtins.int
-    """Unix seconds of the last call, copied here now and then."""
+    """Unix seconds of the last call; updated periodically."""
     disabled: _builtins.bool
     created_at: _builtins.int
     updated_at: _builtins.int

@@ -37,24 +37,22 @@ class _ApplicationSyncStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     DEPLOYING: _ApplicationSyncStatus.ValueType  # 2
     OUT_OF_SYNC: _ApplicationSyncStatus.ValueType  # 3
     INVALID_CONFIG: _ApplicationSyncStatus.ValueType  # 4
-    """The application file cannot be read, so nothing can be said."""
+    """The application configuration file is invalid, so the sync state is unknown."""
 
 class ApplicationSyncStatus(_ApplicationSyncStatus, metaclass=_ApplicationSyncStatusEnumTypeWrapper):
-    """Whether what runs is what Git says."""
+    """Whether the live state matches Git."""
 
 UNKNOWN: ApplicationSyncStatus.ValueType  # 0
 SYNCED: ApplicationSyncStatus.ValueType  # 1
 DEPLOYING: ApplicationSyncStatus.ValueType  # 2
 OUT_OF_SYNC: ApplicationSyncStatus.ValueType  # 3
 INVALID_CONFIG: ApplicationSyncStatus.ValueType  # 4
-"""The application file cannot be read, so nothing can be said."""
+"""The application configuration file is invalid, so the sync state is unknown."""
 Global___ApplicationSyncStatus: _TypeAlias = ApplicationSyncStatus  # noqa: Y015
 
 @_typing.final
 class Application(_message.Message):
-    """Something that is deployed: where its files are in Git, which piped takes care of it, and how it
-    is.
-    """
+    """A deployable application: its location in Git, the piped that deploys it, and its state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,60 +124,60 @@ class Application(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def kind(self) -> _common_pb2.ApplicationKind.ValueType:
-        """The platform of a first-generation application; otherwise without meaning."""
+        """The platform of a first-generation application; not used by the second generation."""
 
     @kind.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def kind(self, value: _common_pb2.ApplicationKind.ValueType) -> None:
-        """The platform of a first-generation application; otherwise without meaning."""
+        """The platform of a first-generation application; not used by the second generation."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cloud_provider(self) -> _builtins.str:
-        """The older name of platform_provider, kept equal to it."""
+        """The former name of platform_provider, always equal to it."""
 
     @cloud_provider.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cloud_provider(self, value: _builtins.str) -> None:
-        """The older name of platform_provider, kept equal to it."""
+        """The former name of platform_provider, always equal to it."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def platform_provider(self) -> _builtins.str:
-        """The provider in the configuration of a first-generation piped."""
+        """The platform provider in the configuration of a first-generation piped."""
 
     @platform_provider.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def platform_provider(self, value: _builtins.str) -> None:
-        """The provider in the configuration of a first-generation piped."""
+        """The platform provider in the configuration of a first-generation piped."""
 
     description: _builtins.str
     deploying: _builtins.bool
-    """Whether a deployment is under way."""
+    """Whether a deployment is in progress."""
     deleted_at: _builtins.int
     deleted: _builtins.bool
-    """A deleted application stays in the store and is shown nowhere."""
+    """A deleted application remains in the datastore but is never listed."""
     disabled: _builtins.bool
-    """A disabled application is not deployed and not watched."""
+    """A disabled application is neither deployed nor checked for drift."""
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
     def git_path(self) -> _common_pb2.ApplicationGitPath: ...
     @_builtins.property
     def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, _deployment_pb2.DeployTargets]:
-        """The deploy targets of the second generation, by plugin name."""
+        """The deploy targets of a second-generation application, by plugin name."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def most_recently_successful_deployment(self) -> Global___ApplicationDeploymentReference:
-        """What is running, as far as deployments say."""
+        """The last successful deployment, that is, the running version."""
 
     @_builtins.property
     def most_recently_triggered_deployment(self) -> Global___ApplicationDeploymentReference: ...
     @_builtins.property
     def sync_state(self) -> Global___ApplicationSyncState:
-        """Whether what runs is what Git says, as piped last saw it."""
+        """The sync state that piped reported last."""
 
     def __init__(
         self,
@@ -215,7 +213,7 @@ Global___Application: _TypeAlias = Application  # noqa: Y015
 
 @_typing.final
 class ApplicationSyncState(_message.Message):
-    """How far an application is from what Git says."""
+    """The result of comparing the live state of an application with Git."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -226,10 +224,10 @@ class ApplicationSyncState(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     status: Global___ApplicationSyncStatus.ValueType
     short_reason: _builtins.str
-    """One line for lists; `reason` is the whole story, often a diff."""
+    """A one-line summary for lists; `reason` contains the details, often a diff."""
     reason: _builtins.str
     head_deployment_id: _builtins.str
-    """The deployment that the state was measured against."""
+    """The deployment whose commit the live state was compared with."""
     timestamp: _builtins.int
     def __init__(
         self,
@@ -250,7 +248,7 @@ Global___ApplicationSyncState: _TypeAlias = ApplicationSyncState  # noqa: Y015
 
 @_typing.final
 class ApplicationDeploymentReference(_message.Message):
-    """The part of a deployment that is kept with its application."""
+    """The fields of a deployment that are stored in its application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -265,7 +263,7 @@ class ApplicationDeploymentReference(_message.Message):
     deployment_id: _builtins.str
     summary: _builtins.str
     version: _builtins.str
-    """The deployed version in one line; `versions` has the details."""
+    """The deployed version in one line; `versions` contains the details."""
     config_filename: _builtins.str
     started_at: _builtins.int
     completed_at: _builtins.int

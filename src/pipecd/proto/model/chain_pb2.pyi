@@ -33,7 +33,7 @@ class _ChainStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChainStat
     DEPLOYMENT_CHAIN_CANCELLED: _ChainStatus.ValueType  # 4
 
 class ChainStatus(_ChainStatus, metaclass=_ChainStatusEnumTypeWrapper):
-    """Where a chain stands; it follows from its blocks."""
+    """The status of a deployment chain, derived from the statuses of its blocks."""
 
 DEPLOYMENT_CHAIN_PENDING: ChainStatus.ValueType  # 0
 DEPLOYMENT_CHAIN_RUNNING: ChainStatus.ValueType  # 1
@@ -55,7 +55,7 @@ class _ChainBlockStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Chai
     DEPLOYMENT_BLOCK_CANCELLED: _ChainBlockStatus.ValueType  # 4
 
 class ChainBlockStatus(_ChainBlockStatus, metaclass=_ChainBlockStatusEnumTypeWrapper):
-    """Where a block stands; it follows from its deployments."""
+    """The status of a block, derived from the statuses of its deployments."""
 
 DEPLOYMENT_BLOCK_PENDING: ChainBlockStatus.ValueType  # 0
 DEPLOYMENT_BLOCK_RUNNING: ChainBlockStatus.ValueType  # 1
@@ -66,7 +66,7 @@ Global___ChainBlockStatus: _TypeAlias = ChainBlockStatus  # noqa: Y015
 
 @_typing.final
 class DeploymentChain(_message.Message):
-    """Deployments of several applications that follow each other, block after block."""
+    """A sequence of blocks; each block deploys one or more applications."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -106,7 +106,7 @@ Global___DeploymentChain: _TypeAlias = DeploymentChain  # noqa: Y015
 
 @_typing.final
 class ChainApplicationRef(_message.Message):
-    """An application that takes part in a chain."""
+    """A reference to an application of a deployment chain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -130,7 +130,7 @@ Global___ChainApplicationRef: _TypeAlias = ChainApplicationRef  # noqa: Y015
 
 @_typing.final
 class ChainDeploymentRef(_message.Message):
-    """The deployment that a chain caused, as last copied from it."""
+    """A reference to a deployment of the chain with its last reported status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -157,7 +157,7 @@ Global___ChainDeploymentRef: _TypeAlias = ChainDeploymentRef  # noqa: Y015
 
 @_typing.final
 class ChainNode(_message.Message):
-    """One application within a block, and its deployment once there is one."""
+    """One application of a block and its deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -167,7 +167,7 @@ class ChainNode(_message.Message):
     def application_ref(self) -> Global___ChainApplicationRef: ...
     @_builtins.property
     def deployment_ref(self) -> Global___ChainDeploymentRef:
-        """Absent until the piped has created the deployment."""
+        """Absent until the piped creates the deployment."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ Global___ChainNode: _TypeAlias = ChainNode  # noqa: Y015
 
 @_typing.final
 class ChainBlock(_message.Message):
-    """Applications that are deployed at the same time, after the block before has succeeded."""
+    """Applications that are deployed in parallel after the previous block succeeded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -195,7 +195,7 @@ class ChainBlock(_message.Message):
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
     status: Global___ChainBlockStatus.ValueType
     started_at: _builtins.int
-    """Unix seconds; 0 until the block begins."""
+    """Unix seconds; 0 until the block starts."""
     completed_at: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainNode]: ...

@@ -30,21 +30,21 @@ class _CommandStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Command
     COMMAND_SUCCEEDED: _CommandStatus.ValueType  # 1
     COMMAND_FAILED: _CommandStatus.ValueType  # 2
     COMMAND_TIMEOUT: _CommandStatus.ValueType  # 3
-    """No piped took it within a day."""
+    """The piped did not handle the command within a day."""
 
 class CommandStatus(_CommandStatus, metaclass=_CommandStatusEnumTypeWrapper):
-    """How a command went."""
+    """The status of a command."""
 
 COMMAND_NOT_HANDLED_YET: CommandStatus.ValueType  # 0
 COMMAND_SUCCEEDED: CommandStatus.ValueType  # 1
 COMMAND_FAILED: CommandStatus.ValueType  # 2
 COMMAND_TIMEOUT: CommandStatus.ValueType  # 3
-"""No piped took it within a day."""
+"""The piped did not handle the command within a day."""
 Global___CommandStatus: _TypeAlias = CommandStatus  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):
-    """Something that a piped is asked to do; it asks for its commands and reports how each one went."""
+    """An operation that a piped carries out. The piped polls for its commands and reports the result of each."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -56,7 +56,7 @@ class Command(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         SYNC_APPLICATION: Command._Type.ValueType  # 0
         UPDATE_APPLICATION_CONFIG: Command._Type.ValueType  # 1
-        """Never sent any more."""
+        """Deprecated: never sent."""
         CANCEL_DEPLOYMENT: Command._Type.ValueType  # 2
         APPROVE_STAGE: Command._Type.ValueType  # 3
         BUILD_PLAN_PREVIEW: Command._Type.ValueType  # 4
@@ -65,11 +65,11 @@ class Command(_message.Message):
         RESTART_PIPED: Command._Type.ValueType  # 7
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper):
-        """What is asked; the field of the same name has the details."""
+        """The type of the command; the field of the same name contains its parameters."""
 
     SYNC_APPLICATION: Command.Type.ValueType  # 0
     UPDATE_APPLICATION_CONFIG: Command.Type.ValueType  # 1
-    """Never sent any more."""
+    """Deprecated: never sent."""
     CANCEL_DEPLOYMENT: Command.Type.ValueType  # 2
     APPROVE_STAGE: Command.Type.ValueType  # 3
     BUILD_PLAN_PREVIEW: Command.Type.ValueType  # 4
@@ -79,7 +79,7 @@ class Command(_message.Message):
 
     @_typing.final
     class SyncApplication(_message.Message):
-        """Deploy an application now."""
+        """Triggers a deployment of an application."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -101,7 +101,7 @@ class Command(_message.Message):
 
     @_typing.final
     class UpdateApplicationConfig(_message.Message):
-        """Write a new application file; never sent any more."""
+        """Deprecated: never sent. Replaces an application configuration file."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,7 +126,7 @@ class Command(_message.Message):
 
     @_typing.final
     class CancelDeployment(_message.Message):
-        """Stop a deployment."""
+        """Cancels a deployment."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -135,9 +135,9 @@ class Command(_message.Message):
         FORCE_NO_ROLLBACK_FIELD_NUMBER: _builtins.int
         deployment_id: _builtins.str
         force_rollback: _builtins.bool
-        """Roll back even if the application does not ask for it."""
+        """Roll back even if the application has autoRollback disabled."""
         force_no_rollback: _builtins.bool
-        """Leave everything as it is, even if the application asks for a rollback."""
+        """Do not roll back even if the application has autoRollback enabled."""
         def __init__(
             self,
             *,
@@ -153,7 +153,7 @@ class Command(_message.Message):
 
     @_typing.final
     class ApproveStage(_message.Message):
-        """Let a stage go on that waits for approval."""
+        """Approves a stage that waits for approval."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -175,7 +175,7 @@ class Command(_message.Message):
 
     @_typing.final
     class BuildPlanPreview(_message.Message):
-        """Work out what merging a branch would deploy."""
+        """Computes what a merge of a branch would deploy."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -185,12 +185,12 @@ class Command(_message.Message):
         BASE_BRANCH_FIELD_NUMBER: _builtins.int
         TIMEOUT_FIELD_NUMBER: _builtins.int
         repository_id: _builtins.str
-        """The repository in the configuration of the piped."""
+        """The id of the repository in the piped configuration."""
         head_branch: _builtins.str
         head_commit: _builtins.str
         base_branch: _builtins.str
         timeout: _builtins.int
-        """How many seconds the piped may take."""
+        """The timeout of the piped in seconds."""
         def __init__(
             self,
             *,
@@ -208,7 +208,7 @@ class Command(_message.Message):
 
     @_typing.final
     class ChainSyncApplication(_message.Message):
-        """Deploy an application as a part of a chain."""
+        """Triggers the deployment of an application as part of a deployment chain."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -236,7 +236,7 @@ class Command(_message.Message):
 
     @_typing.final
     class SkipStage(_message.Message):
-        """End a stage that may be skipped, as if it had succeeded."""
+        """Skips a running stage that can be skipped; the deployment continues with the next stage."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,7 +258,7 @@ class Command(_message.Message):
 
     @_typing.final
     class RestartPiped(_message.Message):
-        """Stop the piped, so that whoever supervises it starts it anew."""
+        """Stops the piped so that its supervisor restarts it."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -319,21 +319,21 @@ class Command(_message.Message):
     id: _builtins.str
     piped_id: _builtins.str
     application_id: _builtins.str
-    """The application, deployment and stage concerned, as far as there are any."""
+    """The application, deployment and stage of the command; empty if it has none."""
     deployment_id: _builtins.str
     stage_id: _builtins.str
     commander: _builtins.str
-    """The person, API key or chain that asks."""
+    """The user, API key or deployment chain that requested the command."""
     project_id: _builtins.str
     status: Global___CommandStatus.ValueType
     handled_at: _builtins.int
-    """Unix seconds; 0 while the command waits."""
+    """Unix seconds; 0 until the command is handled."""
     type: Global___Command.Type.ValueType
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """What the piped reported with the result, for example the id of the deployment it made."""
+        """Metadata that the piped reported with the result, for example the id of the created deployment."""
 
     @_builtins.property
     def sync_application(self) -> Global___Command.SyncApplication: ...

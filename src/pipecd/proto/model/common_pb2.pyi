@@ -37,7 +37,7 @@ class _ApplicationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appli
     ECS: _ApplicationKind.ValueType  # 5
 
 class ApplicationKind(_ApplicationKind, metaclass=_ApplicationKindEnumTypeWrapper):
-    """The platforms of the first generation."""
+    """The platform of a first-generation application."""
 
 KUBERNETES: ApplicationKind.ValueType  # 0
 TERRAFORM: ApplicationKind.ValueType  # 1
@@ -60,7 +60,7 @@ class _RollbackKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rollback
     Rollback_CUSTOM_SYNC: _RollbackKind.ValueType  # 15
 
 class RollbackKind(_RollbackKind, metaclass=_RollbackKindEnumTypeWrapper):
-    """Which executor of the first generation rolls back."""
+    """The rollback executor of a first-generation piped."""
 
 Rollback_KUBERNETES: RollbackKind.ValueType  # 0
 Rollback_TERRAFORM: RollbackKind.ValueType  # 1
@@ -81,7 +81,7 @@ class _ApplicationActiveStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrappe
     DELETED: _ApplicationActiveStatus.ValueType  # 2
 
 class ApplicationActiveStatus(_ApplicationActiveStatus, metaclass=_ApplicationActiveStatusEnumTypeWrapper):
-    """Whether an application counts, for insights."""
+    """Whether an application is enabled, disabled or deleted, for insights."""
 
 ENABLED: ApplicationActiveStatus.ValueType  # 0
 DISABLED: ApplicationActiveStatus.ValueType  # 1
@@ -95,26 +95,26 @@ class _SyncStrategy:
 class _SyncStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SyncStrategy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AUTO: _SyncStrategy.ValueType  # 0
-    """Piped decides when it plans."""
+    """Piped chooses the strategy during planning."""
     QUICK_SYNC: _SyncStrategy.ValueType  # 1
-    """Everything in one stage."""
+    """Applies all changes at once, without the pipeline."""
     PIPELINE: _SyncStrategy.ValueType  # 2
-    """The stages that the application file lists."""
+    """Runs the pipeline of the application configuration."""
 
 class SyncStrategy(_SyncStrategy, metaclass=_SyncStrategyEnumTypeWrapper):
-    """How a deployment is carried out."""
+    """The sync strategy of a deployment."""
 
 AUTO: SyncStrategy.ValueType  # 0
-"""Piped decides when it plans."""
+"""Piped chooses the strategy during planning."""
 QUICK_SYNC: SyncStrategy.ValueType  # 1
-"""Everything in one stage."""
+"""Applies all changes at once, without the pipeline."""
 PIPELINE: SyncStrategy.ValueType  # 2
-"""The stages that the application file lists."""
+"""Runs the pipeline of the application configuration."""
 Global___SyncStrategy: _TypeAlias = SyncStrategy  # noqa: Y015
 
 @_typing.final
 class ApplicationGitPath(_message.Message):
-    """Where an application is in Git."""
+    """The location of an application in Git."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -125,9 +125,9 @@ class ApplicationGitPath(_message.Message):
     path: _builtins.str
     """The directory, relative to the root of the repository."""
     config_filename: _builtins.str
-    """The application file in that directory; empty means the default name."""
+    """The application configuration file in that directory; empty means the default name."""
     url: _builtins.str
-    """The page of the directory at the Git host."""
+    """The URL of the directory at the Git host."""
     @_builtins.property
     def repo(self) -> Global___ApplicationGitRepository: ...
     def __init__(
@@ -148,7 +148,7 @@ Global___ApplicationGitPath: _TypeAlias = ApplicationGitPath  # noqa: Y015
 
 @_typing.final
 class ApplicationGitRepository(_message.Message):
-    """A repository as the configuration of a piped names it."""
+    """A Git repository of the piped configuration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -156,7 +156,7 @@ class ApplicationGitRepository(_message.Message):
     REMOTE_FIELD_NUMBER: _builtins.int
     BRANCH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The name given in that configuration, unique within the piped."""
+    """The id in the piped configuration, unique within the piped."""
     remote: _builtins.str
     branch: _builtins.str
     def __init__(
@@ -176,7 +176,7 @@ Global___ApplicationGitRepository: _TypeAlias = ApplicationGitRepository  # noqa
 
 @_typing.final
 class ApplicationInfo(_message.Message):
-    """What an application file says about itself, before or after somebody registers it."""
+    """The contents of an application configuration file that is or can be registered as an application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -210,7 +210,7 @@ class ApplicationInfo(_message.Message):
     PIPED_ID_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Empty while the application is not registered."""
+    """Empty if the application is not registered."""
     name: _builtins.str
     kind: Global___ApplicationKind.ValueType
     repo_id: _builtins.str
@@ -243,7 +243,7 @@ Global___ApplicationInfo: _TypeAlias = ApplicationInfo  # noqa: Y015
 
 @_typing.final
 class ArtifactVersion(_message.Message):
-    """One thing that a deployment brings, for example a container image, and its version."""
+    """An artifact of a deployment, for example a container image, and its version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,7 +260,7 @@ class ArtifactVersion(_message.Message):
         TERRAFORM_MODULE: ArtifactVersion._Kind.ValueType  # 4
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
-        """What sort of thing it is."""
+        """The kind of the artifact."""
 
     UNKNOWN: ArtifactVersion.Kind.ValueType  # 0
     CONTAINER_IMAGE: ArtifactVersion.Kind.ValueType  # 1

@@ -32,26 +32,26 @@ class _DeploymentStatus:
 class _DeploymentStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeploymentStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DEPLOYMENT_PENDING: _DeploymentStatus.ValueType  # 0
-    """Triggered and waiting for its plan."""
+    """Triggered but not planned yet."""
     DEPLOYMENT_PLANNED: _DeploymentStatus.ValueType  # 1
-    """Planned and waiting for its turn."""
+    """Planned but not started yet."""
     DEPLOYMENT_RUNNING: _DeploymentStatus.ValueType  # 2
     DEPLOYMENT_ROLLING_BACK: _DeploymentStatus.ValueType  # 3
-    """Something failed or was cancelled, and the rollback stages run."""
+    """The deployment failed or was cancelled and its rollback stages are running."""
     DEPLOYMENT_SUCCESS: _DeploymentStatus.ValueType  # 4
     DEPLOYMENT_FAILURE: _DeploymentStatus.ValueType  # 5
     DEPLOYMENT_CANCELLED: _DeploymentStatus.ValueType  # 6
 
 class DeploymentStatus(_DeploymentStatus, metaclass=_DeploymentStatusEnumTypeWrapper):
-    """Where a deployment stands; from SUCCESS on it is over."""
+    """The status of a deployment; SUCCESS and all later values are final."""
 
 DEPLOYMENT_PENDING: DeploymentStatus.ValueType  # 0
-"""Triggered and waiting for its plan."""
+"""Triggered but not planned yet."""
 DEPLOYMENT_PLANNED: DeploymentStatus.ValueType  # 1
-"""Planned and waiting for its turn."""
+"""Planned but not started yet."""
 DEPLOYMENT_RUNNING: DeploymentStatus.ValueType  # 2
 DEPLOYMENT_ROLLING_BACK: DeploymentStatus.ValueType  # 3
-"""Something failed or was cancelled, and the rollback stages run."""
+"""The deployment failed or was cancelled and its rollback stages are running."""
 DEPLOYMENT_SUCCESS: DeploymentStatus.ValueType  # 4
 DEPLOYMENT_FAILURE: DeploymentStatus.ValueType  # 5
 DEPLOYMENT_CANCELLED: DeploymentStatus.ValueType  # 6
@@ -69,12 +69,12 @@ class _StageStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageStat
     STAGE_FAILURE: _StageStatus.ValueType  # 3
     STAGE_CANCELLED: _StageStatus.ValueType  # 4
     STAGE_SKIPPED: _StageStatus.ValueType  # 5
-    """Left out by a person or by a rule; the deployment goes on."""
+    """Skipped by a user or by a `skipOn` rule; the deployment continues."""
     STAGE_EXITED: _StageStatus.ValueType  # 6
-    """The stage ended the whole deployment with success."""
+    """The stage completed the whole deployment successfully."""
 
 class StageStatus(_StageStatus, metaclass=_StageStatusEnumTypeWrapper):
-    """Where a stage stands; from SUCCESS on it is over."""
+    """The status of a stage; SUCCESS and all later values are final."""
 
 STAGE_NOT_STARTED_YET: StageStatus.ValueType  # 0
 STAGE_RUNNING: StageStatus.ValueType  # 1
@@ -82,9 +82,9 @@ STAGE_SUCCESS: StageStatus.ValueType  # 2
 STAGE_FAILURE: StageStatus.ValueType  # 3
 STAGE_CANCELLED: StageStatus.ValueType  # 4
 STAGE_SKIPPED: StageStatus.ValueType  # 5
-"""Left out by a person or by a rule; the deployment goes on."""
+"""Skipped by a user or by a `skipOn` rule; the deployment continues."""
 STAGE_EXITED: StageStatus.ValueType  # 6
-"""The stage ended the whole deployment with success."""
+"""The stage completed the whole deployment successfully."""
 Global___StageStatus: _TypeAlias = StageStatus  # noqa: Y015
 
 class _TriggerKind:
@@ -96,16 +96,16 @@ class _TriggerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TriggerKi
     ON_COMMIT: _TriggerKind.ValueType  # 0
     ON_COMMAND: _TriggerKind.ValueType  # 1
     ON_OUT_OF_SYNC: _TriggerKind.ValueType  # 2
-    """What runs differs from Git although nobody pushed."""
+    """The live state drifted from Git without a new commit."""
     ON_CHAIN: _TriggerKind.ValueType  # 3
 
 class TriggerKind(_TriggerKind, metaclass=_TriggerKindEnumTypeWrapper):
-    """Why a deployment is made."""
+    """The kind of a trigger."""
 
 ON_COMMIT: TriggerKind.ValueType  # 0
 ON_COMMAND: TriggerKind.ValueType  # 1
 ON_OUT_OF_SYNC: TriggerKind.ValueType  # 2
-"""What runs differs from Git although nobody pushed."""
+"""The live state drifted from Git without a new commit."""
 ON_CHAIN: TriggerKind.ValueType  # 3
 Global___TriggerKind: _TypeAlias = TriggerKind  # noqa: Y015
 
@@ -116,16 +116,16 @@ class _ManualOperation:
 class _ManualOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManualOperation.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MANUAL_OPERATION_UNKNOWN: _ManualOperation.ValueType  # 0
-    """An older piped did not say."""
+    """Not reported, by pipeds older than the field."""
     MANUAL_OPERATION_SKIP: _ManualOperation.ValueType  # 1
     MANUAL_OPERATION_APPROVE: _ManualOperation.ValueType  # 2
     MANUAL_OPERATION_NONE: _ManualOperation.ValueType  # 3
 
 class ManualOperation(_ManualOperation, metaclass=_ManualOperationEnumTypeWrapper):
-    """What a person may do to a running stage."""
+    """A manual operation on a running stage."""
 
 MANUAL_OPERATION_UNKNOWN: ManualOperation.ValueType  # 0
-"""An older piped did not say."""
+"""Not reported, by pipeds older than the field."""
 MANUAL_OPERATION_SKIP: ManualOperation.ValueType  # 1
 MANUAL_OPERATION_APPROVE: ManualOperation.ValueType  # 2
 MANUAL_OPERATION_NONE: ManualOperation.ValueType  # 3
@@ -133,7 +133,7 @@ Global___ManualOperation: _TypeAlias = ManualOperation  # noqa: Y015
 
 @_typing.final
 class Deployment(_message.Message):
-    """One change on its way to what runs: why, what, by which stages, and how far it is."""
+    """A deployment of an application: its trigger, its pipeline stages and its status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -233,22 +233,22 @@ class Deployment(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def kind(self) -> _common_pb2.ApplicationKind.ValueType:
-        """The platform of a first-generation application; otherwise without meaning."""
+        """The platform of a first-generation application; not used by the second generation."""
 
     @kind.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def kind(self, value: _common_pb2.ApplicationKind.ValueType) -> None:
-        """The platform of a first-generation application; otherwise without meaning."""
+        """The platform of a first-generation application; not used by the second generation."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cloud_provider(self) -> _builtins.str:
-        """The older name of platform_provider, kept equal to it."""
+        """The former name of platform_provider, always equal to it."""
 
     @cloud_provider.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cloud_provider(self, value: _builtins.str) -> None:
-        """The older name of platform_provider, kept equal to it."""
+        """The former name of platform_provider, always equal to it."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
@@ -257,18 +257,18 @@ class Deployment(_message.Message):
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def platform_provider(self, value: _builtins.str) -> None: ...
     summary: _builtins.str
-    """What the deployment does in one line, known once it is planned."""
+    """A one-line summary of the plan; empty until the deployment is planned."""
     running_commit_hash: _builtins.str
-    """The commit that ran before; empty for the first deployment."""
+    """The commit of the last successful deployment; empty for the first deployment."""
     running_config_filename: _builtins.str
-    """The application file of that commit."""
+    """The name of the application configuration file at that commit."""
     status: Global___DeploymentStatus.ValueType
     status_reason: _builtins.str
     deployment_chain_id: _builtins.str
-    """The chain it belongs to, if any, and its block therein."""
+    """The deployment chain, if any, and the index of the block within it."""
     deployment_chain_block_index: _builtins.int
     deployment_trace_commit_hash: _builtins.str
-    """The commit of another repository that caused this one, if the commit message names it."""
+    """The commit of another repository that caused this deployment, if the commit message names one."""
     completed_at: _builtins.int
     created_at: _builtins.int
     updated_at: _builtins.int
@@ -291,11 +291,11 @@ class Deployment(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Notes of first-generation pipeds."""
+        """Metadata of first-generation pipeds."""
 
     @_builtins.property
     def metadata_v2(self) -> Global___DeploymentMetadata:
-        """Notes of second-generation pipeds and their plugins."""
+        """Metadata of second-generation pipeds and their plugins."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ Global___Deployment: _TypeAlias = Deployment  # noqa: Y015
 
 @_typing.final
 class DeployTargets(_message.Message):
-    """Names of deploy targets of one plugin."""
+    """The names of the deploy targets of one plugin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -360,7 +360,7 @@ Global___DeployTargets: _TypeAlias = DeployTargets  # noqa: Y015
 
 @_typing.final
 class DeploymentTrigger(_message.Message):
-    """What a deployment was made for."""
+    """The trigger of a deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -370,10 +370,10 @@ class DeploymentTrigger(_message.Message):
     SYNC_STRATEGY_FIELD_NUMBER: _builtins.int
     STRATEGY_SUMMARY_FIELD_NUMBER: _builtins.int
     commander: _builtins.str
-    """The person, API key or chain that asked for it; empty when a commit did."""
+    """The user, API key or deployment chain that requested it; empty if a commit triggered it."""
     timestamp: _builtins.int
     sync_strategy: _common_pb2.SyncStrategy.ValueType
-    """What was asked for, and once planned what was chosen."""
+    """The requested strategy; after planning, the chosen one."""
     strategy_summary: _builtins.str
     @_builtins.property
     def commit(self) -> Global___Commit: ...
@@ -396,7 +396,7 @@ Global___DeploymentTrigger: _TypeAlias = DeploymentTrigger  # noqa: Y015
 
 @_typing.final
 class PipelineStage(_message.Message):
-    """One step of a deployment."""
+    """One stage of a deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -439,19 +439,19 @@ class PipelineStage(_message.Message):
     AUTHORIZED_OPERATORS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
-    """What the stage does, for example WAIT or K8S_CANARY_ROLLOUT."""
+    """The name of the stage, for example WAIT or K8S_CANARY_ROLLOUT."""
     desc: _builtins.str
     index: _builtins.int
-    """The position in the pipeline of the application file."""
+    """The position in the pipeline of the application configuration."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def predefined(self) -> _builtins.bool:
-        """Marked stages that no application file lists."""
+        """Whether the stage was generated rather than listed in the application configuration."""
 
     @predefined.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def predefined(self, value: _builtins.bool) -> None:
-        """Marked stages that no application file lists."""
+        """Whether the stage was generated rather than listed in the application configuration."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
@@ -472,16 +472,16 @@ class PipelineStage(_message.Message):
     created_at: _builtins.int
     updated_at: _builtins.int
     available_operation: Global___ManualOperation.ValueType
-    """What a person may do while the stage runs."""
+    """The manual operation that is available while the stage runs."""
     @_builtins.property
     def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the stages that must have ended before."""
+        """The ids of the stages that must complete before this one starts."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def authorized_operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who may do that; empty means everybody with the permission."""
+        """The users who may perform the operation; empty means every user with the permission."""
 
     def __init__(
         self,
@@ -514,7 +514,7 @@ Global___PipelineStage: _TypeAlias = PipelineStage  # noqa: Y015
 
 @_typing.final
 class Commit(_message.Message):
-    """A commit of the repository of an application."""
+    """A commit of the application's repository."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -530,9 +530,9 @@ class Commit(_message.Message):
     author: _builtins.str
     branch: _builtins.str
     pull_request: _builtins.int
-    """The number of the pull request that brought it, or 0."""
+    """The number of the pull request that introduced the commit, or 0."""
     url: _builtins.str
-    """The page of the commit at the Git host."""
+    """The URL of the commit at the Git host."""
     created_at: _builtins.int
     def __init__(
         self,
@@ -555,13 +555,13 @@ Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
 @_typing.final
 class DeploymentMetadata(_message.Message):
-    """Notes kept with a deployment."""
+    """Metadata of a deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class KeyValues(_message.Message):
-        """Texts by name."""
+        """Key-value pairs."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -624,11 +624,11 @@ class DeploymentMetadata(_message.Message):
     PLUGINS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def shared(self) -> Global___DeploymentMetadata.KeyValues:
-        """Notes for everybody."""
+        """Metadata that all plugins can read."""
 
     @_builtins.property
     def plugins(self) -> _containers.MessageMap[_builtins.str, Global___DeploymentMetadata.KeyValues]:
-        """Notes of each plugin, by its name."""
+        """Metadata of each plugin, by plugin name."""
 
     def __init__(
         self,

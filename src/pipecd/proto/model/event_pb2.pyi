@@ -29,22 +29,22 @@ class _EventStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventStat
     EVENT_SUCCESS: _EventStatus.ValueType  # 1
     EVENT_FAILURE: _EventStatus.ValueType  # 2
     EVENT_OUTDATED: _EventStatus.ValueType  # 3
-    """A newer event with the same key came before it was handled."""
+    """A newer event with the same key superseded it before it was handled."""
 
 class EventStatus(_EventStatus, metaclass=_EventStatusEnumTypeWrapper):
-    """What became of an event."""
+    """The status of an event."""
 
 EVENT_NOT_HANDLED: EventStatus.ValueType  # 0
 EVENT_SUCCESS: EventStatus.ValueType  # 1
 EVENT_FAILURE: EventStatus.ValueType  # 2
 EVENT_OUTDATED: EventStatus.ValueType  # 3
-"""A newer event with the same key came before it was handled."""
+"""A newer event with the same key superseded it before it was handled."""
 Global___EventStatus: _TypeAlias = EventStatus  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """Something that happened outside, for example a new image, whose data piped writes into files in
-    Git.
+    """An event registered by a client, for example a new image; the event watcher of piped writes its data
+    to files in Git.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -104,12 +104,12 @@ class Event(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
-    """The kind of event; event watchers name it."""
+    """The name of the event, which event watchers match."""
     data: _builtins.str
-    """What is written into the files, for example a version."""
+    """The value that is written to the files, for example a version."""
     project_id: _builtins.str
     event_key: _builtins.str
-    """A digest of name and labels, by which equal events are found."""
+    """A digest of name and labels, by which events are looked up."""
     status: Global___EventStatus.ValueType
     status_description: _builtins.str
     trigger_commit_hash: _builtins.str
@@ -121,7 +121,7 @@ class Event(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def contexts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Further texts, added to the commit message."""
+        """Additional key-value pairs that are added to the commit message."""
 
     def __init__(
         self,

@@ -30,18 +30,18 @@ class _InsightMetricsKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_In
     MTTR: _InsightMetricsKind.ValueType  # 2
     """Mean time to restore after a failure."""
     LEAD_TIME: _InsightMetricsKind.ValueType  # 3
-    """Time from commit to running."""
+    """Time from commit to successful deployment."""
     APPLICATIONS_COUNT: _InsightMetricsKind.ValueType  # 4
 
 class InsightMetricsKind(_InsightMetricsKind, metaclass=_InsightMetricsKindEnumTypeWrapper):
-    """What is measured."""
+    """The metric of an insight."""
 
 DEPLOYMENT_FREQUENCY: InsightMetricsKind.ValueType  # 0
 CHANGE_FAILURE_RATE: InsightMetricsKind.ValueType  # 1
 MTTR: InsightMetricsKind.ValueType  # 2
 """Mean time to restore after a failure."""
 LEAD_TIME: InsightMetricsKind.ValueType  # 3
-"""Time from commit to running."""
+"""Time from commit to successful deployment."""
 APPLICATIONS_COUNT: InsightMetricsKind.ValueType  # 4
 Global___InsightMetricsKind: _TypeAlias = InsightMetricsKind  # noqa: Y015
 
@@ -55,7 +55,7 @@ class _InsightResultTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ins
     VECTOR: _InsightResultType.ValueType  # 1
 
 class InsightResultType(_InsightResultType, metaclass=_InsightResultTypeEnumTypeWrapper):
-    """The shape of an answer."""
+    """The type of an insight result."""
 
 MATRIX: InsightResultType.ValueType  # 0
 VECTOR: InsightResultType.ValueType  # 1
@@ -71,7 +71,7 @@ class _InsightResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ins
     MONTHLY: _InsightResolution.ValueType  # 1
 
 class InsightResolution(_InsightResolution, metaclass=_InsightResolutionEnumTypeWrapper):
-    """How far apart the points are."""
+    """The interval between two data points."""
 
 DAILY: InsightResolution.ValueType  # 0
 MONTHLY: InsightResolution.ValueType  # 1
@@ -95,7 +95,7 @@ Global___InsightApplicationCountLabelKey: _TypeAlias = InsightApplicationCountLa
 
 @_typing.final
 class InsightDataPoint(_message.Message):
-    """One value of a chart."""
+    """One data point of a chart."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -119,7 +119,7 @@ Global___InsightDataPoint: _TypeAlias = InsightDataPoint  # noqa: Y015
 
 @_typing.final
 class InsightSample(_message.Message):
-    """One value with labels, in an answer of type VECTOR."""
+    """One labelled value in a result of type VECTOR."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -165,7 +165,7 @@ Global___InsightSample: _TypeAlias = InsightSample  # noqa: Y015
 
 @_typing.final
 class InsightSampleStream(_message.Message):
-    """One line of a chart, in an answer of type MATRIX."""
+    """One labelled time series in a result of type MATRIX."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -211,7 +211,7 @@ Global___InsightSampleStream: _TypeAlias = InsightSampleStream  # noqa: Y015
 
 @_typing.final
 class InsightApplicationCount(_message.Message):
-    """How many applications share these labels."""
+    """The number of applications with these labels."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ApplicationLiveStateSnapshot(_message.Message):
-    """Everything that runs for an application at one moment."""
+    """The live state of an application at one point in time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,7 +38,7 @@ class ApplicationLiveStateSnapshot(_message.Message):
         UNHEALTHY: ApplicationLiveStateSnapshot._Status.ValueType  # 3
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-        """How the application is as a whole."""
+        """The health of the application as a whole."""
 
     UNKNOWN: ApplicationLiveStateSnapshot.Status.ValueType  # 0
     HEALTHY: ApplicationLiveStateSnapshot.Status.ValueType  # 1
@@ -64,7 +64,7 @@ class ApplicationLiveStateSnapshot(_message.Message):
     health_status: Global___ApplicationLiveStateSnapshot.Status.ValueType
     @_builtins.property
     def kubernetes(self) -> Global___KubernetesApplicationLiveState:
-        """These five are filled by first-generation pipeds, according to `kind`."""
+        """First-generation pipeds set one of these five, according to `kind`."""
 
     @_builtins.property
     def terraform(self) -> Global___TerraformApplicationLiveState: ...
@@ -76,7 +76,7 @@ class ApplicationLiveStateSnapshot(_message.Message):
     def version(self) -> Global___ApplicationLiveStateVersion: ...
     @_builtins.property
     def application_live_state(self) -> Global___ApplicationLiveState:
-        """Filled by second-generation pipeds, for every platform."""
+        """Second-generation pipeds set this field for every platform."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ Global___ApplicationLiveStateSnapshot: _TypeAlias = ApplicationLiveStateSnapshot
 
 @_typing.final
 class ApplicationLiveStateVersion(_message.Message):
-    """The order of snapshots and of the events between them."""
+    """The version that orders snapshots and the events between them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -128,7 +128,7 @@ Global___ApplicationLiveStateVersion: _TypeAlias = ApplicationLiveStateVersion  
 
 @_typing.final
 class KubernetesApplicationLiveState(_message.Message):
-    """What runs of a Kubernetes application."""
+    """The live state of a Kubernetes application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -150,7 +150,7 @@ Global___KubernetesApplicationLiveState: _TypeAlias = KubernetesApplicationLiveS
 
 @_typing.final
 class TerraformApplicationLiveState(_message.Message):
-    """Nothing is told about what Terraform manages."""
+    """The live state of a Terraform application; always empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -167,7 +167,7 @@ Global___TerraformApplicationLiveState: _TypeAlias = TerraformApplicationLiveSta
 
 @_typing.final
 class CloudRunApplicationLiveState(_message.Message):
-    """What runs of a Cloud Run application."""
+    """The live state of a Cloud Run application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -189,7 +189,7 @@ Global___CloudRunApplicationLiveState: _TypeAlias = CloudRunApplicationLiveState
 
 @_typing.final
 class ECSApplicationLiveState(_message.Message):
-    """What runs of an ECS application."""
+    """The live state of an ECS application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -211,7 +211,7 @@ Global___ECSApplicationLiveState: _TypeAlias = ECSApplicationLiveState  # noqa: 
 
 @_typing.final
 class LambdaApplicationLiveState(_message.Message):
-    """What runs of a Lambda application."""
+    """The live state of a Lambda application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -233,7 +233,7 @@ Global___LambdaApplicationLiveState: _TypeAlias = LambdaApplicationLiveState  # 
 
 @_typing.final
 class ApplicationLiveState(_message.Message):
-    """What runs of an application, as its plugins tell it."""
+    """The live state of an application as reported by its plugins."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -248,7 +248,7 @@ class ApplicationLiveState(_message.Message):
         OTHER: ApplicationLiveState._Status.ValueType  # 2
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-        """How it is as a whole; OTHER means that something is unhealthy."""
+        """The health of the application as a whole; OTHER means that a resource is unhealthy."""
 
     UNKNOWN: ApplicationLiveState.Status.ValueType  # 0
     HEALTHY: ApplicationLiveState.Status.ValueType  # 1
@@ -290,7 +290,7 @@ class ResourceState(_message.Message):
         UNHEALTHY: ResourceState._HealthStatus.ValueType  # 2
 
     class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
-        """How the resource is."""
+        """The health of the resource."""
 
     UNKNOWN: ResourceState.HealthStatus.ValueType  # 0
     HEALTHY: ResourceState.HealthStatus.ValueType  # 1
@@ -338,11 +338,11 @@ class ResourceState(_message.Message):
     updated_at: _builtins.int
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources below which this one is drawn, by id."""
+        """The ids of the parent resources in the resource graph."""
 
     @_builtins.property
     def resource_metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Whatever the plugin finds worth showing."""
+        """Additional metadata of the resource, set by the plugin."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ class KubernetesResourceState(_message.Message):
         OTHER: KubernetesResourceState._HealthStatus.ValueType  # 2
 
     class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
-        """How a resource is; OTHER means not healthy or not yet."""
+        """The health of the resource; OTHER means unhealthy or in progress."""
 
     UNKNOWN: KubernetesResourceState.HealthStatus.ValueType  # 0
     HEALTHY: KubernetesResourceState.HealthStatus.ValueType  # 1
@@ -412,11 +412,11 @@ class KubernetesResourceState(_message.Message):
     updated_at: _builtins.int
     @_builtins.property
     def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources that own this one, by id."""
+        """The ids of the resources that own this one."""
 
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources below which this one is drawn, by id."""
+        """The ids of the parent resources in the resource graph."""
 
     def __init__(
         self,
@@ -457,7 +457,7 @@ class KubernetesResourceStateEvent(_message.Message):
         DELETED: KubernetesResourceStateEvent._Type.ValueType  # 2
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper):
-        """What happened to the resource."""
+        """The type of the change."""
 
     ADD_OR_UPDATED: KubernetesResourceStateEvent.Type.ValueType  # 0
     DELETED: KubernetesResourceStateEvent.Type.ValueType  # 2
@@ -476,7 +476,7 @@ class KubernetesResourceStateEvent(_message.Message):
     def state(self) -> Global___KubernetesResourceState: ...
     @_builtins.property
     def snapshot_version(self) -> Global___ApplicationLiveStateVersion:
-        """The snapshot to which the change applies; older ones are skipped."""
+        """The version of the snapshot that the change applies to; changes of older snapshots are ignored."""
 
     def __init__(
         self,
@@ -513,7 +513,7 @@ class CloudRunResourceState(_message.Message):
         OTHER: CloudRunResourceState._HealthStatus.ValueType  # 2
 
     class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
-        """How a resource is; OTHER means not healthy or not yet."""
+        """The health of the resource; OTHER means unhealthy or in progress."""
 
     UNKNOWN: CloudRunResourceState.HealthStatus.ValueType  # 0
     HEALTHY: CloudRunResourceState.HealthStatus.ValueType  # 1
@@ -541,11 +541,11 @@ class CloudRunResourceState(_message.Message):
     updated_at: _builtins.int
     @_builtins.property
     def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources that own this one, by id."""
+        """The ids of the resources that own this one."""
 
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources below which this one is drawn, by id."""
+        """The ids of the parent resources in the resource graph."""
 
     def __init__(
         self,
@@ -572,7 +572,7 @@ Global___CloudRunResourceState: _TypeAlias = CloudRunResourceState  # noqa: Y015
 
 @_typing.final
 class ECSResourceState(_message.Message):
-    """One resource of a ECS application."""
+    """One resource of an ECS application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -587,7 +587,7 @@ class ECSResourceState(_message.Message):
         OTHER: ECSResourceState._HealthStatus.ValueType  # 2
 
     class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
-        """How a resource is; OTHER means not healthy or not yet."""
+        """The health of the resource; OTHER means unhealthy or in progress."""
 
     UNKNOWN: ECSResourceState.HealthStatus.ValueType  # 0
     HEALTHY: ECSResourceState.HealthStatus.ValueType  # 1
@@ -611,11 +611,11 @@ class ECSResourceState(_message.Message):
     updated_at: _builtins.int
     @_builtins.property
     def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources that own this one, by id."""
+        """The ids of the resources that own this one."""
 
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources below which this one is drawn, by id."""
+        """The ids of the parent resources in the resource graph."""
 
     def __init__(
         self,
@@ -655,7 +655,7 @@ class LambdaResourceState(_message.Message):
         OTHER: LambdaResourceState._HealthStatus.ValueType  # 2
 
     class HealthStatus(_HealthStatus, metaclass=_HealthStatusEnumTypeWrapper):
-        """How a resource is; OTHER means not healthy or not yet."""
+        """The health of the resource; OTHER means unhealthy or in progress."""
 
     UNKNOWN: LambdaResourceState.HealthStatus.ValueType  # 0
     HEALTHY: LambdaResourceState.HealthStatus.ValueType  # 1
@@ -679,11 +679,11 @@ class LambdaResourceState(_message.Message):
     updated_at: _builtins.int
     @_builtins.property
     def owner_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources that own this one, by id."""
+        """The ids of the resources that own this one."""
 
     @_builtins.property
     def parent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Resources below which this one is drawn, by id."""
+        """The ids of the parent resources in the resource graph."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class _LogSeverityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogSeveri
     ERROR: _LogSeverity.ValueType  # 2
 
 class LogSeverity(_LogSeverity, metaclass=_LogSeverityEnumTypeWrapper):
-    """How loud a line is."""
+    """The severity of a log block."""
 
 INFO: LogSeverity.ValueType  # 0
 SUCCESS: LogSeverity.ValueType  # 1
@@ -37,7 +37,7 @@ Global___LogSeverity: _TypeAlias = LogSeverity  # noqa: Y015
 
 @_typing.final
 class LogBlock(_message.Message):
-    """Some lines of a stage log."""
+    """A block of lines of a stage log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -46,9 +46,9 @@ class LogBlock(_message.Message):
     SEVERITY_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Grows within a stage; a block that was received already is recognised by it."""
+    """Increases within a stage; the receiver uses it to drop duplicates."""
     log: _builtins.str
-    """Never empty: one empty text makes a whole report fail."""
+    """Never empty: one empty log fails the validation of the whole report."""
     severity: Global___LogSeverity.ValueType
     created_at: _builtins.int
     def __init__(

@@ -49,7 +49,7 @@ class _NotificationEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     EVENT_STAGE_CANCELLED: _NotificationEventType.ValueType  # 404
 
 class NotificationEventType(_NotificationEventType, metaclass=_NotificationEventTypeEnumTypeWrapper):
-    """What a notification is about; routes in the configuration of a piped name these without EVENT_."""
+    """The type of a notification event; notification routes of a piped use these names without the prefix EVENT_."""
 
 EVENT_DEPLOYMENT_TRIGGERED: NotificationEventType.ValueType  # 0
 EVENT_DEPLOYMENT_PLANNED: NotificationEventType.ValueType  # 1
@@ -87,7 +87,7 @@ class _NotificationEventGroupEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper
     EVENT_STAGE: _NotificationEventGroup.ValueType  # 5
 
 class NotificationEventGroup(_NotificationEventGroup, metaclass=_NotificationEventGroupEnumTypeWrapper):
-    """Notifications that belong together, for routes that name a whole group."""
+    """The group of a notification event, for routes that match whole groups."""
 
 EVENT_NONE: NotificationEventGroup.ValueType  # 0
 EVENT_DEPLOYMENT: NotificationEventGroup.ValueType  # 1
@@ -99,7 +99,7 @@ Global___NotificationEventGroup: _TypeAlias = NotificationEventGroup  # noqa: Y0
 
 @_typing.final
 class NotificationEventDeploymentTriggered(_message.Message):
-    """A deployment was made."""
+    """A deployment was triggered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -110,7 +110,7 @@ class NotificationEventDeploymentTriggered(_message.Message):
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
     def mentioned_accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Accounts and groups of the receiver that are to be mentioned, in all these messages."""
+        """The accounts and groups to mention in the notification, in all of these messages."""
 
     @_builtins.property
     def mentioned_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -131,7 +131,7 @@ Global___NotificationEventDeploymentTriggered: _TypeAlias = NotificationEventDep
 
 @_typing.final
 class NotificationEventDeploymentPlanned(_message.Message):
-    """The stages of a deployment are known."""
+    """A deployment was planned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -140,7 +140,7 @@ class NotificationEventDeploymentPlanned(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
-    """What the deployment will do."""
+    """The summary of the plan."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -165,7 +165,7 @@ Global___NotificationEventDeploymentPlanned: _TypeAlias = NotificationEventDeplo
 
 @_typing.final
 class NotificationEventDeploymentStarted(_message.Message):
-    """A deployment began to run."""
+    """A deployment started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -195,7 +195,7 @@ Global___NotificationEventDeploymentStarted: _TypeAlias = NotificationEventDeplo
 
 @_typing.final
 class NotificationEventDeploymentApproved(_message.Message):
-    """Somebody approved a stage of a deployment."""
+    """A stage of a deployment was approved."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,7 +204,7 @@ class NotificationEventDeploymentApproved(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     approver: _builtins.str
-    """Who approved."""
+    """The user who approved the stage."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -229,7 +229,7 @@ Global___NotificationEventDeploymentApproved: _TypeAlias = NotificationEventDepl
 
 @_typing.final
 class NotificationEventDeploymentRollingBack(_message.Message):
-    """A deployment failed or was cancelled and is rolled back."""
+    """A deployment failed or was cancelled and is rolling back."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,7 +251,7 @@ Global___NotificationEventDeploymentRollingBack: _TypeAlias = NotificationEventD
 
 @_typing.final
 class NotificationEventDeploymentSucceeded(_message.Message):
-    """A deployment ended well."""
+    """A deployment succeeded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -281,7 +281,7 @@ Global___NotificationEventDeploymentSucceeded: _TypeAlias = NotificationEventDep
 
 @_typing.final
 class NotificationEventDeploymentFailed(_message.Message):
-    """A deployment ended badly."""
+    """A deployment failed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -314,7 +314,7 @@ Global___NotificationEventDeploymentFailed: _TypeAlias = NotificationEventDeploy
 
 @_typing.final
 class NotificationEventDeploymentCancelled(_message.Message):
-    """A deployment was stopped by somebody."""
+    """A user cancelled a deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,7 +323,7 @@ class NotificationEventDeploymentCancelled(_message.Message):
     MENTIONED_ACCOUNTS_FIELD_NUMBER: _builtins.int
     MENTIONED_GROUPS_FIELD_NUMBER: _builtins.int
     commander: _builtins.str
-    """Who stopped it."""
+    """The user who cancelled the deployment."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property
@@ -378,7 +378,7 @@ Global___NotificationEventDeploymentWaitApproval: _TypeAlias = NotificationEvent
 
 @_typing.final
 class NotificationEventDeploymentTriggerFailed(_message.Message):
-    """A commit should have made a deployment but could not."""
+    """A commit could not trigger a deployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -417,7 +417,7 @@ Global___NotificationEventDeploymentTriggerFailed: _TypeAlias = NotificationEven
 
 @_typing.final
 class NotificationEventApplicationSynced(_message.Message):
-    """What runs is again what Git says."""
+    """The live state of an application matches Git again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,7 +443,7 @@ Global___NotificationEventApplicationSynced: _TypeAlias = NotificationEventAppli
 
 @_typing.final
 class NotificationEventApplicationOutOfSync(_message.Message):
-    """What runs is no longer what Git says."""
+    """The live state of an application no longer matches Git."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -469,7 +469,7 @@ Global___NotificationEventApplicationOutOfSync: _TypeAlias = NotificationEventAp
 
 @_typing.final
 class NotificationEventPipedStarted(_message.Message):
-    """A piped came up."""
+    """A piped started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -499,7 +499,7 @@ Global___NotificationEventPipedStarted: _TypeAlias = NotificationEventPipedStart
 
 @_typing.final
 class NotificationEventPipedStopped(_message.Message):
-    """A piped went down on purpose."""
+    """A piped stopped gracefully."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -529,7 +529,7 @@ Global___NotificationEventPipedStopped: _TypeAlias = NotificationEventPipedStopp
 
 @_typing.final
 class NotificationEventStageStarted(_message.Message):
-    """A stage began."""
+    """A stage started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -555,7 +555,7 @@ Global___NotificationEventStageStarted: _TypeAlias = NotificationEventStageStart
 
 @_typing.final
 class NotificationEventStageSkipped(_message.Message):
-    """A stage was left out."""
+    """A stage was skipped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -581,7 +581,7 @@ Global___NotificationEventStageSkipped: _TypeAlias = NotificationEventStageSkipp
 
 @_typing.final
 class NotificationEventStageSucceeded(_message.Message):
-    """A stage ended well."""
+    """A stage succeeded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -607,7 +607,7 @@ Global___NotificationEventStageSucceeded: _TypeAlias = NotificationEventStageSuc
 
 @_typing.final
 class NotificationEventStageFailed(_message.Message):
-    """A stage ended badly."""
+    """A stage failed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -633,7 +633,7 @@ Global___NotificationEventStageFailed: _TypeAlias = NotificationEventStageFailed
 
 @_typing.final
 class NotificationEventStageCancelled(_message.Message):
-    """A stage was stopped."""
+    """A stage was cancelled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

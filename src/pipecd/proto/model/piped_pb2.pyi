@@ -27,7 +27,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Piped(_message.Message):
-    """An agent as the control plane knows it: who it is, its keys, and what it reported about itself."""
+    """A piped agent: its identity, its keys and the metadata it reported."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,7 +42,7 @@ class Piped(_message.Message):
         OFFLINE: Piped._ConnectionStatus.ValueType  # 2
 
     class ConnectionStatus(_ConnectionStatus, metaclass=_ConnectionStatusEnumTypeWrapper):
-        """Whether the agent was heard of lately."""
+        """Whether the piped is connected."""
 
     UNKNOWN: Piped.ConnectionStatus.ValueType  # 0
     ONLINE: Piped.ConnectionStatus.ValueType  # 1
@@ -50,7 +50,7 @@ class Piped(_message.Message):
 
     @_typing.final
     class CloudProvider(_message.Message):
-        """The older form of PlatformProvider."""
+        """The predecessor of PlatformProvider."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -72,7 +72,7 @@ class Piped(_message.Message):
 
     @_typing.final
     class PlatformProvider(_message.Message):
-        """A place to deploy to, of the first generation."""
+        """A platform provider of a first-generation piped."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -80,7 +80,7 @@ class Piped(_message.Message):
         TYPE_FIELD_NUMBER: _builtins.int
         name: _builtins.str
         type: _builtins.str
-        """The kind of platform, for example KUBERNETES."""
+        """The type of the platform, for example KUBERNETES."""
         def __init__(
             self,
             *,
@@ -95,7 +95,7 @@ class Piped(_message.Message):
 
     @_typing.final
     class Plugin(_message.Message):
-        """A plugin of the second generation and its deploy targets."""
+        """A plugin of a second-generation piped with its deploy targets."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -118,7 +118,7 @@ class Piped(_message.Message):
 
     @_typing.final
     class SecretEncryption(_message.Message):
-        """How secrets for this piped are encrypted."""
+        """The configuration of secret encryption for this piped."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,11 +126,11 @@ class Piped(_message.Message):
         PUBLIC_KEY_FIELD_NUMBER: _builtins.int
         ENCRYPT_SERVICE_ACCOUNT_FIELD_NUMBER: _builtins.int
         type: _builtins.str
-        """KEY_PAIR or NONE; the KMS types are not in use any more."""
+        """KEY_PAIR or NONE; the KMS types are deprecated."""
         public_key: _builtins.str
-        """PEM, for KEY_PAIR."""
+        """The public key in PEM format, for KEY_PAIR."""
         encrypt_service_account: _builtins.str
-        """Not in use any more."""
+        """Deprecated: not used."""
         def __init__(
             self,
             *,
@@ -167,16 +167,16 @@ class Piped(_message.Message):
     desc: _builtins.str
     project_id: _builtins.str
     version: _builtins.str
-    """From here to `config` the piped reported it when it started."""
+    """The fields from here to `config` are those that the piped reported when it started."""
     started_at: _builtins.int
     status: Global___Piped.ConnectionStatus.ValueType
-    """Filled in when pipeds are listed, not stored."""
+    """Set only in lists of pipeds, never stored."""
     config: _builtins.str
     """The configuration as YAML with its secrets masked."""
     desired_version: _builtins.str
-    """What the launcher of this piped should run; empty means its own choice."""
+    """The piped version that the launcher should run; empty leaves it to the launcher's configuration."""
     disabled: _builtins.bool
-    """A disabled piped cannot sign in."""
+    """A disabled piped cannot authenticate."""
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
@@ -193,7 +193,7 @@ class Piped(_message.Message):
     def secret_encryption(self) -> Global___Piped.SecretEncryption: ...
     @_builtins.property
     def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___PipedKey]:
-        """At most two, so that a key can be replaced without a gap; the newest is first."""
+        """At most two keys, newest first, so that keys can be rotated without downtime."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ Global___Piped: _TypeAlias = Piped  # noqa: Y015
 
 @_typing.final
 class PipedKey(_message.Message):
-    """A key with which a piped signs in; only its hash is known."""
+    """A key that authenticates a piped; only its hash is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -255,7 +255,7 @@ Global___PipedKey: _TypeAlias = PipedKey  # noqa: Y015
 
 @_typing.final
 class PipedStat(_message.Message):
-    """What a piped reported last, and when."""
+    """The last report of a piped and its time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -264,7 +264,7 @@ class PipedStat(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     piped_id: _builtins.str
     metrics: _builtins.bytes
-    """Its metrics in the text form of Prometheus."""
+    """The metrics of the piped in the Prometheus text format."""
     timestamp: _builtins.int
     def __init__(
         self,

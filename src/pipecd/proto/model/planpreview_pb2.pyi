@@ -26,7 +26,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PlanPreviewCommandResult(_message.Message):
-    """What one piped would deploy if a branch were merged."""
+    """The plan preview of one piped: what it would deploy after a merge."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -39,9 +39,9 @@ class PlanPreviewCommandResult(_message.Message):
     command_id: _builtins.str
     piped_id: _builtins.str
     piped_url: _builtins.str
-    """Filled in by the control plane, like the other names and addresses."""
+    """Set by the control plane, like the other names and URLs."""
     error: _builtins.str
-    """Why there is no result at all."""
+    """The error if the whole plan preview failed."""
     piped_name: _builtins.str
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplicationPlanPreviewResult]: ...
@@ -65,7 +65,7 @@ Global___PlanPreviewCommandResult: _TypeAlias = PlanPreviewCommandResult  # noqa
 
 @_typing.final
 class ApplicationPlanPreviewResult(_message.Message):
-    """What would happen to one application."""
+    """The plan preview of one application."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -121,17 +121,17 @@ class ApplicationPlanPreviewResult(_message.Message):
     project_id: _builtins.str
     head_branch: _builtins.str
     head_commit: _builtins.str
-    """The commit of the branch that was looked at."""
+    """The head commit of the previewed branch."""
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def plan_summary(self) -> _builtins.bytes:
-        """The result of first-generation pipeds; others fill `plugin_plan_results`."""
+        """The result of first-generation pipeds; second-generation pipeds set `plugin_plan_results`."""
 
     @plan_summary.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def plan_summary(self, value: _builtins.bytes) -> None:
-        """The result of first-generation pipeds; others fill `plugin_plan_results`."""
+        """The result of first-generation pipeds; second-generation pipeds set `plugin_plan_results`."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
@@ -140,9 +140,9 @@ class ApplicationPlanPreviewResult(_message.Message):
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def plan_details(self, value: _builtins.bytes) -> None: ...
     no_change: _builtins.bool
-    """Whether nothing would change."""
+    """Whether the deployment would change nothing."""
     error: _builtins.str
-    """Why there is no result for this application."""
+    """The error if the plan preview of this application failed."""
     created_at: _builtins.int
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -182,7 +182,7 @@ Global___ApplicationPlanPreviewResult: _TypeAlias = ApplicationPlanPreviewResult
 
 @_typing.final
 class PluginPlanPreviewResult(_message.Message):
-    """What would happen at one deploy target."""
+    """The plan preview of one deploy target."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,11 +194,11 @@ class PluginPlanPreviewResult(_message.Message):
     plugin_name: _builtins.str
     deploy_target: _builtins.str
     plan_summary: _builtins.bytes
-    """One line, UTF-8."""
+    """A one-line summary in UTF-8."""
     plan_details: _builtins.bytes
-    """A diff or plan, UTF-8."""
+    """A diff or plan in UTF-8."""
     diff_language: _builtins.str
-    """How to colour the details, for example diff or hcl."""
+    """The language for syntax highlighting of the details, for example diff or hcl."""
     def __init__(
         self,
         *,

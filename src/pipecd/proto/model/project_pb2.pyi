@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Project(_message.Message):
-    """A team with its own applications, pipeds and people."""
+    """A tenant with its own applications, pipeds and users."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,24 +42,24 @@ class Project(_message.Message):
     static_admin_disabled: _builtins.bool
     shared_sso_name: _builtins.str
     allow_stray_as_viewer: _builtins.bool
-    """Whether people without any role may look."""
+    """Whether users without a role are viewers."""
     created_at: _builtins.int
     updated_at: _builtins.int
     @_builtins.property
     def static_admin(self) -> Global___ProjectStaticUser:
-        """The one account with a password."""
+        """The only account with a password."""
 
     @_builtins.property
     def sso(self) -> Global___ProjectSSOConfig:
-        """Sign-in of this project alone; or else `shared_sso_name` names one of the control plane."""
+        """The SSO configuration of this project; alternatively `shared_sso_name` names a shared one."""
 
     @_builtins.property
     def rbac(self) -> Global___ProjectRBACConfig:
-        """The older form of `user_groups`."""
+        """The predecessor of `user_groups`."""
 
     @_builtins.property
     def rbac_roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectRBACRole]:
-        """Roles made by the project; the built-in ones are added when it is read."""
+        """The custom roles of the project; the built-in roles are added when the project is read."""
 
     @_builtins.property
     def user_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectUserGroup]: ...
@@ -97,7 +97,7 @@ class ProjectStaticUser(_message.Message):
     PASSWORD_HASH_FIELD_NUMBER: _builtins.int
     username: _builtins.str
     password_hash: _builtins.str
-    """bcrypt."""
+    """The bcrypt hash of the password."""
     def __init__(
         self,
         *,
@@ -114,7 +114,7 @@ Global___ProjectStaticUser: _TypeAlias = ProjectStaticUser  # noqa: Y015
 
 @_typing.final
 class ProjectSSOConfig(_message.Message):
-    """How people sign in through another site."""
+    """The configuration of single sign-on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,20 +126,20 @@ class ProjectSSOConfig(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         GITHUB: ProjectSSOConfig._Provider.ValueType  # 0
         GOOGLE: ProjectSSOConfig._Provider.ValueType  # 2
-        """Known, but never carried out."""
+        """Accepted but not supported."""
         OIDC: ProjectSSOConfig._Provider.ValueType  # 3
 
     class Provider(_Provider, metaclass=_ProviderEnumTypeWrapper):
-        """Which site it is."""
+        """The identity provider."""
 
     GITHUB: ProjectSSOConfig.Provider.ValueType  # 0
     GOOGLE: ProjectSSOConfig.Provider.ValueType  # 2
-    """Known, but never carried out."""
+    """Accepted but not supported."""
     OIDC: ProjectSSOConfig.Provider.ValueType  # 3
 
     @_typing.final
     class GitHub(_message.Message):
-        """Sign-in with GitHub or GitHub Enterprise; roles follow the teams."""
+        """Sign-in with GitHub or GitHub Enterprise; teams map to roles."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -152,7 +152,7 @@ class ProjectSSOConfig(_message.Message):
         """Stored encrypted, like the secret."""
         client_secret: _builtins.str
         base_url: _builtins.str
-        """The address of GitHub Enterprise; empty means github.com."""
+        """The URL of GitHub Enterprise; empty means github.com."""
         upload_url: _builtins.str
         proxy_url: _builtins.str
         def __init__(
@@ -172,7 +172,7 @@ class ProjectSSOConfig(_message.Message):
 
     @_typing.final
     class Google(_message.Message):
-        """Sign-in with Google; never carried out."""
+        """Sign-in with Google; not supported."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -215,17 +215,17 @@ class ProjectSSOConfig(_message.Message):
         issuer: _builtins.str
         redirect_uri: _builtins.str
         authorization_endpoint: _builtins.str
-        """The three endpoints replace what the issuer says about itself."""
+        """The three endpoints override those of the issuer's discovery document."""
         token_endpoint: _builtins.str
         user_info_endpoint: _builtins.str
         proxy_url: _builtins.str
         roles_claim_key: _builtins.str
-        """The claims to read roles, name and picture from; empty means the usual ones."""
+        """The claims that contain roles, user name and avatar URL; empty means the default claims."""
         username_claim_key: _builtins.str
         avatar_url_claim_key: _builtins.str
         @_builtins.property
         def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Empty means openid."""
+            """The requested scopes; empty means openid."""
 
         def __init__(
             self,
@@ -256,7 +256,7 @@ class ProjectSSOConfig(_message.Message):
     OIDC_FIELD_NUMBER: _builtins.int
     provider: Global___ProjectSSOConfig.Provider.ValueType
     session_ttl: _builtins.int
-    """Hours until people must sign in again; 0 means a week."""
+    """The lifetime of a session in hours; 0 means a week."""
     @_builtins.property
     def github(self) -> Global___ProjectSSOConfig.GitHub: ...
     @_builtins.property
@@ -282,7 +282,7 @@ Global___ProjectSSOConfig: _TypeAlias = ProjectSSOConfig  # noqa: Y015
 
 @_typing.final
 class ProjectRBACConfig(_message.Message):
-    """The groups that are admins, editors and viewers, one each."""
+    """The groups of admins, editors and viewers, one group each."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,14 +309,14 @@ Global___ProjectRBACConfig: _TypeAlias = ProjectRBACConfig  # noqa: Y015
 
 @_typing.final
 class ProjectUserGroup(_message.Message):
-    """A group at the sign-in provider and the role its members get."""
+    """Assigns a role to the members of a group of the identity provider."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SSO_GROUP_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     sso_group: _builtins.str
-    """For GitHub `organisation/team`."""
+    """The name of the group; for GitHub `organization/team`."""
     role: _builtins.str
     def __init__(
         self,
@@ -362,7 +362,7 @@ Global___ProjectRBACRole: _TypeAlias = ProjectRBACRole  # noqa: Y015
 
 @_typing.final
 class ProjectRBACResource(_message.Message):
-    """The things that a policy is about."""
+    """The resources that a policy applies to."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -383,7 +383,7 @@ class ProjectRBACResource(_message.Message):
         INSIGHT: ProjectRBACResource._ResourceType.ValueType  # 8
 
     class ResourceType(_ResourceType, metaclass=_ResourceTypeEnumTypeWrapper):
-        """What sort of thing."""
+        """The type of a resource."""
 
     ALL: ProjectRBACResource.ResourceType.ValueType  # 0
     APPLICATION: ProjectRBACResource.ResourceType.ValueType  # 1
@@ -420,7 +420,7 @@ class ProjectRBACResource(_message.Message):
     type: Global___ProjectRBACResource.ResourceType.ValueType
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Narrows the policy to things with these labels."""
+        """Limits the policy to resources with these labels."""
 
     def __init__(
         self,
@@ -438,7 +438,7 @@ Global___ProjectRBACResource: _TypeAlias = ProjectRBACResource  # noqa: Y015
 
 @_typing.final
 class ProjectRBACPolicy(_message.Message):
-    """Allows every one of the actions on every one of the resources."""
+    """Allows all of the actions on all of the resources."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -456,7 +456,7 @@ class ProjectRBACPolicy(_message.Message):
         DELETE: ProjectRBACPolicy._Action.ValueType  # 5
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
-        """What is done to a thing."""
+        """An operation on a resource."""
 
     ALL: ProjectRBACPolicy.Action.ValueType  # 0
     GET: ProjectRBACPolicy.Action.ValueType  # 1

@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RBAC(_message.Message):
-    """The permission that a call of the console needs."""
+    """The permission that an RPC of WebService requires."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -31,7 +31,7 @@ class RBAC(_message.Message):
     resource: _project_pb2.ProjectRBACResource.ResourceType.ValueType
     action: _project_pb2.ProjectRBACPolicy.Action.ValueType
     ignored: _builtins.bool
-    """No permission is needed beyond being signed in."""
+    """Any signed-in user may call the RPC."""
     def __init__(
         self,
         *,
@@ -49,4 +49,4 @@ Global___RBAC: _TypeAlias = RBAC  # noqa: Y015
 
 RBAC_FIELD_NUMBER: _builtins.int
 rbac: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___RBAC]
-"""Written beside the RPCs of WebService; without it nobody may call."""
+"""Declared on each RPC of WebService; an RPC without it is always denied."""

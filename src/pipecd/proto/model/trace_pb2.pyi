@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DeploymentTrace(_message.Message):
-    """A commit in one repository that leads to deployments in others."""
+    """A commit of one repository that causes deployments in other repositories."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Role(_message.Message):
-    """The roles of a person in a project."""
+    """The roles of a user in a project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -45,7 +45,7 @@ Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
 class User(_message.Message):
-    """A person as the sign-in provider describes them."""
+    """A user as described by the identity provider."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

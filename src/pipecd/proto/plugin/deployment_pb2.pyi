@@ -45,7 +45,7 @@ Global___DetermineVersionsRequest: _TypeAlias = DetermineVersionsRequest  # noqa
 
 @_typing.final
 class DetermineVersionsResponse(_message.Message):
-    """The answer of DetermineVersions."""
+    """The response of DetermineVersions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -89,7 +89,7 @@ Global___DetermineStrategyRequest: _TypeAlias = DetermineStrategyRequest  # noqa
 
 @_typing.final
 class DetermineStrategyResponse(_message.Message):
-    """The answer of DetermineStrategy."""
+    """The response of DetermineStrategy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -99,7 +99,7 @@ class DetermineStrategyResponse(_message.Message):
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     summary: _builtins.str
     unsupported: _builtins.bool
-    """The plugin has no opinion."""
+    """The plugin does not determine a strategy."""
     def __init__(
         self,
         *,
@@ -123,7 +123,7 @@ class BuildPipelineSyncStagesRequest(_message.Message):
 
     @_typing.final
     class StageConfig(_message.Message):
-        """A stage of the application file that belongs to this plugin."""
+        """A stage of the application configuration that this plugin runs."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -135,11 +135,11 @@ class BuildPipelineSyncStagesRequest(_message.Message):
         name: _builtins.str
         desc: _builtins.str
         timeout: _builtins.str
-        """Never filled."""
+        """Never set."""
         index: _builtins.int
         """The position in the whole pipeline."""
         config: _builtins.bytes
-        """The settings under `with`, as JSON."""
+        """The stage options under `with`, as JSON."""
         def __init__(
             self,
             *,
@@ -158,7 +158,7 @@ class BuildPipelineSyncStagesRequest(_message.Message):
     ROLLBACK_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     rollback: _builtins.bool
-    """Whether rollback stages are wanted as well."""
+    """Whether to return rollback stages as well."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___BuildPipelineSyncStagesRequest.StageConfig]: ...
     def __init__(
@@ -177,7 +177,7 @@ Global___BuildPipelineSyncStagesRequest: _TypeAlias = BuildPipelineSyncStagesReq
 
 @_typing.final
 class BuildPipelineSyncStagesResponse(_message.Message):
-    """The answer of BuildPipelineSyncStages."""
+    """The response of BuildPipelineSyncStages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -205,7 +205,7 @@ class BuildQuickSyncStagesRequest(_message.Message):
 
     ROLLBACK_FIELD_NUMBER: _builtins.int
     rollback: _builtins.bool
-    """Whether rollback stages are wanted as well."""
+    """Whether to return rollback stages as well."""
     def __init__(
         self,
         *,
@@ -221,7 +221,7 @@ Global___BuildQuickSyncStagesRequest: _TypeAlias = BuildQuickSyncStagesRequest  
 
 @_typing.final
 class BuildQuickSyncStagesResponse(_message.Message):
-    """The answer of BuildQuickSyncStages."""
+    """The response of BuildQuickSyncStages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,7 +260,7 @@ Global___FetchDefinedStagesRequest: _TypeAlias = FetchDefinedStagesRequest  # no
 
 @_typing.final
 class FetchDefinedStagesResponse(_message.Message):
-    """The answer of FetchDefinedStages."""
+    """The response of FetchDefinedStages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -304,7 +304,7 @@ Global___ExecuteStageRequest: _TypeAlias = ExecuteStageRequest  # noqa: Y015
 
 @_typing.final
 class ExecuteStageResponse(_message.Message):
-    """The answer of ExecuteStage."""
+    """The response of ExecuteStage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -312,7 +312,7 @@ class ExecuteStageResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     status: _deployment_pb2.StageStatus.ValueType
     message: _builtins.str
-    """Piped does not read it; the stage log is the place for texts."""
+    """Ignored by piped; plugins write messages to the stage log."""
     def __init__(
         self,
         *,
@@ -329,7 +329,7 @@ Global___ExecuteStageResponse: _TypeAlias = ExecuteStageResponse  # noqa: Y015
 
 @_typing.final
 class PlanPluginInput(_message.Message):
-    """What planning looks at."""
+    """The input of planning."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -361,7 +361,7 @@ Global___PlanPluginInput: _TypeAlias = PlanPluginInput  # noqa: Y015
 
 @_typing.final
 class ExecutePluginInput(_message.Message):
-    """What a stage works with."""
+    """The input of a stage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,7 +371,7 @@ class ExecutePluginInput(_message.Message):
     RUNNING_DEPLOYMENT_SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_DEPLOYMENT_SOURCE_FIELD_NUMBER: _builtins.int
     stage_config: _builtins.bytes
-    """The settings under `with`, as JSON; empty in a quick sync."""
+    """The stage options under `with`, as JSON; empty in a quick sync."""
     @_builtins.property
     def deployment(self) -> _deployment_pb2.Deployment: ...
     @_builtins.property

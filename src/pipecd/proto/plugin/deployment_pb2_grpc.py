@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DeploymentServiceStub:
-    """Offered by plugins that have stages.
+    """Implemented by plugins that run stages.
     """
 
     def __init__(self, channel):
@@ -68,46 +68,46 @@ class DeploymentServiceStub:
 
 
 class DeploymentServiceServicer:
-    """Offered by plugins that have stages.
+    """Implemented by plugins that run stages.
     """
 
     def FetchDefinedStages(self, request, context):
-        """Names the stages of the plugin, rollback stages included.
+        """Returns the names of the plugin's stages, including rollback stages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetermineVersions(self, request, context):
-        """Tells which versions are in the target source.
+        """Returns the artifact versions of the target deployment source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetermineStrategy(self, request, context):
-        """Chooses between quick sync and pipeline, with the reason.
+        """Chooses between quick sync and pipeline sync and returns the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildPipelineSyncStages(self, request, context):
-        """Turns the listed stages into those of the plan.
+        """Returns the stages of a pipeline sync for the configured stages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildQuickSyncStages(self, request, context):
-        """Gives the stages of a quick sync.
+        """Returns the stages of a quick sync.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteStage(self, request, context):
-        """Runs one stage and answers when it is over.
+        """Runs one stage and returns when it completes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +155,7 @@ def add_DeploymentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeploymentService:
-    """Offered by plugins that have stages.
+    """Implemented by plugins that run stages.
     """
 
     @staticmethod

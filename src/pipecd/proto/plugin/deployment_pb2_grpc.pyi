@@ -27,45 +27,45 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DeploymentServiceStub:
-    """Offered by plugins that have stages."""
+    """Implemented by plugins that run stages."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DeploymentServiceAsyncStub: ...
     FetchDefinedStages: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.FetchDefinedStagesRequest, _deployment_pb2.FetchDefinedStagesResponse]
-    """Names the stages of the plugin, rollback stages included."""
+    """Returns the names of the plugin's stages, including rollback stages."""
     DetermineVersions: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.DetermineVersionsRequest, _deployment_pb2.DetermineVersionsResponse]
-    """Tells which versions are in the target source."""
+    """Returns the artifact versions of the target deployment source."""
     DetermineStrategy: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.DetermineStrategyRequest, _deployment_pb2.DetermineStrategyResponse]
-    """Chooses between quick sync and pipeline, with the reason."""
+    """Chooses between quick sync and pipeline sync and returns the reason."""
     BuildPipelineSyncStages: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.BuildPipelineSyncStagesRequest, _deployment_pb2.BuildPipelineSyncStagesResponse]
-    """Turns the listed stages into those of the plan."""
+    """Returns the stages of a pipeline sync for the configured stages."""
     BuildQuickSyncStages: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.BuildQuickSyncStagesRequest, _deployment_pb2.BuildQuickSyncStagesResponse]
-    """Gives the stages of a quick sync."""
+    """Returns the stages of a quick sync."""
     ExecuteStage: _grpc.UnaryUnaryMultiCallable[_deployment_pb2.ExecuteStageRequest, _deployment_pb2.ExecuteStageResponse]
-    """Runs one stage and answers when it is over."""
+    """Runs one stage and returns when it completes."""
 
 @_typing.type_check_only
 class DeploymentServiceAsyncStub(DeploymentServiceStub):
-    """Offered by plugins that have stages."""
+    """Implemented by plugins that run stages."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FetchDefinedStages: _aio.UnaryUnaryMultiCallable[_deployment_pb2.FetchDefinedStagesRequest, _deployment_pb2.FetchDefinedStagesResponse]  # type: ignore[assignment]
-    """Names the stages of the plugin, rollback stages included."""
+    """Returns the names of the plugin's stages, including rollback stages."""
     DetermineVersions: _aio.UnaryUnaryMultiCallable[_deployment_pb2.DetermineVersionsRequest, _deployment_pb2.DetermineVersionsResponse]  # type: ignore[assignment]
-    """Tells which versions are in the target source."""
+    """Returns the artifact versions of the target deployment source."""
     DetermineStrategy: _aio.UnaryUnaryMultiCallable[_deployment_pb2.DetermineStrategyRequest, _deployment_pb2.DetermineStrategyResponse]  # type: ignore[assignment]
-    """Chooses between quick sync and pipeline, with the reason."""
+    """Chooses between quick sync and pipeline sync and returns the reason."""
     BuildPipelineSyncStages: _aio.UnaryUnaryMultiCallable[_deployment_pb2.BuildPipelineSyncStagesRequest, _deployment_pb2.BuildPipelineSyncStagesResponse]  # type: ignore[assignment]
-    """Turns the listed stages into those of the plan."""
+    """Returns the stages of a pipeline sync for the configured stages."""
     BuildQuickSyncStages: _aio.UnaryUnaryMultiCallable[_deployment_pb2.BuildQuickSyncStagesRequest, _deployment_pb2.BuildQuickSyncStagesResponse]  # type: ignore[assignment]
-    """Gives the stages of a quick sync."""
+    """Returns the stages of a quick sync."""
     ExecuteStage: _aio.UnaryUnaryMultiCallable[_deployment_pb2.ExecuteStageRequest, _deployment_pb2.ExecuteStageResponse]  # type: ignore[assignment]
-    """Runs one stage and answers when it is over."""
+    """Runs one stage and returns when it completes."""
 
 class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Offered by plugins that have stages."""
+    """Implemented by plugins that run stages."""
 
     @_abc_1.abstractmethod
     def FetchDefinedStages(
@@ -73,7 +73,7 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.FetchDefinedStagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.FetchDefinedStagesResponse, _abc.Awaitable[_deployment_pb2.FetchDefinedStagesResponse]]:
-        """Names the stages of the plugin, rollback stages included."""
+        """Returns the names of the plugin's stages, including rollback stages."""
 
     @_abc_1.abstractmethod
     def DetermineVersions(
@@ -81,7 +81,7 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.DetermineVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.DetermineVersionsResponse, _abc.Awaitable[_deployment_pb2.DetermineVersionsResponse]]:
-        """Tells which versions are in the target source."""
+        """Returns the artifact versions of the target deployment source."""
 
     @_abc_1.abstractmethod
     def DetermineStrategy(
@@ -89,7 +89,7 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.DetermineStrategyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.DetermineStrategyResponse, _abc.Awaitable[_deployment_pb2.DetermineStrategyResponse]]:
-        """Chooses between quick sync and pipeline, with the reason."""
+        """Chooses between quick sync and pipeline sync and returns the reason."""
 
     @_abc_1.abstractmethod
     def BuildPipelineSyncStages(
@@ -97,7 +97,7 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.BuildPipelineSyncStagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.BuildPipelineSyncStagesResponse, _abc.Awaitable[_deployment_pb2.BuildPipelineSyncStagesResponse]]:
-        """Turns the listed stages into those of the plan."""
+        """Returns the stages of a pipeline sync for the configured stages."""
 
     @_abc_1.abstractmethod
     def BuildQuickSyncStages(
@@ -105,7 +105,7 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.BuildQuickSyncStagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.BuildQuickSyncStagesResponse, _abc.Awaitable[_deployment_pb2.BuildQuickSyncStagesResponse]]:
-        """Gives the stages of a quick sync."""
+        """Returns the stages of a quick sync."""
 
     @_abc_1.abstractmethod
     def ExecuteStage(
@@ -113,6 +113,6 @@ class DeploymentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _deployment_pb2.ExecuteStageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deployment_pb2.ExecuteStageResponse, _abc.Awaitable[_deployment_pb2.ExecuteStageResponse]]:
-        """Runs one stage and answers when it is over."""
+        """Runs one stage and returns when it completes."""
 
 def add_DeploymentServiceServicer_to_server(servicer: DeploymentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

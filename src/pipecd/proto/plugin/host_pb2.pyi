@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DecryptSecretRequest(_message.Message):
-    """Left over: no call uses it."""
+    """Not used by any RPC."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -43,7 +43,7 @@ Global___DecryptSecretRequest: _TypeAlias = DecryptSecretRequest  # noqa: Y015
 
 @_typing.final
 class DecryptSecretResponse(_message.Message):
-    """Left over: no call uses it."""
+    """Not used by any RPC."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -74,7 +74,7 @@ class InstallToolRequest(_message.Message):
     name: _builtins.str
     version: _builtins.str
     install_script: _builtins.str
-    """A shell script with places for name, version, system and where to put the program."""
+    """A shell script template with variables for name, version, platform and installation path."""
     def __init__(
         self,
         *,
@@ -92,7 +92,7 @@ Global___InstallToolRequest: _TypeAlias = InstallToolRequest  # noqa: Y015
 
 @_typing.final
 class InstallToolResponse(_message.Message):
-    """The answer of InstallTool."""
+    """The response of InstallTool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -145,7 +145,7 @@ Global___ReportStageLogsRequest: _TypeAlias = ReportStageLogsRequest  # noqa: Y0
 
 @_typing.final
 class ReportStageLogsResponse(_message.Message):
-    """The answer of ReportStageLogs: it is done."""
+    """The response of ReportStageLogs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -175,10 +175,10 @@ class ReportStageLogsFromLastCheckpointRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     completed: _builtins.bool
-    """Closes the log."""
+    """Whether the log is complete."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]:
-        """Every block since the last checkpoint, those reported meanwhile included."""
+        """All blocks since the last checkpoint, including those already reported."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ Global___ReportStageLogsFromLastCheckpointRequest: _TypeAlias = ReportStageLogsF
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointResponse(_message.Message):
-    """The answer of ReportStageLogsFromLastCheckpoint: it is done."""
+    """The response of ReportStageLogsFromLastCheckpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -243,7 +243,7 @@ Global___GetStageMetadataRequest: _TypeAlias = GetStageMetadataRequest  # noqa: 
 
 @_typing.final
 class GetStageMetadataResponse(_message.Message):
-    """The answer of GetStageMetadata."""
+    """The response of GetStageMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,7 +251,7 @@ class GetStageMetadataResponse(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     value: _builtins.str
     found: _builtins.bool
-    """Tells an absent key from an empty value."""
+    """Whether the key exists; distinguishes it from an empty value."""
     def __init__(
         self,
         *,
@@ -298,7 +298,7 @@ Global___PutStageMetadataRequest: _TypeAlias = PutStageMetadataRequest  # noqa: 
 
 @_typing.final
 class PutStageMetadataResponse(_message.Message):
-    """The answer of PutStageMetadata: it is done."""
+    """The response of PutStageMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,7 +363,7 @@ Global___PutStageMetadataMultiRequest: _TypeAlias = PutStageMetadataMultiRequest
 
 @_typing.final
 class PutStageMetadataMultiResponse(_message.Message):
-    """The answer of PutStageMetadataMulti: it is done."""
+    """The response of PutStageMetadataMulti."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -389,7 +389,7 @@ class GetDeploymentPluginMetadataRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     deployment_id: _builtins.str
     plugin_name: _builtins.str
-    """Empty means the plugin that calls."""
+    """Empty means the calling plugin."""
     key: _builtins.str
     def __init__(
         self,
@@ -408,7 +408,7 @@ Global___GetDeploymentPluginMetadataRequest: _TypeAlias = GetDeploymentPluginMet
 
 @_typing.final
 class GetDeploymentPluginMetadataResponse(_message.Message):
-    """The answer of GetDeploymentPluginMetadata."""
+    """The response of GetDeploymentPluginMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -462,7 +462,7 @@ Global___PutDeploymentPluginMetadataRequest: _TypeAlias = PutDeploymentPluginMet
 
 @_typing.final
 class PutDeploymentPluginMetadataResponse(_message.Message):
-    """The answer of PutDeploymentPluginMetadata: it is done."""
+    """The response of PutDeploymentPluginMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -527,7 +527,7 @@ Global___PutDeploymentPluginMetadataMultiRequest: _TypeAlias = PutDeploymentPlug
 
 @_typing.final
 class PutDeploymentPluginMetadataMultiResponse(_message.Message):
-    """The answer of PutDeploymentPluginMetadataMulti: it is done."""
+    """The response of PutDeploymentPluginMetadataMulti."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -568,7 +568,7 @@ Global___GetDeploymentSharedMetadataRequest: _TypeAlias = GetDeploymentSharedMet
 
 @_typing.final
 class GetDeploymentSharedMetadataResponse(_message.Message):
-    """The answer of GetDeploymentSharedMetadata."""
+    """The response of GetDeploymentSharedMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -616,14 +616,14 @@ Global___ListStageCommandsRequest: _TypeAlias = ListStageCommandsRequest  # noqa
 
 @_typing.final
 class ListStageCommandsResponse(_message.Message):
-    """The answer of ListStageCommands."""
+    """The response of ListStageCommands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commands(self) -> _containers.RepeatedCompositeFieldContainer[_command_pb2.Command]:
-        """Approvals and skips that have arrived for the stage."""
+        """The approve and skip commands of the stage."""
 
     def __init__(
         self,
@@ -667,7 +667,7 @@ Global___GetApplicationSharedObjectRequest: _TypeAlias = GetApplicationSharedObj
 
 @_typing.final
 class GetApplicationSharedObjectResponse(_message.Message):
-    """The answer of GetApplicationSharedObject."""
+    """The response of GetApplicationSharedObject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -718,7 +718,7 @@ Global___PutApplicationSharedObjectRequest: _TypeAlias = PutApplicationSharedObj
 
 @_typing.final
 class PutApplicationSharedObjectResponse(_message.Message):
-    """The answer of PutApplicationSharedObject: it is done."""
+    """The response of PutApplicationSharedObject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PluginServiceStub:
-    """Offered by piped to its plugins.
+    """Served by piped for its plugins.
     """
 
     def __init__(self, channel):
@@ -103,95 +103,95 @@ class PluginServiceStub:
 
 
 class PluginServiceServicer:
-    """Offered by piped to its plugins.
+    """Served by piped for its plugins.
     """
 
     def InstallTool(self, request, context):
-        """Installs a program once per version and tells where it is.
+        """Installs a tool once per version and returns its path.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogs(self, request, context):
-        """Passes new lines of a stage log on.
+        """Appends log blocks to a stage log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogsFromLastCheckpoint(self, request, context):
-        """Passes on what must not be lost of a stage log, and its end.
+        """Persists log blocks of a stage log and marks the log as completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStageMetadata(self, request, context):
-        """Reads a note of a stage.
+        """Returns one metadata value of a stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutStageMetadata(self, request, context):
-        """Keeps a note with a stage.
+        """Stores one metadata value of a stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutStageMetadataMulti(self, request, context):
-        """Keeps several notes with a stage.
+        """Stores several metadata values of a stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentPluginMetadata(self, request, context):
-        """Reads a note that a plugin keeps with a deployment.
+        """Returns one metadata value of a plugin from a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutDeploymentPluginMetadata(self, request, context):
-        """Keeps a note of a plugin with a deployment.
+        """Stores one metadata value of a plugin in a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutDeploymentPluginMetadataMulti(self, request, context):
-        """Keeps several notes of a plugin with a deployment.
+        """Stores several metadata values of a plugin in a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentSharedMetadata(self, request, context):
-        """Reads a note that everybody may read.
+        """Returns one metadata value of a deployment that all plugins share.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStageCommands(self, request, context):
-        """Lists what people asked of a running stage.
+        """Lists the commands that users sent to a running stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationSharedObject(self, request, context):
-        """Reads bytes that a plugin keeps with an application.
+        """Returns an object that a plugin stored for an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutApplicationSharedObject(self, request, context):
-        """Keeps bytes of a plugin with an application.
+        """Stores an object of a plugin for an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -274,7 +274,7 @@ def add_PluginServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PluginService:
-    """Offered by piped to its plugins.
+    """Served by piped for its plugins.
     """
 
     @staticmethod

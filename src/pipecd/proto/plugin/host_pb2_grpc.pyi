@@ -27,73 +27,73 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PluginServiceStub:
-    """Offered by piped to its plugins."""
+    """Served by piped for its plugins."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PluginServiceAsyncStub: ...
     InstallTool: _grpc.UnaryUnaryMultiCallable[_host_pb2.InstallToolRequest, _host_pb2.InstallToolResponse]
-    """Installs a program once per version and tells where it is."""
+    """Installs a tool once per version and returns its path."""
     ReportStageLogs: _grpc.UnaryUnaryMultiCallable[_host_pb2.ReportStageLogsRequest, _host_pb2.ReportStageLogsResponse]
-    """Passes new lines of a stage log on."""
+    """Appends log blocks to a stage log."""
     ReportStageLogsFromLastCheckpoint: _grpc.UnaryUnaryMultiCallable[_host_pb2.ReportStageLogsFromLastCheckpointRequest, _host_pb2.ReportStageLogsFromLastCheckpointResponse]
-    """Passes on what must not be lost of a stage log, and its end."""
+    """Persists log blocks of a stage log and marks the log as completed."""
     GetStageMetadata: _grpc.UnaryUnaryMultiCallable[_host_pb2.GetStageMetadataRequest, _host_pb2.GetStageMetadataResponse]
-    """Reads a note of a stage."""
+    """Returns one metadata value of a stage."""
     PutStageMetadata: _grpc.UnaryUnaryMultiCallable[_host_pb2.PutStageMetadataRequest, _host_pb2.PutStageMetadataResponse]
-    """Keeps a note with a stage."""
+    """Stores one metadata value of a stage."""
     PutStageMetadataMulti: _grpc.UnaryUnaryMultiCallable[_host_pb2.PutStageMetadataMultiRequest, _host_pb2.PutStageMetadataMultiResponse]
-    """Keeps several notes with a stage."""
+    """Stores several metadata values of a stage."""
     GetDeploymentPluginMetadata: _grpc.UnaryUnaryMultiCallable[_host_pb2.GetDeploymentPluginMetadataRequest, _host_pb2.GetDeploymentPluginMetadataResponse]
-    """Reads a note that a plugin keeps with a deployment."""
+    """Returns one metadata value of a plugin from a deployment."""
     PutDeploymentPluginMetadata: _grpc.UnaryUnaryMultiCallable[_host_pb2.PutDeploymentPluginMetadataRequest, _host_pb2.PutDeploymentPluginMetadataResponse]
-    """Keeps a note of a plugin with a deployment."""
+    """Stores one metadata value of a plugin in a deployment."""
     PutDeploymentPluginMetadataMulti: _grpc.UnaryUnaryMultiCallable[_host_pb2.PutDeploymentPluginMetadataMultiRequest, _host_pb2.PutDeploymentPluginMetadataMultiResponse]
-    """Keeps several notes of a plugin with a deployment."""
+    """Stores several metadata values of a plugin in a deployment."""
     GetDeploymentSharedMetadata: _grpc.UnaryUnaryMultiCallable[_host_pb2.GetDeploymentSharedMetadataRequest, _host_pb2.GetDeploymentSharedMetadataResponse]
-    """Reads a note that everybody may read."""
+    """Returns one metadata value of a deployment that all plugins share."""
     ListStageCommands: _grpc.UnaryUnaryMultiCallable[_host_pb2.ListStageCommandsRequest, _host_pb2.ListStageCommandsResponse]
-    """Lists what people asked of a running stage."""
+    """Lists the commands that users sent to a running stage."""
     GetApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_host_pb2.GetApplicationSharedObjectRequest, _host_pb2.GetApplicationSharedObjectResponse]
-    """Reads bytes that a plugin keeps with an application."""
+    """Returns an object that a plugin stored for an application."""
     PutApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_host_pb2.PutApplicationSharedObjectRequest, _host_pb2.PutApplicationSharedObjectResponse]
-    """Keeps bytes of a plugin with an application."""
+    """Stores an object of a plugin for an application."""
 
 @_typing.type_check_only
 class PluginServiceAsyncStub(PluginServiceStub):
-    """Offered by piped to its plugins."""
+    """Served by piped for its plugins."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InstallTool: _aio.UnaryUnaryMultiCallable[_host_pb2.InstallToolRequest, _host_pb2.InstallToolResponse]  # type: ignore[assignment]
-    """Installs a program once per version and tells where it is."""
+    """Installs a tool once per version and returns its path."""
     ReportStageLogs: _aio.UnaryUnaryMultiCallable[_host_pb2.ReportStageLogsRequest, _host_pb2.ReportStageLogsResponse]  # type: ignore[assignment]
-    """Passes new lines of a stage log on."""
+    """Appends log blocks to a stage log."""
     ReportStageLogsFromLastCheckpoint: _aio.UnaryUnaryMultiCallable[_host_pb2.ReportStageLogsFromLastCheckpointRequest, _host_pb2.ReportStageLogsFromLastCheckpointResponse]  # type: ignore[assignment]
-    """Passes on what must not be lost of a stage log, and its end."""
+    """Persists log blocks of a stage log and marks the log as completed."""
     GetStageMetadata: _aio.UnaryUnaryMultiCallable[_host_pb2.GetStageMetadataRequest, _host_pb2.GetStageMetadataResponse]  # type: ignore[assignment]
-    """Reads a note of a stage."""
+    """Returns one metadata value of a stage."""
     PutStageMetadata: _aio.UnaryUnaryMultiCallable[_host_pb2.PutStageMetadataRequest, _host_pb2.PutStageMetadataResponse]  # type: ignore[assignment]
-    """Keeps a note with a stage."""
+    """Stores one metadata value of a stage."""
     PutStageMetadataMulti: _aio.UnaryUnaryMultiCallable[_host_pb2.PutStageMetadataMultiRequest, _host_pb2.PutStageMetadataMultiResponse]  # type: ignore[assignment]
-    """Keeps several notes with a stage."""
+    """Stores several metadata values of a stage."""
     GetDeploymentPluginMetadata: _aio.UnaryUnaryMultiCallable[_host_pb2.GetDeploymentPluginMetadataRequest, _host_pb2.GetDeploymentPluginMetadataResponse]  # type: ignore[assignment]
-    """Reads a note that a plugin keeps with a deployment."""
+    """Returns one metadata value of a plugin from a deployment."""
     PutDeploymentPluginMetadata: _aio.UnaryUnaryMultiCallable[_host_pb2.PutDeploymentPluginMetadataRequest, _host_pb2.PutDeploymentPluginMetadataResponse]  # type: ignore[assignment]
-    """Keeps a note of a plugin with a deployment."""
+    """Stores one metadata value of a plugin in a deployment."""
     PutDeploymentPluginMetadataMulti: _aio.UnaryUnaryMultiCallable[_host_pb2.PutDeploymentPluginMetadataMultiRequest, _host_pb2.PutDeploymentPluginMetadataMultiResponse]  # type: ignore[assignment]
-    """Keeps several notes of a plugin with a deployment."""
+    """Stores several metadata values of a plugin in a deployment."""
     GetDeploymentSharedMetadata: _aio.UnaryUnaryMultiCallable[_host_pb2.GetDeploymentSharedMetadataRequest, _host_pb2.GetDeploymentSharedMetadataResponse]  # type: ignore[assignment]
-    """Reads a note that everybody may read."""
+    """Returns one metadata value of a deployment that all plugins share."""
     ListStageCommands: _aio.UnaryUnaryMultiCallable[_host_pb2.ListStageCommandsRequest, _host_pb2.ListStageCommandsResponse]  # type: ignore[assignment]
-    """Lists what people asked of a running stage."""
+    """Lists the commands that users sent to a running stage."""
     GetApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_host_pb2.GetApplicationSharedObjectRequest, _host_pb2.GetApplicationSharedObjectResponse]  # type: ignore[assignment]
-    """Reads bytes that a plugin keeps with an application."""
+    """Returns an object that a plugin stored for an application."""
     PutApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_host_pb2.PutApplicationSharedObjectRequest, _host_pb2.PutApplicationSharedObjectResponse]  # type: ignore[assignment]
-    """Keeps bytes of a plugin with an application."""
+    """Stores an object of a plugin for an application."""
 
 class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Offered by piped to its plugins."""
+    """Served by piped for its plugins."""
 
     @_abc_1.abstractmethod
     def InstallTool(
@@ -101,7 +101,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.InstallToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.InstallToolResponse, _abc.Awaitable[_host_pb2.InstallToolResponse]]:
-        """Installs a program once per version and tells where it is."""
+        """Installs a tool once per version and returns its path."""
 
     @_abc_1.abstractmethod
     def ReportStageLogs(
@@ -109,7 +109,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.ReportStageLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.ReportStageLogsResponse, _abc.Awaitable[_host_pb2.ReportStageLogsResponse]]:
-        """Passes new lines of a stage log on."""
+        """Appends log blocks to a stage log."""
 
     @_abc_1.abstractmethod
     def ReportStageLogsFromLastCheckpoint(
@@ -117,7 +117,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.ReportStageLogsFromLastCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.ReportStageLogsFromLastCheckpointResponse, _abc.Awaitable[_host_pb2.ReportStageLogsFromLastCheckpointResponse]]:
-        """Passes on what must not be lost of a stage log, and its end."""
+        """Persists log blocks of a stage log and marks the log as completed."""
 
     @_abc_1.abstractmethod
     def GetStageMetadata(
@@ -125,7 +125,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.GetStageMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.GetStageMetadataResponse, _abc.Awaitable[_host_pb2.GetStageMetadataResponse]]:
-        """Reads a note of a stage."""
+        """Returns one metadata value of a stage."""
 
     @_abc_1.abstractmethod
     def PutStageMetadata(
@@ -133,7 +133,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.PutStageMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.PutStageMetadataResponse, _abc.Awaitable[_host_pb2.PutStageMetadataResponse]]:
-        """Keeps a note with a stage."""
+        """Stores one metadata value of a stage."""
 
     @_abc_1.abstractmethod
     def PutStageMetadataMulti(
@@ -141,7 +141,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.PutStageMetadataMultiRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.PutStageMetadataMultiResponse, _abc.Awaitable[_host_pb2.PutStageMetadataMultiResponse]]:
-        """Keeps several notes with a stage."""
+        """Stores several metadata values of a stage."""
 
     @_abc_1.abstractmethod
     def GetDeploymentPluginMetadata(
@@ -149,7 +149,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.GetDeploymentPluginMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.GetDeploymentPluginMetadataResponse, _abc.Awaitable[_host_pb2.GetDeploymentPluginMetadataResponse]]:
-        """Reads a note that a plugin keeps with a deployment."""
+        """Returns one metadata value of a plugin from a deployment."""
 
     @_abc_1.abstractmethod
     def PutDeploymentPluginMetadata(
@@ -157,7 +157,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.PutDeploymentPluginMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.PutDeploymentPluginMetadataResponse, _abc.Awaitable[_host_pb2.PutDeploymentPluginMetadataResponse]]:
-        """Keeps a note of a plugin with a deployment."""
+        """Stores one metadata value of a plugin in a deployment."""
 
     @_abc_1.abstractmethod
     def PutDeploymentPluginMetadataMulti(
@@ -165,7 +165,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.PutDeploymentPluginMetadataMultiRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.PutDeploymentPluginMetadataMultiResponse, _abc.Awaitable[_host_pb2.PutDeploymentPluginMetadataMultiResponse]]:
-        """Keeps several notes of a plugin with a deployment."""
+        """Stores several metadata values of a plugin in a deployment."""
 
     @_abc_1.abstractmethod
     def GetDeploymentSharedMetadata(
@@ -173,7 +173,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.GetDeploymentSharedMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.GetDeploymentSharedMetadataResponse, _abc.Awaitable[_host_pb2.GetDeploymentSharedMetadataResponse]]:
-        """Reads a note that everybody may read."""
+        """Returns one metadata value of a deployment that all plugins share."""
 
     @_abc_1.abstractmethod
     def ListStageCommands(
@@ -181,7 +181,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.ListStageCommandsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.ListStageCommandsResponse, _abc.Awaitable[_host_pb2.ListStageCommandsResponse]]:
-        """Lists what people asked of a running stage."""
+        """Lists the commands that users sent to a running stage."""
 
     @_abc_1.abstractmethod
     def GetApplicationSharedObject(
@@ -189,7 +189,7 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.GetApplicationSharedObjectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.GetApplicationSharedObjectResponse, _abc.Awaitable[_host_pb2.GetApplicationSharedObjectResponse]]:
-        """Reads bytes that a plugin keeps with an application."""
+        """Returns an object that a plugin stored for an application."""
 
     @_abc_1.abstractmethod
     def PutApplicationSharedObject(
@@ -197,6 +197,6 @@ class PluginServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _host_pb2.PutApplicationSharedObjectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_host_pb2.PutApplicationSharedObjectResponse, _abc.Awaitable[_host_pb2.PutApplicationSharedObjectResponse]]:
-        """Keeps bytes of a plugin with an application."""
+        """Stores an object of a plugin for an application."""
 
 def add_PluginServiceServicer_to_server(servicer: PluginServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,11 +37,11 @@ class GetLivestateRequest(_message.Message):
     application_name: _builtins.str
     @_builtins.property
     def deploy_source(self) -> _source_pb2.DeploymentSource:
-        """The files at the head of the branch."""
+        """The deployment source at the head of the branch."""
 
     @_builtins.property
     def deploy_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The targets of this plugin that the application uses."""
+        """The deploy targets of this plugin that the application uses."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ Global___GetLivestateRequest: _TypeAlias = GetLivestateRequest  # noqa: Y015
 
 @_typing.final
 class GetLivestateResponse(_message.Message):
-    """The answer of GetLivestate."""
+    """The response of GetLivestate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

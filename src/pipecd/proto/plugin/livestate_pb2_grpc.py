@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LivestateServiceStub:
-    """Offered by plugins that can tell what is running.
+    """Implemented by plugins that report the live state.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class LivestateServiceStub:
 
 
 class LivestateServiceServicer:
-    """Offered by plugins that can tell what is running.
+    """Implemented by plugins that report the live state.
     """
 
     def GetLivestate(self, request, context):
-        """Tells what runs for an application and whether it is what Git says.
+        """Returns the live state and the sync state of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_LivestateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LivestateService:
-    """Offered by plugins that can tell what is running.
+    """Implemented by plugins that report the live state.
     """
 
     @staticmethod

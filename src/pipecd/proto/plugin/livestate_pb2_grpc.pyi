@@ -27,25 +27,25 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LivestateServiceStub:
-    """Offered by plugins that can tell what is running."""
+    """Implemented by plugins that report the live state."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LivestateServiceAsyncStub: ...
     GetLivestate: _grpc.UnaryUnaryMultiCallable[_livestate_pb2.GetLivestateRequest, _livestate_pb2.GetLivestateResponse]
-    """Tells what runs for an application and whether it is what Git says."""
+    """Returns the live state and the sync state of an application."""
 
 @_typing.type_check_only
 class LivestateServiceAsyncStub(LivestateServiceStub):
-    """Offered by plugins that can tell what is running."""
+    """Implemented by plugins that report the live state."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLivestate: _aio.UnaryUnaryMultiCallable[_livestate_pb2.GetLivestateRequest, _livestate_pb2.GetLivestateResponse]  # type: ignore[assignment]
-    """Tells what runs for an application and whether it is what Git says."""
+    """Returns the live state and the sync state of an application."""
 
 class LivestateServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Offered by plugins that can tell what is running."""
+    """Implemented by plugins that report the live state."""
 
     @_abc_1.abstractmethod
     def GetLivestate(
@@ -53,6 +53,6 @@ class LivestateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _livestate_pb2.GetLivestateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_livestate_pb2.GetLivestateResponse, _abc.Awaitable[_livestate_pb2.GetLivestateResponse]]:
-        """Tells what runs for an application and whether it is what Git says."""
+        """Returns the live state and the sync state of an application."""
 
 def add_LivestateServiceServicer_to_server(servicer: LivestateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

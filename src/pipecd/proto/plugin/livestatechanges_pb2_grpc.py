@@ -47,7 +47,7 @@ class LiveStateChangesServicer:
     """
 
     def LiveStateChanged(self, request, context):
-        """Asks for the live state of applications soon.
+        """Schedules a live state refresh of the applications.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,11 +38,11 @@ class GetPlanPreviewRequest(_message.Message):
     def deploy_targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def target_deployment_source(self) -> _source_pb2.DeploymentSource:
-        """The files as they would be after the merge."""
+        """The deployment source after the merge."""
 
     @_builtins.property
     def running_deployment_source(self) -> _source_pb2.DeploymentSource:
-        """The files of the last successful deployment; absent if there was none."""
+        """The deployment source of the last successful deployment; absent if there is none."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ Global___GetPlanPreviewRequest: _TypeAlias = GetPlanPreviewRequest  # noqa: Y015
 
 @_typing.final
 class GetPlanPreviewResponse(_message.Message):
-    """The answer of GetPlanPreview."""
+    """The response of GetPlanPreview."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -86,7 +86,7 @@ Global___GetPlanPreviewResponse: _TypeAlias = GetPlanPreviewResponse  # noqa: Y0
 
 @_typing.final
 class PlanPreviewResult(_message.Message):
-    """What would happen at one deploy target."""
+    """The plan preview of one deploy target."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,7 +100,7 @@ class PlanPreviewResult(_message.Message):
     no_change: _builtins.bool
     details: _builtins.bytes
     diff_language: _builtins.str
-    """How to colour the details, for example diff or hcl."""
+    """The language for syntax highlighting of the details, for example diff or hcl."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PlanPreviewServiceStub:
-    """Offered by plugins that can tell what a change would do.
+    """Implemented by plugins that support plan preview.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class PlanPreviewServiceStub:
 
 
 class PlanPreviewServiceServicer:
-    """Offered by plugins that can tell what a change would do.
+    """Implemented by plugins that support plan preview.
     """
 
     def GetPlanPreview(self, request, context):
-        """Tells what deploying the target source would change.
+        """Returns what a deployment of the target deployment source would change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_PlanPreviewServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanPreviewService:
-    """Offered by plugins that can tell what a change would do.
+    """Implemented by plugins that support plan preview.
     """
 
     @staticmethod

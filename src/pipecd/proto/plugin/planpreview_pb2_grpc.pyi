@@ -27,25 +27,25 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PlanPreviewServiceStub:
-    """Offered by plugins that can tell what a change would do."""
+    """Implemented by plugins that support plan preview."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PlanPreviewServiceAsyncStub: ...
     GetPlanPreview: _grpc.UnaryUnaryMultiCallable[_planpreview_pb2.GetPlanPreviewRequest, _planpreview_pb2.GetPlanPreviewResponse]
-    """Tells what deploying the target source would change."""
+    """Returns what a deployment of the target deployment source would change."""
 
 @_typing.type_check_only
 class PlanPreviewServiceAsyncStub(PlanPreviewServiceStub):
-    """Offered by plugins that can tell what a change would do."""
+    """Implemented by plugins that support plan preview."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetPlanPreview: _aio.UnaryUnaryMultiCallable[_planpreview_pb2.GetPlanPreviewRequest, _planpreview_pb2.GetPlanPreviewResponse]  # type: ignore[assignment]
-    """Tells what deploying the target source would change."""
+    """Returns what a deployment of the target deployment source would change."""
 
 class PlanPreviewServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Offered by plugins that can tell what a change would do."""
+    """Implemented by plugins that support plan preview."""
 
     @_abc_1.abstractmethod
     def GetPlanPreview(
@@ -53,6 +53,6 @@ class PlanPreviewServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planpreview_pb2.GetPlanPreviewRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planpreview_pb2.GetPlanPreviewResponse, _abc.Awaitable[_planpreview_pb2.GetPlanPreviewResponse]]:
-        """Tells what deploying the target source would change."""
+        """Returns what a deployment of the target deployment source would change."""
 
 def add_PlanPreviewServiceServicer_to_server(servicer: PlanPreviewServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DeploymentSource(_message.Message):
-    """The files of an application at one commit, ready on disk."""
+    """The files of an application at one commit, checked out on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -28,13 +28,13 @@ class DeploymentSource(_message.Message):
     APPLICATION_CONFIG_FILENAME_FIELD_NUMBER: _builtins.int
     SHARED_CONFIG_DIRECTORY_FIELD_NUMBER: _builtins.int
     application_directory: _builtins.str
-    """The directory of the application, secrets decrypted."""
+    """The path of the application directory, with secrets decrypted."""
     commit_hash: _builtins.str
     application_config: _builtins.bytes
-    """The application file as it is in Git."""
+    """The content of the application configuration file in Git."""
     application_config_filename: _builtins.str
     shared_config_directory: _builtins.str
-    """The directory `.pipe` of the repository."""
+    """The path of the directory `.pipe` of the repository."""
     def __init__(
         self,
         *,

@@ -65,7 +65,7 @@ class AddApplicationRequest(_message.Message):
     description: _builtins.str
     @_builtins.property
     def git_path(self) -> _common_pb2.ApplicationGitPath:
-        """The repository is looked up by its id; remote, branch and address are filled in."""
+        """The repository is looked up by its id; remote, branch and URL are set by the control plane."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -90,7 +90,7 @@ Global___AddApplicationRequest: _TypeAlias = AddApplicationRequest  # noqa: Y015
 
 @_typing.final
 class AddApplicationResponse(_message.Message):
-    """The answer of AddApplication."""
+    """The response of AddApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -132,7 +132,7 @@ Global___SyncApplicationRequest: _TypeAlias = SyncApplicationRequest  # noqa: Y0
 
 @_typing.final
 class SyncApplicationResponse(_message.Message):
-    """The answer of SyncApplication."""
+    """The response of SyncApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -174,7 +174,7 @@ Global___GetApplicationRequest: _TypeAlias = GetApplicationRequest  # noqa: Y015
 
 @_typing.final
 class GetApplicationResponse(_message.Message):
-    """The answer of GetApplication."""
+    """The response of GetApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,14 +229,14 @@ class ListApplicationsRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     kind: _builtins.str
-    """The name of a kind, in capitals."""
+    """The name of an ApplicationKind value."""
     disabled: _builtins.bool
-    """False lists the enabled ones, true the disabled ones."""
+    """False lists enabled applications, true lists disabled ones."""
     limit: _builtins.int
-    """0 means all."""
+    """The page size; 0 means no limit."""
     piped_id: _builtins.str
     cursor: _builtins.str
-    """From the answer before."""
+    """The cursor of the previous response."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -260,7 +260,7 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
-    """The answer of ListApplications."""
+    """The response of ListApplications."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,7 +306,7 @@ Global___GetPipedRequest: _TypeAlias = GetPipedRequest  # noqa: Y015
 
 @_typing.final
 class GetPipedResponse(_message.Message):
-    """The answer of GetPiped."""
+    """The response of GetPiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -352,7 +352,7 @@ Global___RegisterPipedRequest: _TypeAlias = RegisterPipedRequest  # noqa: Y015
 
 @_typing.final
 class RegisterPipedResponse(_message.Message):
-    """The answer of RegisterPiped."""
+    """The response of RegisterPiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -360,7 +360,7 @@ class RegisterPipedResponse(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     key: _builtins.str
-    """Told only this once."""
+    """The key in plain text; it is returned only here."""
     def __init__(
         self,
         *,
@@ -404,7 +404,7 @@ Global___UpdatePipedRequest: _TypeAlias = UpdatePipedRequest  # noqa: Y015
 
 @_typing.final
 class UpdatePipedResponse(_message.Message):
-    """The answer of UpdatePiped: it is done."""
+    """The response of UpdatePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,7 +442,7 @@ Global___EnableApplicationRequest: _TypeAlias = EnableApplicationRequest  # noqa
 
 @_typing.final
 class EnableApplicationResponse(_message.Message):
-    """The answer of EnableApplication."""
+    """The response of EnableApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -484,7 +484,7 @@ Global___DisableApplicationRequest: _TypeAlias = DisableApplicationRequest  # no
 
 @_typing.final
 class DisableApplicationResponse(_message.Message):
-    """The answer of DisableApplication."""
+    """The response of DisableApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,7 +518,7 @@ class UpdateApplicationRequest(_message.Message):
     platform_provider: _builtins.str
     @_builtins.property
     def git_path(self) -> _common_pb2.ApplicationGitPath:
-        """Only the file name counts."""
+        """Only the file name is used."""
 
     def __init__(
         self,
@@ -538,7 +538,7 @@ Global___UpdateApplicationRequest: _TypeAlias = UpdateApplicationRequest  # noqa
 
 @_typing.final
 class UpdateApplicationResponse(_message.Message):
-    """The answer of UpdateApplication."""
+    """The response of UpdateApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -580,7 +580,7 @@ Global___DeleteApplicationRequest: _TypeAlias = DeleteApplicationRequest  # noqa
 
 @_typing.final
 class DeleteApplicationResponse(_message.Message):
-    """The answer of DeleteApplication."""
+    """The response of DeleteApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -626,7 +626,7 @@ Global___RenameApplicationConfigFileRequest: _TypeAlias = RenameApplicationConfi
 
 @_typing.final
 class RenameApplicationConfigFileResponse(_message.Message):
-    """The answer of RenameApplicationConfigFile: it is done."""
+    """The response of RenameApplicationConfigFile."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -673,7 +673,7 @@ class UpdateApplicationDeployTargetsRequest(_message.Message):
     application_id: _builtins.str
     @_builtins.property
     def deploy_targets_by_plugin(self) -> _containers.MessageMap[_builtins.str, _deployment_pb2.DeployTargets]:
-        """Replaces all targets of the application."""
+        """Replaces all deploy targets of the application."""
 
     def __init__(
         self,
@@ -691,7 +691,7 @@ Global___UpdateApplicationDeployTargetsRequest: _TypeAlias = UpdateApplicationDe
 
 @_typing.final
 class UpdateApplicationDeployTargetsResponse(_message.Message):
-    """The answer of UpdateApplicationDeployTargets: it is done."""
+    """The response of UpdateApplicationDeployTargets."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -729,7 +729,7 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
-    """The answer of GetDeployment."""
+    """The response of GetDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -784,11 +784,11 @@ class ListDeploymentsRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     application_name: _builtins.str
     limit: _builtins.int
-    """0 means all."""
+    """The page size; 0 means no limit."""
     cursor: _builtins.str
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names such as DEPLOYMENT_RUNNING; only the first counts, as with the next two."""
+        """Status names such as DEPLOYMENT_RUNNING; of this and the next two fields only the first element is used."""
 
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -817,7 +817,7 @@ Global___ListDeploymentsRequest: _TypeAlias = ListDeploymentsRequest  # noqa: Y0
 
 @_typing.final
 class ListDeploymentsResponse(_message.Message):
-    """The answer of ListDeployments."""
+    """The response of ListDeployments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -863,7 +863,7 @@ Global___GetCommandRequest: _TypeAlias = GetCommandRequest  # noqa: Y015
 
 @_typing.final
 class GetCommandResponse(_message.Message):
-    """The answer of GetCommand."""
+    """The response of GetCommand."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -906,7 +906,7 @@ Global___EnablePipedRequest: _TypeAlias = EnablePipedRequest  # noqa: Y015
 
 @_typing.final
 class EnablePipedResponse(_message.Message):
-    """The answer of EnablePiped: it is done."""
+    """The response of EnablePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -944,7 +944,7 @@ Global___DisablePipedRequest: _TypeAlias = DisablePipedRequest  # noqa: Y015
 
 @_typing.final
 class DisablePipedResponse(_message.Message):
-    """The answer of DisablePiped: it is done."""
+    """The response of DisablePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1018,7 +1018,7 @@ class RegisterEventRequest(_message.Message):
     name: _builtins.str
     data: _builtins.str
     commit_hash: _builtins.str
-    """The commit that caused the event; with its address it makes a deployment trace."""
+    """The commit that caused the event; together with its URL it creates a deployment trace."""
     commit_url: _builtins.str
     commit_title: _builtins.str
     commit_message: _builtins.str
@@ -1028,7 +1028,7 @@ class RegisterEventRequest(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def contexts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Further texts for the commit message."""
+        """Additional key-value pairs that are added to the commit message."""
 
     def __init__(
         self,
@@ -1054,7 +1054,7 @@ Global___RegisterEventRequest: _TypeAlias = RegisterEventRequest  # noqa: Y015
 
 @_typing.final
 class RegisterEventResponse(_message.Message):
-    """The answer of RegisterEvent."""
+    """The response of RegisterEvent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1085,12 +1085,12 @@ class RequestPlanPreviewRequest(_message.Message):
     BASE_BRANCH_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     repo_remote_url: _builtins.str
-    """Exactly as the configurations of the pipeds say it."""
+    """The remote URL exactly as in the piped configurations."""
     head_branch: _builtins.str
     head_commit: _builtins.str
     base_branch: _builtins.str
     timeout: _builtins.int
-    """How many seconds each piped may take."""
+    """The timeout of each piped in seconds."""
     def __init__(
         self,
         *,
@@ -1110,14 +1110,14 @@ Global___RequestPlanPreviewRequest: _TypeAlias = RequestPlanPreviewRequest  # no
 
 @_typing.final
 class RequestPlanPreviewResponse(_message.Message):
-    """The answer of RequestPlanPreview."""
+    """The response of RequestPlanPreview."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One command per piped that knows the repository."""
+        """The ids of the commands, one per piped that has the repository."""
 
     def __init__(
         self,
@@ -1141,7 +1141,7 @@ class GetPlanPreviewResultsRequest(_message.Message):
     COMMANDS_FIELD_NUMBER: _builtins.int
     COMMAND_HANDLE_TIMEOUT_FIELD_NUMBER: _builtins.int
     command_handle_timeout: _builtins.int
-    """Seconds after which an unanswered command counts as lost; 0 means five minutes."""
+    """Seconds after which a command without a result is considered failed; 0 means five minutes."""
     @_builtins.property
     def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1160,7 +1160,7 @@ Global___GetPlanPreviewResultsRequest: _TypeAlias = GetPlanPreviewResultsRequest
 
 @_typing.final
 class GetPlanPreviewResultsResponse(_message.Message):
-    """The answer of GetPlanPreviewResults."""
+    """The response of GetPlanPreviewResults."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1192,7 +1192,7 @@ class EncryptRequest(_message.Message):
     plaintext: _builtins.str
     piped_id: _builtins.str
     base64_encoding: _builtins.bool
-    """Encodes the text before it is encrypted."""
+    """Whether to encode the secret in Base64 before it is encrypted."""
     def __init__(
         self,
         *,
@@ -1210,7 +1210,7 @@ Global___EncryptRequest: _TypeAlias = EncryptRequest  # noqa: Y015
 
 @_typing.final
 class EncryptResponse(_message.Message):
-    """The answer of Encrypt."""
+    """The response of Encrypt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1238,7 +1238,7 @@ class StageLog(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     completed: _builtins.bool
-    """Nothing more will follow."""
+    """Whether the log is complete."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -1278,7 +1278,7 @@ Global___ListStageLogsRequest: _TypeAlias = ListStageLogsRequest  # noqa: Y015
 
 @_typing.final
 class ListStageLogsResponse(_message.Message):
-    """The answer of ListStageLogs."""
+    """The response of ListStageLogs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1306,7 +1306,7 @@ class ListStageLogsResponse(_message.Message):
     STAGE_LOGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stage_logs(self) -> _containers.MessageMap[_builtins.str, Global___StageLog]:
-        """By stage id."""
+        """The logs by stage id."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class APIServiceStub:
-    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """The API of the control plane for clients with an API key, such as pipectl.
     """
 
     def __init__(self, channel):
@@ -153,7 +153,7 @@ class APIServiceStub:
 
 
 class APIServiceServicer:
-    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """The API of the control plane for clients with an API key, such as pipectl.
     """
 
     def AddApplication(self, request, context):
@@ -164,28 +164,28 @@ class APIServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncApplication(self, request, context):
-        """Asks for a deployment of an application.
+        """Requests a deployment of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplication(self, request, context):
-        """Shows an application.
+        """Returns an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApplications(self, request, context):
-        """Lists applications, the last changed first.
+        """Lists applications, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplication(self, request, context):
-        """Moves an application to another piped, provider or file name.
+        """Changes the piped, the platform provider or the configuration file name of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,105 +199,105 @@ class APIServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EnableApplication(self, request, context):
-        """Lets an application be deployed again.
+        """Enables an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableApplication(self, request, context):
-        """Keeps an application from being deployed.
+        """Disables an application, which is then no longer deployed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenameApplicationConfigFile(self, request, context):
-        """Tells that the application files have a new name.
+        """Changes the configuration file name of applications.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplicationDeployTargets(self, request, context):
-        """Chooses the deploy targets of an application.
+        """Sets the deploy targets of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Shows a deployment.
+        """Returns a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeployments(self, request, context):
-        """Lists deployments, the last changed first.
+        """Lists deployments, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCommand(self, request, context):
-        """Shows a command, for callers that wait for its result.
+        """Returns a command, for callers that wait for its result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPiped(self, request, context):
-        """Shows a piped, without its keys.
+        """Returns a piped without its keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterPiped(self, request, context):
-        """Makes a piped and its first key.
+        """Registers a piped and returns its first key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePiped(self, request, context):
-        """Renames or describes a piped.
+        """Updates the name and description of a piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnablePiped(self, request, context):
-        """Lets a piped sign in again.
+        """Enables a piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisablePiped(self, request, context):
-        """Keeps a piped from signing in.
+        """Disables a piped, which can then no longer authenticate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterEvent(self, request, context):
-        """Tells that something happened outside.
+        """Registers an event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RequestPlanPreview(self, request, context):
-        """Asks every piped of a repository what a branch would deploy.
+        """Requests a plan preview of a branch from every piped of the repository.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPlanPreviewResults(self, request, context):
-        """Collects the answers; fails with NOT_FOUND until all are there.
+        """Returns the plan preview results; fails with NOT_FOUND until all pipeds reported theirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -311,7 +311,7 @@ class APIServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListStageLogs(self, request, context):
-        """Shows the logs of all stages of a deployment.
+        """Returns the logs of all stages of a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -444,7 +444,7 @@ def add_APIServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class APIService:
-    """What programs may ask of the control plane with an API key; pipectl is one of them.
+    """The API of the control plane for clients with an API key, such as pipectl.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class APIServiceStub:
-    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+    """The API of the control plane for clients with an API key, such as pipectl."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -36,104 +36,104 @@ class APIServiceStub:
     AddApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.AddApplicationRequest, _api_pb2.AddApplicationResponse]
     """Registers an application."""
     SyncApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.SyncApplicationRequest, _api_pb2.SyncApplicationResponse]
-    """Asks for a deployment of an application."""
+    """Requests a deployment of an application."""
     GetApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetApplicationRequest, _api_pb2.GetApplicationResponse]
-    """Shows an application."""
+    """Returns an application."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListApplicationsRequest, _api_pb2.ListApplicationsResponse]
-    """Lists applications, the last changed first."""
+    """Lists applications, most recently updated first."""
     UpdateApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationRequest, _api_pb2.UpdateApplicationResponse]
-    """Moves an application to another piped, provider or file name."""
+    """Changes the piped, the platform provider or the configuration file name of an application."""
     DeleteApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.DeleteApplicationRequest, _api_pb2.DeleteApplicationResponse]
     """Marks an application as deleted."""
     EnableApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.EnableApplicationRequest, _api_pb2.EnableApplicationResponse]
-    """Lets an application be deployed again."""
+    """Enables an application."""
     DisableApplication: _grpc.UnaryUnaryMultiCallable[_api_pb2.DisableApplicationRequest, _api_pb2.DisableApplicationResponse]
-    """Keeps an application from being deployed."""
+    """Disables an application, which is then no longer deployed."""
     RenameApplicationConfigFile: _grpc.UnaryUnaryMultiCallable[_api_pb2.RenameApplicationConfigFileRequest, _api_pb2.RenameApplicationConfigFileResponse]
-    """Tells that the application files have a new name."""
+    """Changes the configuration file name of applications."""
     UpdateApplicationDeployTargets: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationDeployTargetsRequest, _api_pb2.UpdateApplicationDeployTargetsResponse]
-    """Chooses the deploy targets of an application."""
+    """Sets the deploy targets of an application."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetDeploymentRequest, _api_pb2.GetDeploymentResponse]
-    """Shows a deployment."""
+    """Returns a deployment."""
     ListDeployments: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListDeploymentsRequest, _api_pb2.ListDeploymentsResponse]
-    """Lists deployments, the last changed first."""
+    """Lists deployments, most recently updated first."""
     GetCommand: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetCommandRequest, _api_pb2.GetCommandResponse]
-    """Shows a command, for callers that wait for its result."""
+    """Returns a command, for callers that wait for its result."""
     GetPiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetPipedRequest, _api_pb2.GetPipedResponse]
-    """Shows a piped, without its keys."""
+    """Returns a piped without its keys."""
     RegisterPiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.RegisterPipedRequest, _api_pb2.RegisterPipedResponse]
-    """Makes a piped and its first key."""
+    """Registers a piped and returns its first key."""
     UpdatePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.UpdatePipedRequest, _api_pb2.UpdatePipedResponse]
-    """Renames or describes a piped."""
+    """Updates the name and description of a piped."""
     EnablePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.EnablePipedRequest, _api_pb2.EnablePipedResponse]
-    """Lets a piped sign in again."""
+    """Enables a piped."""
     DisablePiped: _grpc.UnaryUnaryMultiCallable[_api_pb2.DisablePipedRequest, _api_pb2.DisablePipedResponse]
-    """Keeps a piped from signing in."""
+    """Disables a piped, which can then no longer authenticate."""
     RegisterEvent: _grpc.UnaryUnaryMultiCallable[_api_pb2.RegisterEventRequest, _api_pb2.RegisterEventResponse]
-    """Tells that something happened outside."""
+    """Registers an event."""
     RequestPlanPreview: _grpc.UnaryUnaryMultiCallable[_api_pb2.RequestPlanPreviewRequest, _api_pb2.RequestPlanPreviewResponse]
-    """Asks every piped of a repository what a branch would deploy."""
+    """Requests a plan preview of a branch from every piped of the repository."""
     GetPlanPreviewResults: _grpc.UnaryUnaryMultiCallable[_api_pb2.GetPlanPreviewResultsRequest, _api_pb2.GetPlanPreviewResultsResponse]
-    """Collects the answers; fails with NOT_FOUND until all are there."""
+    """Returns the plan preview results; fails with NOT_FOUND until all pipeds reported theirs."""
     Encrypt: _grpc.UnaryUnaryMultiCallable[_api_pb2.EncryptRequest, _api_pb2.EncryptResponse]
     """Encrypts a secret for one piped."""
     ListStageLogs: _grpc.UnaryUnaryMultiCallable[_api_pb2.ListStageLogsRequest, _api_pb2.ListStageLogsResponse]
-    """Shows the logs of all stages of a deployment."""
+    """Returns the logs of all stages of a deployment."""
 
 @_typing.type_check_only
 class APIServiceAsyncStub(APIServiceStub):
-    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+    """The API of the control plane for clients with an API key, such as pipectl."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.AddApplicationRequest, _api_pb2.AddApplicationResponse]  # type: ignore[assignment]
     """Registers an application."""
     SyncApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.SyncApplicationRequest, _api_pb2.SyncApplicationResponse]  # type: ignore[assignment]
-    """Asks for a deployment of an application."""
+    """Requests a deployment of an application."""
     GetApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.GetApplicationRequest, _api_pb2.GetApplicationResponse]  # type: ignore[assignment]
-    """Shows an application."""
+    """Returns an application."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_api_pb2.ListApplicationsRequest, _api_pb2.ListApplicationsResponse]  # type: ignore[assignment]
-    """Lists applications, the last changed first."""
+    """Lists applications, most recently updated first."""
     UpdateApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationRequest, _api_pb2.UpdateApplicationResponse]  # type: ignore[assignment]
-    """Moves an application to another piped, provider or file name."""
+    """Changes the piped, the platform provider or the configuration file name of an application."""
     DeleteApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.DeleteApplicationRequest, _api_pb2.DeleteApplicationResponse]  # type: ignore[assignment]
     """Marks an application as deleted."""
     EnableApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.EnableApplicationRequest, _api_pb2.EnableApplicationResponse]  # type: ignore[assignment]
-    """Lets an application be deployed again."""
+    """Enables an application."""
     DisableApplication: _aio.UnaryUnaryMultiCallable[_api_pb2.DisableApplicationRequest, _api_pb2.DisableApplicationResponse]  # type: ignore[assignment]
-    """Keeps an application from being deployed."""
+    """Disables an application, which is then no longer deployed."""
     RenameApplicationConfigFile: _aio.UnaryUnaryMultiCallable[_api_pb2.RenameApplicationConfigFileRequest, _api_pb2.RenameApplicationConfigFileResponse]  # type: ignore[assignment]
-    """Tells that the application files have a new name."""
+    """Changes the configuration file name of applications."""
     UpdateApplicationDeployTargets: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdateApplicationDeployTargetsRequest, _api_pb2.UpdateApplicationDeployTargetsResponse]  # type: ignore[assignment]
-    """Chooses the deploy targets of an application."""
+    """Sets the deploy targets of an application."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_api_pb2.GetDeploymentRequest, _api_pb2.GetDeploymentResponse]  # type: ignore[assignment]
-    """Shows a deployment."""
+    """Returns a deployment."""
     ListDeployments: _aio.UnaryUnaryMultiCallable[_api_pb2.ListDeploymentsRequest, _api_pb2.ListDeploymentsResponse]  # type: ignore[assignment]
-    """Lists deployments, the last changed first."""
+    """Lists deployments, most recently updated first."""
     GetCommand: _aio.UnaryUnaryMultiCallable[_api_pb2.GetCommandRequest, _api_pb2.GetCommandResponse]  # type: ignore[assignment]
-    """Shows a command, for callers that wait for its result."""
+    """Returns a command, for callers that wait for its result."""
     GetPiped: _aio.UnaryUnaryMultiCallable[_api_pb2.GetPipedRequest, _api_pb2.GetPipedResponse]  # type: ignore[assignment]
-    """Shows a piped, without its keys."""
+    """Returns a piped without its keys."""
     RegisterPiped: _aio.UnaryUnaryMultiCallable[_api_pb2.RegisterPipedRequest, _api_pb2.RegisterPipedResponse]  # type: ignore[assignment]
-    """Makes a piped and its first key."""
+    """Registers a piped and returns its first key."""
     UpdatePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.UpdatePipedRequest, _api_pb2.UpdatePipedResponse]  # type: ignore[assignment]
-    """Renames or describes a piped."""
+    """Updates the name and description of a piped."""
     EnablePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.EnablePipedRequest, _api_pb2.EnablePipedResponse]  # type: ignore[assignment]
-    """Lets a piped sign in again."""
+    """Enables a piped."""
     DisablePiped: _aio.UnaryUnaryMultiCallable[_api_pb2.DisablePipedRequest, _api_pb2.DisablePipedResponse]  # type: ignore[assignment]
-    """Keeps a piped from signing in."""
+    """Disables a piped, which can then no longer authenticate."""
     RegisterEvent: _aio.UnaryUnaryMultiCallable[_api_pb2.RegisterEventRequest, _api_pb2.RegisterEventResponse]  # type: ignore[assignment]
-    """Tells that something happened outside."""
+    """Registers an event."""
     RequestPlanPreview: _aio.UnaryUnaryMultiCallable[_api_pb2.RequestPlanPreviewRequest, _api_pb2.RequestPlanPreviewResponse]  # type: ignore[assignment]
-    """Asks every piped of a repository what a branch would deploy."""
+    """Requests a plan preview of a branch from every piped of the repository."""
     GetPlanPreviewResults: _aio.UnaryUnaryMultiCallable[_api_pb2.GetPlanPreviewResultsRequest, _api_pb2.GetPlanPreviewResultsResponse]  # type: ignore[assignment]
-    """Collects the answers; fails with NOT_FOUND until all are there."""
+    """Returns the plan preview results; fails with NOT_FOUND until all pipeds reported theirs."""
     Encrypt: _aio.UnaryUnaryMultiCallable[_api_pb2.EncryptRequest, _api_pb2.EncryptResponse]  # type: ignore[assignment]
     """Encrypts a secret for one piped."""
     ListStageLogs: _aio.UnaryUnaryMultiCallable[_api_pb2.ListStageLogsRequest, _api_pb2.ListStageLogsResponse]  # type: ignore[assignment]
-    """Shows the logs of all stages of a deployment."""
+    """Returns the logs of all stages of a deployment."""
 
 class APIServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What programs may ask of the control plane with an API key; pipectl is one of them."""
+    """The API of the control plane for clients with an API key, such as pipectl."""
 
     @_abc_1.abstractmethod
     def AddApplication(
@@ -149,7 +149,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.SyncApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.SyncApplicationResponse, _abc.Awaitable[_api_pb2.SyncApplicationResponse]]:
-        """Asks for a deployment of an application."""
+        """Requests a deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetApplication(
@@ -157,7 +157,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.GetApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.GetApplicationResponse, _abc.Awaitable[_api_pb2.GetApplicationResponse]]:
-        """Shows an application."""
+        """Returns an application."""
 
     @_abc_1.abstractmethod
     def ListApplications(
@@ -165,7 +165,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.ListApplicationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.ListApplicationsResponse, _abc.Awaitable[_api_pb2.ListApplicationsResponse]]:
-        """Lists applications, the last changed first."""
+        """Lists applications, most recently updated first."""
 
     @_abc_1.abstractmethod
     def UpdateApplication(
@@ -173,7 +173,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.UpdateApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.UpdateApplicationResponse, _abc.Awaitable[_api_pb2.UpdateApplicationResponse]]:
-        """Moves an application to another piped, provider or file name."""
+        """Changes the piped, the platform provider or the configuration file name of an application."""
 
     @_abc_1.abstractmethod
     def DeleteApplication(
@@ -189,7 +189,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.EnableApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.EnableApplicationResponse, _abc.Awaitable[_api_pb2.EnableApplicationResponse]]:
-        """Lets an application be deployed again."""
+        """Enables an application."""
 
     @_abc_1.abstractmethod
     def DisableApplication(
@@ -197,7 +197,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.DisableApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.DisableApplicationResponse, _abc.Awaitable[_api_pb2.DisableApplicationResponse]]:
-        """Keeps an application from being deployed."""
+        """Disables an application, which is then no longer deployed."""
 
     @_abc_1.abstractmethod
     def RenameApplicationConfigFile(
@@ -205,7 +205,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.RenameApplicationConfigFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.RenameApplicationConfigFileResponse, _abc.Awaitable[_api_pb2.RenameApplicationConfigFileResponse]]:
-        """Tells that the application files have a new name."""
+        """Changes the configuration file name of applications."""
 
     @_abc_1.abstractmethod
     def UpdateApplicationDeployTargets(
@@ -213,7 +213,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.UpdateApplicationDeployTargetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.UpdateApplicationDeployTargetsResponse, _abc.Awaitable[_api_pb2.UpdateApplicationDeployTargetsResponse]]:
-        """Chooses the deploy targets of an application."""
+        """Sets the deploy targets of an application."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
@@ -221,7 +221,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.GetDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.GetDeploymentResponse, _abc.Awaitable[_api_pb2.GetDeploymentResponse]]:
-        """Shows a deployment."""
+        """Returns a deployment."""
 
     @_abc_1.abstractmethod
     def ListDeployments(
@@ -229,7 +229,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.ListDeploymentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.ListDeploymentsResponse, _abc.Awaitable[_api_pb2.ListDeploymentsResponse]]:
-        """Lists deployments, the last changed first."""
+        """Lists deployments, most recently updated first."""
 
     @_abc_1.abstractmethod
     def GetCommand(
@@ -237,7 +237,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.GetCommandRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.GetCommandResponse, _abc.Awaitable[_api_pb2.GetCommandResponse]]:
-        """Shows a command, for callers that wait for its result."""
+        """Returns a command, for callers that wait for its result."""
 
     @_abc_1.abstractmethod
     def GetPiped(
@@ -245,7 +245,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.GetPipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.GetPipedResponse, _abc.Awaitable[_api_pb2.GetPipedResponse]]:
-        """Shows a piped, without its keys."""
+        """Returns a piped without its keys."""
 
     @_abc_1.abstractmethod
     def RegisterPiped(
@@ -253,7 +253,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.RegisterPipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.RegisterPipedResponse, _abc.Awaitable[_api_pb2.RegisterPipedResponse]]:
-        """Makes a piped and its first key."""
+        """Registers a piped and returns its first key."""
 
     @_abc_1.abstractmethod
     def UpdatePiped(
@@ -261,7 +261,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.UpdatePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.UpdatePipedResponse, _abc.Awaitable[_api_pb2.UpdatePipedResponse]]:
-        """Renames or describes a piped."""
+        """Updates the name and description of a piped."""
 
     @_abc_1.abstractmethod
     def EnablePiped(
@@ -269,7 +269,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.EnablePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.EnablePipedResponse, _abc.Awaitable[_api_pb2.EnablePipedResponse]]:
-        """Lets a piped sign in again."""
+        """Enables a piped."""
 
     @_abc_1.abstractmethod
     def DisablePiped(
@@ -277,7 +277,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.DisablePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.DisablePipedResponse, _abc.Awaitable[_api_pb2.DisablePipedResponse]]:
-        """Keeps a piped from signing in."""
+        """Disables a piped, which can then no longer authenticate."""
 
     @_abc_1.abstractmethod
     def RegisterEvent(
@@ -285,7 +285,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.RegisterEventRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.RegisterEventResponse, _abc.Awaitable[_api_pb2.RegisterEventResponse]]:
-        """Tells that something happened outside."""
+        """Registers an event."""
 
     @_abc_1.abstractmethod
     def RequestPlanPreview(
@@ -293,7 +293,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.RequestPlanPreviewRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.RequestPlanPreviewResponse, _abc.Awaitable[_api_pb2.RequestPlanPreviewResponse]]:
-        """Asks every piped of a repository what a branch would deploy."""
+        """Requests a plan preview of a branch from every piped of the repository."""
 
     @_abc_1.abstractmethod
     def GetPlanPreviewResults(
@@ -301,7 +301,7 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.GetPlanPreviewResultsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.GetPlanPreviewResultsResponse, _abc.Awaitable[_api_pb2.GetPlanPreviewResultsResponse]]:
-        """Collects the answers; fails with NOT_FOUND until all are there."""
+        """Returns the plan preview results; fails with NOT_FOUND until all pipeds reported theirs."""
 
     @_abc_1.abstractmethod
     def Encrypt(
@@ -317,6 +317,6 @@ class APIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _api_pb2.ListStageLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_api_pb2.ListStageLogsResponse, _abc.Awaitable[_api_pb2.ListStageLogsResponse]]:
-        """Shows the logs of all stages of a deployment."""
+        """Returns the logs of all stages of a deployment."""
 
 def add_APIServiceServicer_to_server(servicer: APIServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OrderingStub:
-    """Types the stub; the methods are served under the prefix of PipedService.
+    """Defines the stub; the methods are served under the prefix of PipedService.
     """
 
     def __init__(self, channel):
@@ -53,25 +53,25 @@ class OrderingStub:
 
 
 class OrderingServicer:
-    """Types the stub; the methods are served under the prefix of PipedService.
+    """Defines the stub; the methods are served under the prefix of PipedService.
     """
 
     def ListDeploymentsInOrder(self, request, context):
-        """Lists what a piped has to deploy, in the order in which it was triggered.
+        """Lists the deployments of the piped that are not completed, in trigger order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateDeploymentInOrder(self, request, context):
-        """Stores a deployment, unless the application has a newer one than the piped knows of.
+        """Stores a deployment unless the application has a newer one that the piped has not seen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEventsInOrder(self, request, context):
-        """Lists events in the order in which they were registered.
+        """Lists events in registration order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_OrderingServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Ordering:
-    """Types the stub; the methods are served under the prefix of PipedService.
+    """Defines the stub; the methods are served under the prefix of PipedService.
     """
 
     @staticmethod

@@ -39,7 +39,7 @@ class _ListOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ListOrder.V
     DESC: _ListOrder.ValueType  # 2
 
 class ListOrder(_ListOrder, metaclass=_ListOrderEnumTypeWrapper):
-    """How a list is ordered by time of creation."""
+    """The order of a list by creation time."""
 
 NONE: ListOrder.ValueType  # 0
 ASC: ListOrder.ValueType  # 1
@@ -54,7 +54,7 @@ class ReportStatRequest(_message.Message):
 
     PIPED_STATS_FIELD_NUMBER: _builtins.int
     piped_stats: _builtins.bytes
-    """Metrics in the text form of Prometheus."""
+    """The metrics of the piped in the Prometheus text format."""
     def __init__(
         self,
         *,
@@ -70,13 +70,13 @@ Global___ReportStatRequest: _TypeAlias = ReportStatRequest  # noqa: Y015
 
 @_typing.final
 class ReportStatResponse(_message.Message):
-    """The answer of ReportStat."""
+    """The response of ReportStat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REPORT_INTERVAL_FIELD_NUMBER: _builtins.int
     report_interval: _builtins.int
-    """Always 0: the piped keeps its own interval."""
+    """Always 0: the piped uses its own interval."""
     def __init__(
         self,
         *,
@@ -108,7 +108,7 @@ class ReportPipedMetaRequest(_message.Message):
     """The configuration as YAML with its secrets masked."""
     @_builtins.property
     def cloud_providers(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped.CloudProvider]:
-        """The older form of platform_providers; both lists are joined."""
+        """The predecessor of platform_providers; both lists are merged."""
 
     @_builtins.property
     def platform_providers(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped.PlatformProvider]: ...
@@ -139,7 +139,7 @@ Global___ReportPipedMetaRequest: _TypeAlias = ReportPipedMetaRequest  # noqa: Y0
 
 @_typing.final
 class ReportPipedMetaResponse(_message.Message):
-    """The answer of ReportPipedMeta."""
+    """The response of ReportPipedMeta."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -147,7 +147,7 @@ class ReportPipedMetaResponse(_message.Message):
     WEB_BASE_URL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     web_base_url: _builtins.str
-    """The address of the console, for links in notifications."""
+    """The URL of the console, for links in notifications."""
     def __init__(
         self,
         *,
@@ -181,7 +181,7 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
-    """The answer of ListApplications."""
+    """The response of ListApplications."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -228,7 +228,7 @@ Global___ReportApplicationSyncStateRequest: _TypeAlias = ReportApplicationSyncSt
 
 @_typing.final
 class ReportApplicationSyncStateResponse(_message.Message):
-    """The answer of ReportApplicationSyncState: it is done."""
+    """The response of ReportApplicationSyncState."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -269,7 +269,7 @@ Global___ReportApplicationDeployingStatusRequest: _TypeAlias = ReportApplication
 
 @_typing.final
 class ReportApplicationDeployingStatusResponse(_message.Message):
-    """The answer of ReportApplicationDeployingStatus: it is done."""
+    """The response of ReportApplicationDeployingStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,7 +295,7 @@ class ReportApplicationMostRecentDeploymentRequest(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     status: _deployment_pb2.DeploymentStatus.ValueType
-    """SUCCESS keeps it as the running one, PENDING as the last triggered one."""
+    """SUCCESS records it as the last successful deployment, PENDING as the last triggered one."""
     @_builtins.property
     def deployment(self) -> _application_pb2.ApplicationDeploymentReference: ...
     def __init__(
@@ -315,7 +315,7 @@ Global___ReportApplicationMostRecentDeploymentRequest: _TypeAlias = ReportApplic
 
 @_typing.final
 class ReportApplicationMostRecentDeploymentResponse(_message.Message):
-    """The answer of ReportApplicationMostRecentDeployment: it is done."""
+    """The response of ReportApplicationMostRecentDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -357,7 +357,7 @@ Global___GetApplicationMostRecentDeploymentRequest: _TypeAlias = GetApplicationM
 
 @_typing.final
 class GetApplicationMostRecentDeploymentResponse(_message.Message):
-    """The answer of GetApplicationMostRecentDeployment."""
+    """The response of GetApplicationMostRecentDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -400,7 +400,7 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
-    """The answer of GetDeployment."""
+    """The response of GetDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,14 +443,14 @@ Global___ListNotCompletedDeploymentsRequest: _TypeAlias = ListNotCompletedDeploy
 
 @_typing.final
 class ListNotCompletedDeploymentsResponse(_message.Message):
-    """The answer of ListNotCompletedDeployments."""
+    """The response of ListNotCompletedDeployments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """Empty on the last page; upstream answers `e30=` there."""
+    """Empty on the last page; upstream returns `e30=` there."""
     @_builtins.property
     def deployments(self) -> _containers.RepeatedCompositeFieldContainer[_deployment_pb2.Deployment]: ...
     def __init__(
@@ -491,7 +491,7 @@ Global___CreateDeploymentRequest: _TypeAlias = CreateDeploymentRequest  # noqa: 
 
 @_typing.final
 class CreateDeploymentResponse(_message.Message):
-    """The answer of CreateDeployment: it is done."""
+    """The response of CreateDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -530,9 +530,9 @@ class ReportDeploymentPlannedRequest(_message.Message):
     running_config_filename: _builtins.str
     sync_strategy: _common_pb2.SyncStrategy.ValueType
     version: _builtins.str
-    """Not looked at; `versions` counts."""
+    """Ignored; `versions` is used instead."""
     deployment_chain_id: _builtins.str
-    """Not looked at, like the block index."""
+    """Ignored, like the block index."""
     deployment_chain_block_index: _builtins.int
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ArtifactVersion]: ...
@@ -563,7 +563,7 @@ Global___ReportDeploymentPlannedRequest: _TypeAlias = ReportDeploymentPlannedReq
 
 @_typing.final
 class ReportDeploymentPlannedResponse(_message.Message):
-    """The answer of ReportDeploymentPlanned: it is done."""
+    """The response of ReportDeploymentPlanned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -594,7 +594,7 @@ class ReportDeploymentStatusChangedRequest(_message.Message):
     """RUNNING or ROLLING_BACK."""
     status_reason: _builtins.str
     deployment_chain_id: _builtins.str
-    """Not looked at, like the block index."""
+    """Ignored, like the block index."""
     deployment_chain_block_index: _builtins.int
     def __init__(
         self,
@@ -615,7 +615,7 @@ Global___ReportDeploymentStatusChangedRequest: _TypeAlias = ReportDeploymentStat
 
 @_typing.final
 class ReportDeploymentStatusChangedResponse(_message.Message):
-    """The answer of ReportDeploymentStatusChanged: it is done."""
+    """The response of ReportDeploymentStatusChanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -671,7 +671,7 @@ class ReportDeploymentCompletedRequest(_message.Message):
     completed_at: _builtins.int
     @_builtins.property
     def stage_statuses(self) -> _containers.ScalarMap[_builtins.str, _deployment_pb2.StageStatus.ValueType]:
-        """The last status of each stage, by stage id."""
+        """The final status of each stage, by stage id."""
 
     def __init__(
         self,
@@ -694,7 +694,7 @@ Global___ReportDeploymentCompletedRequest: _TypeAlias = ReportDeploymentComplete
 
 @_typing.final
 class ReportDeploymentCompletedResponse(_message.Message):
-    """The answer of ReportDeploymentCompleted: it is done."""
+    """The response of ReportDeploymentCompleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -756,7 +756,7 @@ Global___SaveDeploymentMetadataRequest: _TypeAlias = SaveDeploymentMetadataReque
 
 @_typing.final
 class SaveDeploymentMetadataResponse(_message.Message):
-    """The answer of SaveDeploymentMetadata: it is done."""
+    """The response of SaveDeploymentMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -818,7 +818,7 @@ Global___SaveDeploymentSharedMetadataRequest: _TypeAlias = SaveDeploymentSharedM
 
 @_typing.final
 class SaveDeploymentSharedMetadataResponse(_message.Message):
-    """The answer of SaveDeploymentSharedMetadata: it is done."""
+    """The response of SaveDeploymentSharedMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -883,7 +883,7 @@ Global___SaveDeploymentPluginMetadataRequest: _TypeAlias = SaveDeploymentPluginM
 
 @_typing.final
 class SaveDeploymentPluginMetadataResponse(_message.Message):
-    """The answer of SaveDeploymentPluginMetadata: it is done."""
+    """The response of SaveDeploymentPluginMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -948,7 +948,7 @@ Global___SaveStageMetadataRequest: _TypeAlias = SaveStageMetadataRequest  # noqa
 
 @_typing.final
 class SaveStageMetadataResponse(_message.Message):
-    """The answer of SaveStageMetadata: it is done."""
+    """The response of SaveStageMetadata."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -997,7 +997,7 @@ Global___ReportStageLogsRequest: _TypeAlias = ReportStageLogsRequest  # noqa: Y0
 
 @_typing.final
 class ReportStageLogsResponse(_message.Message):
-    """The answer of ReportStageLogs: it is done."""
+    """The response of ReportStageLogs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1027,10 +1027,10 @@ class ReportStageLogsFromLastCheckpointRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     completed: _builtins.bool
-    """Closes the log."""
+    """Whether the log is complete."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]:
-        """Every block since the last checkpoint, those reported meanwhile included."""
+        """All blocks since the last checkpoint, including those already reported."""
 
     def __init__(
         self,
@@ -1051,7 +1051,7 @@ Global___ReportStageLogsFromLastCheckpointRequest: _TypeAlias = ReportStageLogsF
 
 @_typing.final
 class ReportStageLogsFromLastCheckpointResponse(_message.Message):
-    """The answer of ReportStageLogsFromLastCheckpoint: it is done."""
+    """The response of ReportStageLogsFromLastCheckpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1087,10 +1087,10 @@ class ReportStageStatusChangedRequest(_message.Message):
     visible: _builtins.bool
     retried_count: _builtins.int
     completed_at: _builtins.int
-    """Never 0, also while the stage runs: pipeds send the current time."""
+    """Never 0: while the stage runs, pipeds send the current time."""
     @_builtins.property
     def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Replaces the stages it waits for, unless empty."""
+        """Replaces the required stages unless empty."""
 
     def __init__(
         self,
@@ -1114,7 +1114,7 @@ Global___ReportStageStatusChangedRequest: _TypeAlias = ReportStageStatusChangedR
 
 @_typing.final
 class ReportStageStatusChangedResponse(_message.Message):
-    """The answer of ReportStageStatusChanged: it is done."""
+    """The response of ReportStageStatusChanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1148,7 +1148,7 @@ Global___ListUnhandledCommandsRequest: _TypeAlias = ListUnhandledCommandsRequest
 
 @_typing.final
 class ListUnhandledCommandsResponse(_message.Message):
-    """The answer of ListUnhandledCommands."""
+    """The response of ListUnhandledCommands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1203,7 +1203,7 @@ class ReportCommandHandledRequest(_message.Message):
     status: _command_pb2.CommandStatus.ValueType
     handled_at: _builtins.int
     output: _builtins.bytes
-    """A result that is kept as a file, for example a plan preview."""
+    """A result that is stored in the filestore, for example a plan preview."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -1225,7 +1225,7 @@ Global___ReportCommandHandledRequest: _TypeAlias = ReportCommandHandledRequest  
 
 @_typing.final
 class ReportCommandHandledResponse(_message.Message):
-    """The answer of ReportCommandHandled: it is done."""
+    """The response of ReportCommandHandled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1264,7 +1264,7 @@ Global___ReportApplicationLiveStateRequest: _TypeAlias = ReportApplicationLiveSt
 
 @_typing.final
 class ReportApplicationLiveStateResponse(_message.Message):
-    """The answer of ReportApplicationLiveState: it is done."""
+    """The response of ReportApplicationLiveState."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1303,7 +1303,7 @@ Global___ReportApplicationLiveStateEventsRequest: _TypeAlias = ReportApplication
 
 @_typing.final
 class ReportApplicationLiveStateEventsResponse(_message.Message):
-    """The answer of ReportApplicationLiveStateEvents."""
+    """The response of ReportApplicationLiveStateEvents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1372,7 +1372,7 @@ Global___GetLatestEventRequest: _TypeAlias = GetLatestEventRequest  # noqa: Y015
 
 @_typing.final
 class GetLatestEventResponse(_message.Message):
-    """The answer of GetLatestEvent."""
+    """The response of GetLatestEvent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1411,7 +1411,7 @@ class ListEventsRequest(_message.Message):
         OUTDATED: ListEventsRequest._Status.ValueType  # 4
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-        """Which events are listed."""
+        """Filters events by status."""
 
     ALL: ListEventsRequest.Status.ValueType  # 0
     NOT_HANDLED: ListEventsRequest.Status.ValueType  # 1
@@ -1424,7 +1424,7 @@ class ListEventsRequest(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     to: _builtins.int
-    """Unix seconds of creation, this one excluded; 0 means up to now."""
+    """Maximum creation time in unix seconds, exclusive; 0 means no maximum."""
     order: Global___ListOrder.ValueType
     status: Global___ListEventsRequest.Status.ValueType
     def __init__(
@@ -1444,7 +1444,7 @@ Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
 
 @_typing.final
 class ListEventsResponse(_message.Message):
-    """The answer of ListEvents."""
+    """The response of ListEvents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1472,7 +1472,7 @@ class ReportEventStatusesRequest(_message.Message):
 
     @_typing.final
     class Event(_message.Message):
-        """What became of one event."""
+        """The new status of one event."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1482,7 +1482,7 @@ class ReportEventStatusesRequest(_message.Message):
         id: _builtins.str
         status: _event_pb2.EventStatus.ValueType
         status_description: _builtins.str
-        """Shown to people; never empty."""
+        """A description for users; never empty."""
         def __init__(
             self,
             *,
@@ -1514,7 +1514,7 @@ Global___ReportEventStatusesRequest: _TypeAlias = ReportEventStatusesRequest  # 
 
 @_typing.final
 class ReportEventStatusesResponse(_message.Message):
-    """The answer of ReportEventStatuses: it is done."""
+    """The response of ReportEventStatuses."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1552,7 +1552,7 @@ Global___GetLatestAnalysisResultRequest: _TypeAlias = GetLatestAnalysisResultReq
 
 @_typing.final
 class GetLatestAnalysisResultResponse(_message.Message):
-    """The answer of GetLatestAnalysisResult."""
+    """The response of GetLatestAnalysisResult."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1599,7 +1599,7 @@ Global___PutLatestAnalysisResultRequest: _TypeAlias = PutLatestAnalysisResultReq
 
 @_typing.final
 class PutLatestAnalysisResultResponse(_message.Message):
-    """The answer of PutLatestAnalysisResult: it is done."""
+    """The response of PutLatestAnalysisResult."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1633,13 +1633,13 @@ Global___GetDesiredVersionRequest: _TypeAlias = GetDesiredVersionRequest  # noqa
 
 @_typing.final
 class GetDesiredVersionResponse(_message.Message):
-    """The answer of GetDesiredVersion."""
+    """The response of GetDesiredVersion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """Empty when nobody asked for a version."""
+    """Empty if no version is desired."""
     def __init__(
         self,
         *,
@@ -1662,7 +1662,7 @@ class UpdateApplicationConfigurationsRequest(_message.Message):
     APPLICATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def applications(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ApplicationInfo]:
-        """Only id, name, description and labels count."""
+        """Only id, name, description and labels are used."""
 
     def __init__(
         self,
@@ -1679,7 +1679,7 @@ Global___UpdateApplicationConfigurationsRequest: _TypeAlias = UpdateApplicationC
 
 @_typing.final
 class UpdateApplicationConfigurationsResponse(_message.Message):
-    """The answer of UpdateApplicationConfigurations: it is done."""
+    """The response of UpdateApplicationConfigurations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1718,7 +1718,7 @@ Global___ReportUnregisteredApplicationConfigurationsRequest: _TypeAlias = Report
 
 @_typing.final
 class ReportUnregisteredApplicationConfigurationsResponse(_message.Message):
-    """The answer of ReportUnregisteredApplicationConfigurations: it is done."""
+    """The response of ReportUnregisteredApplicationConfigurations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1741,7 +1741,7 @@ class CreateDeploymentChainRequest(_message.Message):
 
     @_typing.final
     class ApplicationMatcher(_message.Message):
-        """Chooses the applications of one block; empty parts match everything."""
+        """Selects the applications of one block; empty fields match every application."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1793,7 +1793,7 @@ class CreateDeploymentChainRequest(_message.Message):
 
     @_builtins.property
     def matchers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CreateDeploymentChainRequest.ApplicationMatcher]:
-        """One per following block."""
+        """One matcher per following block."""
 
     def __init__(
         self,
@@ -1811,7 +1811,7 @@ Global___CreateDeploymentChainRequest: _TypeAlias = CreateDeploymentChainRequest
 
 @_typing.final
 class CreateDeploymentChainResponse(_message.Message):
-    """The answer of CreateDeploymentChain: it is done."""
+    """The response of CreateDeploymentChain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1855,7 +1855,7 @@ Global___InChainDeploymentPlannableRequest: _TypeAlias = InChainDeploymentPlanna
 
 @_typing.final
 class InChainDeploymentPlannableResponse(_message.Message):
-    """The answer of InChainDeploymentPlannable."""
+    """The response of InChainDeploymentPlannable."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1863,9 +1863,9 @@ class InChainDeploymentPlannableResponse(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     CANCEL_REASON_FIELD_NUMBER: _builtins.int
     plannable: _builtins.bool
-    """The block before has succeeded."""
+    """Whether the previous block succeeded, so that the deployment can be planned."""
     cancel: _builtins.bool
-    """The chain is broken and this deployment must not run."""
+    """Whether the deployment must be cancelled because an earlier block failed."""
     cancel_reason: _builtins.str
     def __init__(
         self,
@@ -1911,7 +1911,7 @@ Global___GetApplicationSharedObjectRequest: _TypeAlias = GetApplicationSharedObj
 
 @_typing.final
 class GetApplicationSharedObjectResponse(_message.Message):
-    """The answer of GetApplicationSharedObject."""
+    """The response of GetApplicationSharedObject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1962,7 +1962,7 @@ Global___PutApplicationSharedObjectRequest: _TypeAlias = PutApplicationSharedObj
 
 @_typing.final
 class PutApplicationSharedObjectResponse(_message.Message):
-    """The answer of PutApplicationSharedObject: it is done."""
+    """The response of PutApplicationSharedObject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PipedServiceStub:
-    """What pipeds report to and ask of the control plane.
+    """The API of the control plane for pipeds.
     """
 
     def __init__(self, channel):
@@ -218,18 +218,18 @@ class PipedServiceStub:
 
 
 class PipedServiceServicer:
-    """What pipeds report to and ask of the control plane.
+    """The API of the control plane for pipeds.
     """
 
     def ReportStat(self, request, context):
-        """Says that the piped is alive, with its metrics.
+        """Reports a heartbeat with the metrics of the piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPipedMeta(self, request, context):
-        """Introduces the piped when it starts.
+        """Reports the metadata of the piped when it starts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,42 +243,42 @@ class PipedServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationSyncState(self, request, context):
-        """Tells whether what runs is what Git says.
+        """Reports the sync state of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationDeployingStatus(self, request, context):
-        """Tells whether a deployment is under way.
+        """Reports whether a deployment of an application is in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationMostRecentDeployment(self, request, context):
-        """Keeps a deployment as the last one of its application.
+        """Records a deployment as the most recent one of its application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationMostRecentDeployment(self, request, context):
-        """Reads the last deployment of an application.
+        """Returns the most recent deployment of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Reads a deployment of this piped.
+        """Returns a deployment of this piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNotCompletedDeployments(self, request, context):
-        """Lists the deployments of this piped that are not over.
+        """Lists the deployments of this piped that are not completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,105 +292,105 @@ class PipedServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentPlanned(self, request, context):
-        """Stores the plan of a deployment.
+        """Reports the plan of a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentStatusChanged(self, request, context):
-        """Tells that a deployment runs or rolls back.
+        """Reports that a deployment is running or rolling back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDeploymentCompleted(self, request, context):
-        """Tells how a deployment ended.
+        """Reports the final status of a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentMetadata(self, request, context):
-        """Keeps notes of first-generation pipeds with a deployment.
+        """Stores deployment metadata of first-generation pipeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentSharedMetadata(self, request, context):
-        """Keeps notes for everybody with a deployment.
+        """Stores deployment metadata that all plugins can read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveDeploymentPluginMetadata(self, request, context):
-        """Keeps notes of one plugin with a deployment.
+        """Stores deployment metadata of one plugin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveStageMetadata(self, request, context):
-        """Keeps notes with a stage.
+        """Stores stage metadata.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogs(self, request, context):
-        """Adds new lines to a stage log; losing them until the next checkpoint is allowed.
+        """Appends log blocks to a stage log; they may be lost until the next checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageLogsFromLastCheckpoint(self, request, context):
-        """Stores lines of a stage log for good, and its end.
+        """Persists all log blocks since the last checkpoint and marks the log as completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStageStatusChanged(self, request, context):
-        """Tells where a stage stands.
+        """Reports the status of a stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUnhandledCommands(self, request, context):
-        """Lists what this piped is asked to do.
+        """Lists the commands that this piped has not handled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportCommandHandled(self, request, context):
-        """Tells how a command went.
+        """Reports the result of a command.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationLiveState(self, request, context):
-        """Stores everything that runs for an application.
+        """Reports the live state of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportApplicationLiveStateEvents(self, request, context):
-        """Tells what changed since, for Kubernetes.
+        """Reports Kubernetes resources that changed since the last snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLatestEvent(self, request, context):
-        """Reads the newest event of a name and labels.
+        """Returns the latest event with a name and labels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -404,70 +404,70 @@ class PipedServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportEventStatuses(self, request, context):
-        """Tells what became of events.
+        """Reports the statuses of events.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLatestAnalysisResult(self, request, context):
-        """Reads when the last good analysis of an application began.
+        """Returns the start time of the last successful analysis of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutLatestAnalysisResult(self, request, context):
-        """Keeps when the last good analysis of an application began.
+        """Stores the start time of the last successful analysis of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDesiredVersion(self, request, context):
-        """Asks which version of piped should run; launchers call it.
+        """Returns the piped version that the launcher should run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplicationConfigurations(self, request, context):
-        """Tells new names, descriptions and labels found in Git.
+        """Updates names, descriptions and labels of applications that changed in Git.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportUnregisteredApplicationConfigurations(self, request, context):
-        """Tells which application files in Git nobody has registered.
+        """Reports the application configuration files in Git that are not registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateDeploymentChain(self, request, context):
-        """Stores a deployment and the chain that follows it.
+        """Stores a deployment and the deployment chain that it starts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InChainDeploymentPlannable(self, request, context):
-        """Asks whether it is the turn of a deployment in a chain.
+        """Returns whether a deployment of a chain can be planned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationSharedObject(self, request, context):
-        """Reads bytes that a plugin keeps with an application.
+        """Returns an object that a plugin stored for an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutApplicationSharedObject(self, request, context):
-        """Keeps bytes of a plugin with an application.
+        """Stores an object of a plugin for an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -665,7 +665,7 @@ def add_PipedServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PipedService:
-    """What pipeds report to and ask of the control plane.
+    """The API of the control plane for pipeds.
     """
 
     @staticmethod

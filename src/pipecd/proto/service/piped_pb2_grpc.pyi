@@ -33,177 +33,177 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PipedServiceStub:
-    """What pipeds report to and ask of the control plane."""
+    """The API of the control plane for pipeds."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PipedServiceAsyncStub: ...
     ReportStat: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStatRequest, _piped_pb2.ReportStatResponse]
-    """Says that the piped is alive, with its metrics."""
+    """Reports a heartbeat with the metrics of the piped."""
     ReportPipedMeta: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportPipedMetaRequest, _piped_pb2.ReportPipedMetaResponse]
-    """Introduces the piped when it starts."""
+    """Reports the metadata of the piped when it starts."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListApplicationsRequest, _piped_pb2.ListApplicationsResponse]
     """Lists the enabled applications of this piped."""
     ReportApplicationSyncState: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationSyncStateRequest, _piped_pb2.ReportApplicationSyncStateResponse]
-    """Tells whether what runs is what Git says."""
+    """Reports the sync state of an application."""
     ReportApplicationDeployingStatus: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationDeployingStatusRequest, _piped_pb2.ReportApplicationDeployingStatusResponse]
-    """Tells whether a deployment is under way."""
+    """Reports whether a deployment of an application is in progress."""
     ReportApplicationMostRecentDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationMostRecentDeploymentRequest, _piped_pb2.ReportApplicationMostRecentDeploymentResponse]
-    """Keeps a deployment as the last one of its application."""
+    """Records a deployment as the most recent one of its application."""
     GetApplicationMostRecentDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationMostRecentDeploymentRequest, _piped_pb2.GetApplicationMostRecentDeploymentResponse]
-    """Reads the last deployment of an application."""
+    """Returns the most recent deployment of an application."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetDeploymentRequest, _piped_pb2.GetDeploymentResponse]
-    """Reads a deployment of this piped."""
+    """Returns a deployment of this piped."""
     ListNotCompletedDeployments: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListNotCompletedDeploymentsRequest, _piped_pb2.ListNotCompletedDeploymentsResponse]
-    """Lists the deployments of this piped that are not over."""
+    """Lists the deployments of this piped that are not completed."""
     CreateDeployment: _grpc.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentRequest, _piped_pb2.CreateDeploymentResponse]
     """Stores a deployment that the piped triggered."""
     ReportDeploymentPlanned: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentPlannedRequest, _piped_pb2.ReportDeploymentPlannedResponse]
-    """Stores the plan of a deployment."""
+    """Reports the plan of a deployment."""
     ReportDeploymentStatusChanged: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentStatusChangedRequest, _piped_pb2.ReportDeploymentStatusChangedResponse]
-    """Tells that a deployment runs or rolls back."""
+    """Reports that a deployment is running or rolling back."""
     ReportDeploymentCompleted: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentCompletedRequest, _piped_pb2.ReportDeploymentCompletedResponse]
-    """Tells how a deployment ended."""
+    """Reports the final status of a deployment."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def SaveDeploymentMetadata(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]:
-        """Keeps notes of first-generation pipeds with a deployment."""
+        """Stores deployment metadata of first-generation pipeds."""
     SaveDeploymentSharedMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentSharedMetadataRequest, _piped_pb2.SaveDeploymentSharedMetadataResponse]
-    """Keeps notes for everybody with a deployment."""
+    """Stores deployment metadata that all plugins can read."""
     SaveDeploymentPluginMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentPluginMetadataRequest, _piped_pb2.SaveDeploymentPluginMetadataResponse]
-    """Keeps notes of one plugin with a deployment."""
+    """Stores deployment metadata of one plugin."""
     SaveStageMetadata: _grpc.UnaryUnaryMultiCallable[_piped_pb2.SaveStageMetadataRequest, _piped_pb2.SaveStageMetadataResponse]
-    """Keeps notes with a stage."""
+    """Stores stage metadata."""
     ReportStageLogs: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsRequest, _piped_pb2.ReportStageLogsResponse]
-    """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
+    """Appends log blocks to a stage log; they may be lost until the next checkpoint."""
     ReportStageLogsFromLastCheckpoint: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsFromLastCheckpointRequest, _piped_pb2.ReportStageLogsFromLastCheckpointResponse]
-    """Stores lines of a stage log for good, and its end."""
+    """Persists all log blocks since the last checkpoint and marks the log as completed."""
     ReportStageStatusChanged: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportStageStatusChangedRequest, _piped_pb2.ReportStageStatusChangedResponse]
-    """Tells where a stage stands."""
+    """Reports the status of a stage."""
     ListUnhandledCommands: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListUnhandledCommandsRequest, _piped_pb2.ListUnhandledCommandsResponse]
-    """Lists what this piped is asked to do."""
+    """Lists the commands that this piped has not handled."""
     ReportCommandHandled: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportCommandHandledRequest, _piped_pb2.ReportCommandHandledResponse]
-    """Tells how a command went."""
+    """Reports the result of a command."""
     ReportApplicationLiveState: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateRequest, _piped_pb2.ReportApplicationLiveStateResponse]
-    """Stores everything that runs for an application."""
+    """Reports the live state of an application."""
     ReportApplicationLiveStateEvents: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateEventsRequest, _piped_pb2.ReportApplicationLiveStateEventsResponse]
-    """Tells what changed since, for Kubernetes."""
+    """Reports Kubernetes resources that changed since the last snapshot."""
     GetLatestEvent: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetLatestEventRequest, _piped_pb2.GetLatestEventResponse]
-    """Reads the newest event of a name and labels."""
+    """Returns the latest event with a name and labels."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ListEventsRequest, _piped_pb2.ListEventsResponse]
     """Lists events of the project."""
     ReportEventStatuses: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportEventStatusesRequest, _piped_pb2.ReportEventStatusesResponse]
-    """Tells what became of events."""
+    """Reports the statuses of events."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def GetLatestAnalysisResult(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]:
-        """Reads when the last good analysis of an application began."""
+        """Returns the start time of the last successful analysis of an application."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def PutLatestAnalysisResult(self) -> _grpc.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]:
-        """Keeps when the last good analysis of an application began."""
+        """Stores the start time of the last successful analysis of an application."""
     GetDesiredVersion: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetDesiredVersionRequest, _piped_pb2.GetDesiredVersionResponse]
-    """Asks which version of piped should run; launchers call it."""
+    """Returns the piped version that the launcher should run."""
     UpdateApplicationConfigurations: _grpc.UnaryUnaryMultiCallable[_piped_pb2.UpdateApplicationConfigurationsRequest, _piped_pb2.UpdateApplicationConfigurationsResponse]
-    """Tells new names, descriptions and labels found in Git."""
+    """Updates names, descriptions and labels of applications that changed in Git."""
     ReportUnregisteredApplicationConfigurations: _grpc.UnaryUnaryMultiCallable[_piped_pb2.ReportUnregisteredApplicationConfigurationsRequest, _piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]
-    """Tells which application files in Git nobody has registered."""
+    """Reports the application configuration files in Git that are not registered."""
     CreateDeploymentChain: _grpc.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentChainRequest, _piped_pb2.CreateDeploymentChainResponse]
-    """Stores a deployment and the chain that follows it."""
+    """Stores a deployment and the deployment chain that it starts."""
     InChainDeploymentPlannable: _grpc.UnaryUnaryMultiCallable[_piped_pb2.InChainDeploymentPlannableRequest, _piped_pb2.InChainDeploymentPlannableResponse]
-    """Asks whether it is the turn of a deployment in a chain."""
+    """Returns whether a deployment of a chain can be planned."""
     GetApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationSharedObjectRequest, _piped_pb2.GetApplicationSharedObjectResponse]
-    """Reads bytes that a plugin keeps with an application."""
+    """Returns an object that a plugin stored for an application."""
     PutApplicationSharedObject: _grpc.UnaryUnaryMultiCallable[_piped_pb2.PutApplicationSharedObjectRequest, _piped_pb2.PutApplicationSharedObjectResponse]
-    """Keeps bytes of a plugin with an application."""
+    """Stores an object of a plugin for an application."""
 
 @_typing.type_check_only
 class PipedServiceAsyncStub(PipedServiceStub):
-    """What pipeds report to and ask of the control plane."""
+    """The API of the control plane for pipeds."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportStat: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStatRequest, _piped_pb2.ReportStatResponse]  # type: ignore[assignment]
-    """Says that the piped is alive, with its metrics."""
+    """Reports a heartbeat with the metrics of the piped."""
     ReportPipedMeta: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportPipedMetaRequest, _piped_pb2.ReportPipedMetaResponse]  # type: ignore[assignment]
-    """Introduces the piped when it starts."""
+    """Reports the metadata of the piped when it starts."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListApplicationsRequest, _piped_pb2.ListApplicationsResponse]  # type: ignore[assignment]
     """Lists the enabled applications of this piped."""
     ReportApplicationSyncState: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationSyncStateRequest, _piped_pb2.ReportApplicationSyncStateResponse]  # type: ignore[assignment]
-    """Tells whether what runs is what Git says."""
+    """Reports the sync state of an application."""
     ReportApplicationDeployingStatus: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationDeployingStatusRequest, _piped_pb2.ReportApplicationDeployingStatusResponse]  # type: ignore[assignment]
-    """Tells whether a deployment is under way."""
+    """Reports whether a deployment of an application is in progress."""
     ReportApplicationMostRecentDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationMostRecentDeploymentRequest, _piped_pb2.ReportApplicationMostRecentDeploymentResponse]  # type: ignore[assignment]
-    """Keeps a deployment as the last one of its application."""
+    """Records a deployment as the most recent one of its application."""
     GetApplicationMostRecentDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationMostRecentDeploymentRequest, _piped_pb2.GetApplicationMostRecentDeploymentResponse]  # type: ignore[assignment]
-    """Reads the last deployment of an application."""
+    """Returns the most recent deployment of an application."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetDeploymentRequest, _piped_pb2.GetDeploymentResponse]  # type: ignore[assignment]
-    """Reads a deployment of this piped."""
+    """Returns a deployment of this piped."""
     ListNotCompletedDeployments: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListNotCompletedDeploymentsRequest, _piped_pb2.ListNotCompletedDeploymentsResponse]  # type: ignore[assignment]
-    """Lists the deployments of this piped that are not over."""
+    """Lists the deployments of this piped that are not completed."""
     CreateDeployment: _aio.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentRequest, _piped_pb2.CreateDeploymentResponse]  # type: ignore[assignment]
     """Stores a deployment that the piped triggered."""
     ReportDeploymentPlanned: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentPlannedRequest, _piped_pb2.ReportDeploymentPlannedResponse]  # type: ignore[assignment]
-    """Stores the plan of a deployment."""
+    """Reports the plan of a deployment."""
     ReportDeploymentStatusChanged: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentStatusChangedRequest, _piped_pb2.ReportDeploymentStatusChangedResponse]  # type: ignore[assignment]
-    """Tells that a deployment runs or rolls back."""
+    """Reports that a deployment is running or rolling back."""
     ReportDeploymentCompleted: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportDeploymentCompletedRequest, _piped_pb2.ReportDeploymentCompletedResponse]  # type: ignore[assignment]
-    """Tells how a deployment ended."""
+    """Reports the final status of a deployment."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def SaveDeploymentMetadata(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentMetadataRequest, _piped_pb2.SaveDeploymentMetadataResponse]:  # type: ignore[override]
-        """Keeps notes of first-generation pipeds with a deployment."""
+        """Stores deployment metadata of first-generation pipeds."""
     SaveDeploymentSharedMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentSharedMetadataRequest, _piped_pb2.SaveDeploymentSharedMetadataResponse]  # type: ignore[assignment]
-    """Keeps notes for everybody with a deployment."""
+    """Stores deployment metadata that all plugins can read."""
     SaveDeploymentPluginMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveDeploymentPluginMetadataRequest, _piped_pb2.SaveDeploymentPluginMetadataResponse]  # type: ignore[assignment]
-    """Keeps notes of one plugin with a deployment."""
+    """Stores deployment metadata of one plugin."""
     SaveStageMetadata: _aio.UnaryUnaryMultiCallable[_piped_pb2.SaveStageMetadataRequest, _piped_pb2.SaveStageMetadataResponse]  # type: ignore[assignment]
-    """Keeps notes with a stage."""
+    """Stores stage metadata."""
     ReportStageLogs: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsRequest, _piped_pb2.ReportStageLogsResponse]  # type: ignore[assignment]
-    """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
+    """Appends log blocks to a stage log; they may be lost until the next checkpoint."""
     ReportStageLogsFromLastCheckpoint: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageLogsFromLastCheckpointRequest, _piped_pb2.ReportStageLogsFromLastCheckpointResponse]  # type: ignore[assignment]
-    """Stores lines of a stage log for good, and its end."""
+    """Persists all log blocks since the last checkpoint and marks the log as completed."""
     ReportStageStatusChanged: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportStageStatusChangedRequest, _piped_pb2.ReportStageStatusChangedResponse]  # type: ignore[assignment]
-    """Tells where a stage stands."""
+    """Reports the status of a stage."""
     ListUnhandledCommands: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListUnhandledCommandsRequest, _piped_pb2.ListUnhandledCommandsResponse]  # type: ignore[assignment]
-    """Lists what this piped is asked to do."""
+    """Lists the commands that this piped has not handled."""
     ReportCommandHandled: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportCommandHandledRequest, _piped_pb2.ReportCommandHandledResponse]  # type: ignore[assignment]
-    """Tells how a command went."""
+    """Reports the result of a command."""
     ReportApplicationLiveState: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateRequest, _piped_pb2.ReportApplicationLiveStateResponse]  # type: ignore[assignment]
-    """Stores everything that runs for an application."""
+    """Reports the live state of an application."""
     ReportApplicationLiveStateEvents: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportApplicationLiveStateEventsRequest, _piped_pb2.ReportApplicationLiveStateEventsResponse]  # type: ignore[assignment]
-    """Tells what changed since, for Kubernetes."""
+    """Reports Kubernetes resources that changed since the last snapshot."""
     GetLatestEvent: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetLatestEventRequest, _piped_pb2.GetLatestEventResponse]  # type: ignore[assignment]
-    """Reads the newest event of a name and labels."""
+    """Returns the latest event with a name and labels."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_piped_pb2.ListEventsRequest, _piped_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Lists events of the project."""
     ReportEventStatuses: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportEventStatusesRequest, _piped_pb2.ReportEventStatusesResponse]  # type: ignore[assignment]
-    """Tells what became of events."""
+    """Reports the statuses of events."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def GetLatestAnalysisResult(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.GetLatestAnalysisResultRequest, _piped_pb2.GetLatestAnalysisResultResponse]:  # type: ignore[override]
-        """Reads when the last good analysis of an application began."""
+        """Returns the start time of the last successful analysis of an application."""
     @_builtins.property
     @_deprecated("""This method has been marked as deprecated using proto method options.""")
     def PutLatestAnalysisResult(self) -> _aio.UnaryUnaryMultiCallable[_piped_pb2.PutLatestAnalysisResultRequest, _piped_pb2.PutLatestAnalysisResultResponse]:  # type: ignore[override]
-        """Keeps when the last good analysis of an application began."""
+        """Stores the start time of the last successful analysis of an application."""
     GetDesiredVersion: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetDesiredVersionRequest, _piped_pb2.GetDesiredVersionResponse]  # type: ignore[assignment]
-    """Asks which version of piped should run; launchers call it."""
+    """Returns the piped version that the launcher should run."""
     UpdateApplicationConfigurations: _aio.UnaryUnaryMultiCallable[_piped_pb2.UpdateApplicationConfigurationsRequest, _piped_pb2.UpdateApplicationConfigurationsResponse]  # type: ignore[assignment]
-    """Tells new names, descriptions and labels found in Git."""
+    """Updates names, descriptions and labels of applications that changed in Git."""
     ReportUnregisteredApplicationConfigurations: _aio.UnaryUnaryMultiCallable[_piped_pb2.ReportUnregisteredApplicationConfigurationsRequest, _piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]  # type: ignore[assignment]
-    """Tells which application files in Git nobody has registered."""
+    """Reports the application configuration files in Git that are not registered."""
     CreateDeploymentChain: _aio.UnaryUnaryMultiCallable[_piped_pb2.CreateDeploymentChainRequest, _piped_pb2.CreateDeploymentChainResponse]  # type: ignore[assignment]
-    """Stores a deployment and the chain that follows it."""
+    """Stores a deployment and the deployment chain that it starts."""
     InChainDeploymentPlannable: _aio.UnaryUnaryMultiCallable[_piped_pb2.InChainDeploymentPlannableRequest, _piped_pb2.InChainDeploymentPlannableResponse]  # type: ignore[assignment]
-    """Asks whether it is the turn of a deployment in a chain."""
+    """Returns whether a deployment of a chain can be planned."""
     GetApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_piped_pb2.GetApplicationSharedObjectRequest, _piped_pb2.GetApplicationSharedObjectResponse]  # type: ignore[assignment]
-    """Reads bytes that a plugin keeps with an application."""
+    """Returns an object that a plugin stored for an application."""
     PutApplicationSharedObject: _aio.UnaryUnaryMultiCallable[_piped_pb2.PutApplicationSharedObjectRequest, _piped_pb2.PutApplicationSharedObjectResponse]  # type: ignore[assignment]
-    """Keeps bytes of a plugin with an application."""
+    """Stores an object of a plugin for an application."""
 
 class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What pipeds report to and ask of the control plane."""
+    """The API of the control plane for pipeds."""
 
     @_abc_1.abstractmethod
     def ReportStat(
@@ -211,7 +211,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportStatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportStatResponse, _abc.Awaitable[_piped_pb2.ReportStatResponse]]:
-        """Says that the piped is alive, with its metrics."""
+        """Reports a heartbeat with the metrics of the piped."""
 
     @_abc_1.abstractmethod
     def ReportPipedMeta(
@@ -219,7 +219,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportPipedMetaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportPipedMetaResponse, _abc.Awaitable[_piped_pb2.ReportPipedMetaResponse]]:
-        """Introduces the piped when it starts."""
+        """Reports the metadata of the piped when it starts."""
 
     @_abc_1.abstractmethod
     def ListApplications(
@@ -235,7 +235,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportApplicationSyncStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportApplicationSyncStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationSyncStateResponse]]:
-        """Tells whether what runs is what Git says."""
+        """Reports the sync state of an application."""
 
     @_abc_1.abstractmethod
     def ReportApplicationDeployingStatus(
@@ -243,7 +243,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportApplicationDeployingStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportApplicationDeployingStatusResponse, _abc.Awaitable[_piped_pb2.ReportApplicationDeployingStatusResponse]]:
-        """Tells whether a deployment is under way."""
+        """Reports whether a deployment of an application is in progress."""
 
     @_abc_1.abstractmethod
     def ReportApplicationMostRecentDeployment(
@@ -251,7 +251,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportApplicationMostRecentDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.ReportApplicationMostRecentDeploymentResponse]]:
-        """Keeps a deployment as the last one of its application."""
+        """Records a deployment as the most recent one of its application."""
 
     @_abc_1.abstractmethod
     def GetApplicationMostRecentDeployment(
@@ -259,7 +259,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.GetApplicationMostRecentDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetApplicationMostRecentDeploymentResponse, _abc.Awaitable[_piped_pb2.GetApplicationMostRecentDeploymentResponse]]:
-        """Reads the last deployment of an application."""
+        """Returns the most recent deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
@@ -267,7 +267,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.GetDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetDeploymentResponse, _abc.Awaitable[_piped_pb2.GetDeploymentResponse]]:
-        """Reads a deployment of this piped."""
+        """Returns a deployment of this piped."""
 
     @_abc_1.abstractmethod
     def ListNotCompletedDeployments(
@@ -275,7 +275,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ListNotCompletedDeploymentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ListNotCompletedDeploymentsResponse, _abc.Awaitable[_piped_pb2.ListNotCompletedDeploymentsResponse]]:
-        """Lists the deployments of this piped that are not over."""
+        """Lists the deployments of this piped that are not completed."""
 
     @_abc_1.abstractmethod
     def CreateDeployment(
@@ -291,7 +291,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportDeploymentPlannedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportDeploymentPlannedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentPlannedResponse]]:
-        """Stores the plan of a deployment."""
+        """Reports the plan of a deployment."""
 
     @_abc_1.abstractmethod
     def ReportDeploymentStatusChanged(
@@ -299,7 +299,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportDeploymentStatusChangedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportDeploymentStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentStatusChangedResponse]]:
-        """Tells that a deployment runs or rolls back."""
+        """Reports that a deployment is running or rolling back."""
 
     @_abc_1.abstractmethod
     def ReportDeploymentCompleted(
@@ -307,16 +307,16 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportDeploymentCompletedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportDeploymentCompletedResponse, _abc.Awaitable[_piped_pb2.ReportDeploymentCompletedResponse]]:
-        """Tells how a deployment ended."""
+        """Reports the final status of a deployment."""
 
-    @_deprecated("""Keeps notes of first-generation pipeds with a deployment.""")
+    @_deprecated("""Stores deployment metadata of first-generation pipeds.""")
     @_abc_1.abstractmethod
     def SaveDeploymentMetadata(
         self,
         request: _piped_pb2.SaveDeploymentMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.SaveDeploymentMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentMetadataResponse]]:
-        """Keeps notes of first-generation pipeds with a deployment."""
+        """Stores deployment metadata of first-generation pipeds."""
 
     @_abc_1.abstractmethod
     def SaveDeploymentSharedMetadata(
@@ -324,7 +324,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.SaveDeploymentSharedMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.SaveDeploymentSharedMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentSharedMetadataResponse]]:
-        """Keeps notes for everybody with a deployment."""
+        """Stores deployment metadata that all plugins can read."""
 
     @_abc_1.abstractmethod
     def SaveDeploymentPluginMetadata(
@@ -332,7 +332,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.SaveDeploymentPluginMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.SaveDeploymentPluginMetadataResponse, _abc.Awaitable[_piped_pb2.SaveDeploymentPluginMetadataResponse]]:
-        """Keeps notes of one plugin with a deployment."""
+        """Stores deployment metadata of one plugin."""
 
     @_abc_1.abstractmethod
     def SaveStageMetadata(
@@ -340,7 +340,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.SaveStageMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.SaveStageMetadataResponse, _abc.Awaitable[_piped_pb2.SaveStageMetadataResponse]]:
-        """Keeps notes with a stage."""
+        """Stores stage metadata."""
 
     @_abc_1.abstractmethod
     def ReportStageLogs(
@@ -348,7 +348,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportStageLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportStageLogsResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsResponse]]:
-        """Adds new lines to a stage log; losing them until the next checkpoint is allowed."""
+        """Appends log blocks to a stage log; they may be lost until the next checkpoint."""
 
     @_abc_1.abstractmethod
     def ReportStageLogsFromLastCheckpoint(
@@ -356,7 +356,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportStageLogsFromLastCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportStageLogsFromLastCheckpointResponse, _abc.Awaitable[_piped_pb2.ReportStageLogsFromLastCheckpointResponse]]:
-        """Stores lines of a stage log for good, and its end."""
+        """Persists all log blocks since the last checkpoint and marks the log as completed."""
 
     @_abc_1.abstractmethod
     def ReportStageStatusChanged(
@@ -364,7 +364,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportStageStatusChangedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportStageStatusChangedResponse, _abc.Awaitable[_piped_pb2.ReportStageStatusChangedResponse]]:
-        """Tells where a stage stands."""
+        """Reports the status of a stage."""
 
     @_abc_1.abstractmethod
     def ListUnhandledCommands(
@@ -372,7 +372,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ListUnhandledCommandsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ListUnhandledCommandsResponse, _abc.Awaitable[_piped_pb2.ListUnhandledCommandsResponse]]:
-        """Lists what this piped is asked to do."""
+        """Lists the commands that this piped has not handled."""
 
     @_abc_1.abstractmethod
     def ReportCommandHandled(
@@ -380,7 +380,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportCommandHandledRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportCommandHandledResponse, _abc.Awaitable[_piped_pb2.ReportCommandHandledResponse]]:
-        """Tells how a command went."""
+        """Reports the result of a command."""
 
     @_abc_1.abstractmethod
     def ReportApplicationLiveState(
@@ -388,7 +388,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportApplicationLiveStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateResponse]]:
-        """Stores everything that runs for an application."""
+        """Reports the live state of an application."""
 
     @_abc_1.abstractmethod
     def ReportApplicationLiveStateEvents(
@@ -396,7 +396,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportApplicationLiveStateEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportApplicationLiveStateEventsResponse, _abc.Awaitable[_piped_pb2.ReportApplicationLiveStateEventsResponse]]:
-        """Tells what changed since, for Kubernetes."""
+        """Reports Kubernetes resources that changed since the last snapshot."""
 
     @_abc_1.abstractmethod
     def GetLatestEvent(
@@ -404,7 +404,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.GetLatestEventRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetLatestEventResponse, _abc.Awaitable[_piped_pb2.GetLatestEventResponse]]:
-        """Reads the newest event of a name and labels."""
+        """Returns the latest event with a name and labels."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -420,25 +420,25 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportEventStatusesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportEventStatusesResponse, _abc.Awaitable[_piped_pb2.ReportEventStatusesResponse]]:
-        """Tells what became of events."""
+        """Reports the statuses of events."""
 
-    @_deprecated("""Reads when the last good analysis of an application began.""")
+    @_deprecated("""Returns the start time of the last successful analysis of an application.""")
     @_abc_1.abstractmethod
     def GetLatestAnalysisResult(
         self,
         request: _piped_pb2.GetLatestAnalysisResultRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.GetLatestAnalysisResultResponse]]:
-        """Reads when the last good analysis of an application began."""
+        """Returns the start time of the last successful analysis of an application."""
 
-    @_deprecated("""Keeps when the last good analysis of an application began.""")
+    @_deprecated("""Stores the start time of the last successful analysis of an application.""")
     @_abc_1.abstractmethod
     def PutLatestAnalysisResult(
         self,
         request: _piped_pb2.PutLatestAnalysisResultRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.PutLatestAnalysisResultResponse, _abc.Awaitable[_piped_pb2.PutLatestAnalysisResultResponse]]:
-        """Keeps when the last good analysis of an application began."""
+        """Stores the start time of the last successful analysis of an application."""
 
     @_abc_1.abstractmethod
     def GetDesiredVersion(
@@ -446,7 +446,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.GetDesiredVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetDesiredVersionResponse, _abc.Awaitable[_piped_pb2.GetDesiredVersionResponse]]:
-        """Asks which version of piped should run; launchers call it."""
+        """Returns the piped version that the launcher should run."""
 
     @_abc_1.abstractmethod
     def UpdateApplicationConfigurations(
@@ -454,7 +454,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.UpdateApplicationConfigurationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.UpdateApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.UpdateApplicationConfigurationsResponse]]:
-        """Tells new names, descriptions and labels found in Git."""
+        """Updates names, descriptions and labels of applications that changed in Git."""
 
     @_abc_1.abstractmethod
     def ReportUnregisteredApplicationConfigurations(
@@ -462,7 +462,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.ReportUnregisteredApplicationConfigurationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse, _abc.Awaitable[_piped_pb2.ReportUnregisteredApplicationConfigurationsResponse]]:
-        """Tells which application files in Git nobody has registered."""
+        """Reports the application configuration files in Git that are not registered."""
 
     @_abc_1.abstractmethod
     def CreateDeploymentChain(
@@ -470,7 +470,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.CreateDeploymentChainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.CreateDeploymentChainResponse, _abc.Awaitable[_piped_pb2.CreateDeploymentChainResponse]]:
-        """Stores a deployment and the chain that follows it."""
+        """Stores a deployment and the deployment chain that it starts."""
 
     @_abc_1.abstractmethod
     def InChainDeploymentPlannable(
@@ -478,7 +478,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.InChainDeploymentPlannableRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.InChainDeploymentPlannableResponse, _abc.Awaitable[_piped_pb2.InChainDeploymentPlannableResponse]]:
-        """Asks whether it is the turn of a deployment in a chain."""
+        """Returns whether a deployment of a chain can be planned."""
 
     @_abc_1.abstractmethod
     def GetApplicationSharedObject(
@@ -486,7 +486,7 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.GetApplicationSharedObjectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.GetApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.GetApplicationSharedObjectResponse]]:
-        """Reads bytes that a plugin keeps with an application."""
+        """Returns an object that a plugin stored for an application."""
 
     @_abc_1.abstractmethod
     def PutApplicationSharedObject(
@@ -494,6 +494,6 @@ class PipedServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _piped_pb2.PutApplicationSharedObjectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_piped_pb2.PutApplicationSharedObjectResponse, _abc.Awaitable[_piped_pb2.PutApplicationSharedObjectResponse]]:
-        """Keeps bytes of a plugin with an application."""
+        """Stores an object of a plugin for an application."""
 
 def add_PipedServiceServicer_to_server(servicer: PipedServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

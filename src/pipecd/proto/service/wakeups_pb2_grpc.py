@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WakeupsStub:
-    """Types the stub; the method is served under the prefix of PipedService.
+    """Defines the stub; the method is served under the prefix of PipedService.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class WakeupsStub:
 
 
 class WakeupsServicer:
-    """Types the stub; the method is served under the prefix of PipedService.
+    """Defines the stub; the method is served under the prefix of PipedService.
     """
 
     def WatchWakeups(self, request, context):
-        """Streams hints to the piped that calls, until either side goes away.
+        """Streams wake-ups to the calling piped until either side closes the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_WakeupsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Wakeups:
-    """Types the stub; the method is served under the prefix of PipedService.
+    """Defines the stub; the method is served under the prefix of PipedService.
     """
 
     @staticmethod

@@ -58,7 +58,7 @@ Global___RegisterPipedRequest: _TypeAlias = RegisterPipedRequest  # noqa: Y015
 
 @_typing.final
 class RegisterPipedResponse(_message.Message):
-    """The answer of RegisterPiped."""
+    """The response of RegisterPiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -66,7 +66,7 @@ class RegisterPipedResponse(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     key: _builtins.str
-    """Told only this once."""
+    """The key in plain text; it is returned only here."""
     def __init__(
         self,
         *,
@@ -110,7 +110,7 @@ Global___UpdatePipedRequest: _TypeAlias = UpdatePipedRequest  # noqa: Y015
 
 @_typing.final
 class UpdatePipedResponse(_message.Message):
-    """The answer of UpdatePiped: it is done."""
+    """The response of UpdatePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,13 +148,13 @@ Global___RecreatePipedKeyRequest: _TypeAlias = RecreatePipedKeyRequest  # noqa: 
 
 @_typing.final
 class RecreatePipedKeyResponse(_message.Message):
-    """The answer of RecreatePipedKey."""
+    """The response of RecreatePipedKey."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """Told only this once."""
+    """The key in plain text; it is returned only here."""
     def __init__(
         self,
         *,
@@ -191,7 +191,7 @@ Global___DeleteOldPipedKeysRequest: _TypeAlias = DeleteOldPipedKeysRequest  # no
 
 @_typing.final
 class DeleteOldPipedKeysResponse(_message.Message):
-    """The answer of DeleteOldPipedKeys: it is done."""
+    """The response of DeleteOldPipedKeys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,7 +229,7 @@ Global___EnablePipedRequest: _TypeAlias = EnablePipedRequest  # noqa: Y015
 
 @_typing.final
 class EnablePipedResponse(_message.Message):
-    """The answer of EnablePiped: it is done."""
+    """The response of EnablePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -267,7 +267,7 @@ Global___DisablePipedRequest: _TypeAlias = DisablePipedRequest  # noqa: Y015
 
 @_typing.final
 class DisablePipedResponse(_message.Message):
-    """The answer of DisablePiped: it is done."""
+    """The response of DisablePiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -290,14 +290,14 @@ class ListPipedsRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which pipeds are listed."""
+        """Filters of the list."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         ENABLED_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def enabled(self) -> _wrappers_pb2.BoolValue:
-            """Absent means both."""
+            """Absent means enabled and disabled ones."""
 
         def __init__(
             self,
@@ -313,7 +313,7 @@ class ListPipedsRequest(_message.Message):
     WITH_STATUS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     with_status: _builtins.bool
-    """Also find out who was heard of lately."""
+    """Whether to include the connection status."""
     @_builtins.property
     def options(self) -> Global___ListPipedsRequest.Options: ...
     def __init__(
@@ -332,7 +332,7 @@ Global___ListPipedsRequest: _TypeAlias = ListPipedsRequest  # noqa: Y015
 
 @_typing.final
 class ListPipedsResponse(_message.Message):
-    """The answer of ListPipeds."""
+    """The response of ListPipeds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -375,7 +375,7 @@ Global___GetPipedRequest: _TypeAlias = GetPipedRequest  # noqa: Y015
 
 @_typing.final
 class GetPipedResponse(_message.Message):
-    """The answer of GetPiped."""
+    """The response of GetPiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -422,7 +422,7 @@ Global___UpdatePipedDesiredVersionRequest: _TypeAlias = UpdatePipedDesiredVersio
 
 @_typing.final
 class UpdatePipedDesiredVersionResponse(_message.Message):
-    """The answer of UpdatePipedDesiredVersion: it is done."""
+    """The response of UpdatePipedDesiredVersion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -460,7 +460,7 @@ Global___RestartPipedRequest: _TypeAlias = RestartPipedRequest  # noqa: Y015
 
 @_typing.final
 class RestartPipedResponse(_message.Message):
-    """The answer of RestartPiped."""
+    """The response of RestartPiped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,7 +498,7 @@ Global___ListReleasedVersionsRequest: _TypeAlias = ListReleasedVersionsRequest  
 
 @_typing.final
 class ListReleasedVersionsResponse(_message.Message):
-    """The answer of ListReleasedVersions."""
+    """The response of ListReleasedVersions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -526,7 +526,7 @@ class ListDeprecatedNotesRequest(_message.Message):
 
     PROJECT_ID_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
-    """Must be given and is not looked at."""
+    """Required but ignored."""
     def __init__(
         self,
         *,
@@ -542,13 +542,13 @@ Global___ListDeprecatedNotesRequest: _TypeAlias = ListDeprecatedNotesRequest  # 
 
 @_typing.final
 class ListDeprecatedNotesResponse(_message.Message):
-    """The answer of ListDeprecatedNotes."""
+    """The response of ListDeprecatedNotes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NOTES_FIELD_NUMBER: _builtins.int
     notes: _builtins.str
-    """Markdown."""
+    """Notes in Markdown."""
     def __init__(
         self,
         *,
@@ -650,7 +650,7 @@ Global___AddApplicationRequest: _TypeAlias = AddApplicationRequest  # noqa: Y015
 
 @_typing.final
 class AddApplicationResponse(_message.Message):
-    """The answer of AddApplication."""
+    """The response of AddApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -705,7 +705,7 @@ class UpdateApplicationRequest(_message.Message):
     CONFIG_FILENAME_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     name: _builtins.str
-    """Must be given and is not looked at, like the kind: both come from Git."""
+    """Required but ignored, like `kind`: both are read from Git."""
     piped_id: _builtins.str
     kind: _common_pb2.ApplicationKind.ValueType
     platform_provider: _builtins.str
@@ -733,7 +733,7 @@ Global___UpdateApplicationRequest: _TypeAlias = UpdateApplicationRequest  # noqa
 
 @_typing.final
 class UpdateApplicationResponse(_message.Message):
-    """The answer of UpdateApplication: it is done."""
+    """The response of UpdateApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -771,7 +771,7 @@ Global___EnableApplicationRequest: _TypeAlias = EnableApplicationRequest  # noqa
 
 @_typing.final
 class EnableApplicationResponse(_message.Message):
-    """The answer of EnableApplication: it is done."""
+    """The response of EnableApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -809,7 +809,7 @@ Global___DisableApplicationRequest: _TypeAlias = DisableApplicationRequest  # no
 
 @_typing.final
 class DisableApplicationResponse(_message.Message):
-    """The answer of DisableApplication: it is done."""
+    """The response of DisableApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -847,7 +847,7 @@ Global___DeleteApplicationRequest: _TypeAlias = DeleteApplicationRequest  # noqa
 
 @_typing.final
 class DeleteApplicationResponse(_message.Message):
-    """The answer of DeleteApplication: it is done."""
+    """The response of DeleteApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -870,7 +870,7 @@ class ListApplicationsRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which applications are listed; of a list only the first element counts."""
+        """Filters of the list; of repeated fields only the first element is used."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -904,7 +904,7 @@ class ListApplicationsRequest(_message.Message):
         piped_id: _builtins.str
         @_builtins.property
         def enabled(self) -> _wrappers_pb2.BoolValue:
-            """Absent means both."""
+            """Absent means enabled and disabled ones."""
 
         @_builtins.property
         def kinds(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ApplicationKind.ValueType]: ...
@@ -946,7 +946,7 @@ Global___ListApplicationsRequest: _TypeAlias = ListApplicationsRequest  # noqa: 
 
 @_typing.final
 class ListApplicationsResponse(_message.Message):
-    """The answer of ListApplications."""
+    """The response of ListApplications."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -992,7 +992,7 @@ Global___SyncApplicationRequest: _TypeAlias = SyncApplicationRequest  # noqa: Y0
 
 @_typing.final
 class SyncApplicationResponse(_message.Message):
-    """The answer of SyncApplication."""
+    """The response of SyncApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1034,7 +1034,7 @@ Global___GetApplicationRequest: _TypeAlias = GetApplicationRequest  # noqa: Y015
 
 @_typing.final
 class GetApplicationResponse(_message.Message):
-    """The answer of GetApplication."""
+    """The response of GetApplication."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1066,7 +1066,7 @@ class GenerateApplicationSealedSecretRequest(_message.Message):
     piped_id: _builtins.str
     data: _builtins.str
     base64_encoding: _builtins.bool
-    """Encodes the text before it is encrypted."""
+    """Whether to encode the secret in Base64 before it is encrypted."""
     def __init__(
         self,
         *,
@@ -1084,7 +1084,7 @@ Global___GenerateApplicationSealedSecretRequest: _TypeAlias = GenerateApplicatio
 
 @_typing.final
 class GenerateApplicationSealedSecretResponse(_message.Message):
-    """The answer of GenerateApplicationSealedSecret."""
+    """The response of GenerateApplicationSealedSecret."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1122,7 +1122,7 @@ Global___ListUnregisteredApplicationsRequest: _TypeAlias = ListUnregisteredAppli
 
 @_typing.final
 class ListUnregisteredApplicationsResponse(_message.Message):
-    """The answer of ListUnregisteredApplications."""
+    """The response of ListUnregisteredApplications."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1150,7 +1150,7 @@ class ListDeploymentsRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which deployments are listed; of a list only the first element counts."""
+        """Filters of the list; of repeated fields only the first element is used."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1210,7 +1210,7 @@ class ListDeploymentsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
-    """Unix seconds; nothing that changed earlier is listed."""
+    """Unix seconds; documents last updated before this time are not listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentsRequest.Options: ...
     def __init__(
@@ -1231,7 +1231,7 @@ Global___ListDeploymentsRequest: _TypeAlias = ListDeploymentsRequest  # noqa: Y0
 
 @_typing.final
 class ListDeploymentsResponse(_message.Message):
-    """The answer of ListDeployments."""
+    """The response of ListDeployments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1277,7 +1277,7 @@ Global___GetDeploymentRequest: _TypeAlias = GetDeploymentRequest  # noqa: Y015
 
 @_typing.final
 class GetDeploymentResponse(_message.Message):
-    """The answer of GetDeployment."""
+    """The response of GetDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1311,7 +1311,7 @@ class GetStageLogRequest(_message.Message):
     stage_id: _builtins.str
     retried_count: _builtins.int
     offset_index: _builtins.int
-    """Leaves out blocks with a smaller index."""
+    """Omits blocks with a smaller index."""
     def __init__(
         self,
         *,
@@ -1330,14 +1330,14 @@ Global___GetStageLogRequest: _TypeAlias = GetStageLogRequest  # noqa: Y015
 
 @_typing.final
 class GetStageLogResponse(_message.Message):
-    """The answer of GetStageLog."""
+    """The response of GetStageLog."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     completed: _builtins.bool
-    """Nothing more will follow."""
+    """Whether the log is complete."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_logblock_pb2.LogBlock]: ...
     def __init__(
@@ -1365,9 +1365,9 @@ class CancelDeploymentRequest(_message.Message):
     FORCE_NO_ROLLBACK_FIELD_NUMBER: _builtins.int
     deployment_id: _builtins.str
     force_rollback: _builtins.bool
-    """Roll back even if the application does not ask for it."""
+    """Roll back even if the application has autoRollback disabled."""
     force_no_rollback: _builtins.bool
-    """Leave everything as it is, even if the application asks for a rollback."""
+    """Do not roll back even if the application has autoRollback enabled."""
     def __init__(
         self,
         *,
@@ -1385,7 +1385,7 @@ Global___CancelDeploymentRequest: _TypeAlias = CancelDeploymentRequest  # noqa: 
 
 @_typing.final
 class CancelDeploymentResponse(_message.Message):
-    """The answer of CancelDeployment."""
+    """The response of CancelDeployment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1430,7 +1430,7 @@ Global___SkipStageRequest: _TypeAlias = SkipStageRequest  # noqa: Y015
 
 @_typing.final
 class SkipStageResponse(_message.Message):
-    """The answer of SkipStage."""
+    """The response of SkipStage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1475,7 +1475,7 @@ Global___ApproveStageRequest: _TypeAlias = ApproveStageRequest  # noqa: Y015
 
 @_typing.final
 class ApproveStageResponse(_message.Message):
-    """The answer of ApproveStage."""
+    """The response of ApproveStage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1502,7 +1502,7 @@ class ListDeploymentTracesRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which traces are listed."""
+        """Filters of the list."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1526,7 +1526,7 @@ class ListDeploymentTracesRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
-    """Unix seconds; nothing that changed earlier is listed."""
+    """Unix seconds; documents last updated before this time are not listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentTracesRequest.Options: ...
     def __init__(
@@ -1547,13 +1547,13 @@ Global___ListDeploymentTracesRequest: _TypeAlias = ListDeploymentTracesRequest  
 
 @_typing.final
 class ListDeploymentTracesResponse(_message.Message):
-    """The answer of ListDeploymentTraces."""
+    """The response of ListDeploymentTraces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class DeploymentTraceRes(_message.Message):
-        """A trace and the deployments it led to."""
+        """A deployment trace and the deployments that it caused."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1617,7 +1617,7 @@ Global___GetApplicationLiveStateRequest: _TypeAlias = GetApplicationLiveStateReq
 
 @_typing.final
 class GetApplicationLiveStateResponse(_message.Message):
-    """The answer of GetApplicationLiveState."""
+    """The response of GetApplicationLiveState."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1656,7 +1656,7 @@ Global___GetProjectRequest: _TypeAlias = GetProjectRequest  # noqa: Y015
 
 @_typing.final
 class GetProjectResponse(_message.Message):
-    """The answer of GetProject."""
+    """The response of GetProject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1702,7 +1702,7 @@ Global___UpdateProjectStaticAdminRequest: _TypeAlias = UpdateProjectStaticAdminR
 
 @_typing.final
 class UpdateProjectStaticAdminResponse(_message.Message):
-    """The answer of UpdateProjectStaticAdmin: it is done."""
+    """The response of UpdateProjectStaticAdmin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1741,7 +1741,7 @@ Global___UpdateProjectSSOConfigRequest: _TypeAlias = UpdateProjectSSOConfigReque
 
 @_typing.final
 class UpdateProjectSSOConfigResponse(_message.Message):
-    """The answer of UpdateProjectSSOConfig: it is done."""
+    """The response of UpdateProjectSSOConfig."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1780,7 +1780,7 @@ Global___UpdateProjectRBACConfigRequest: _TypeAlias = UpdateProjectRBACConfigReq
 
 @_typing.final
 class UpdateProjectRBACConfigResponse(_message.Message):
-    """The answer of UpdateProjectRBACConfig: it is done."""
+    """The response of UpdateProjectRBACConfig."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1814,7 +1814,7 @@ Global___EnableStaticAdminRequest: _TypeAlias = EnableStaticAdminRequest  # noqa
 
 @_typing.final
 class EnableStaticAdminResponse(_message.Message):
-    """The answer of EnableStaticAdmin: it is done."""
+    """The response of EnableStaticAdmin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1848,7 +1848,7 @@ Global___DisableStaticAdminRequest: _TypeAlias = DisableStaticAdminRequest  # no
 
 @_typing.final
 class DisableStaticAdminResponse(_message.Message):
-    """The answer of DisableStaticAdmin: it is done."""
+    """The response of DisableStaticAdmin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1882,7 +1882,7 @@ Global___GetMeRequest: _TypeAlias = GetMeRequest  # noqa: Y015
 
 @_typing.final
 class GetMeResponse(_message.Message):
-    """The answer of GetMe."""
+    """The response of GetMe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1934,7 +1934,7 @@ Global___AddProjectRBACRoleRequest: _TypeAlias = AddProjectRBACRoleRequest  # no
 
 @_typing.final
 class AddProjectRBACRoleResponse(_message.Message):
-    """The answer of AddProjectRBACRole: it is done."""
+    """The response of AddProjectRBACRole."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1976,7 +1976,7 @@ Global___UpdateProjectRBACRoleRequest: _TypeAlias = UpdateProjectRBACRoleRequest
 
 @_typing.final
 class UpdateProjectRBACRoleResponse(_message.Message):
-    """The answer of UpdateProjectRBACRole: it is done."""
+    """The response of UpdateProjectRBACRole."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2014,7 +2014,7 @@ Global___DeleteProjectRBACRoleRequest: _TypeAlias = DeleteProjectRBACRoleRequest
 
 @_typing.final
 class DeleteProjectRBACRoleResponse(_message.Message):
-    """The answer of DeleteProjectRBACRole: it is done."""
+    """The response of DeleteProjectRBACRole."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2055,7 +2055,7 @@ Global___AddProjectUserGroupRequest: _TypeAlias = AddProjectUserGroupRequest  # 
 
 @_typing.final
 class AddProjectUserGroupResponse(_message.Message):
-    """The answer of AddProjectUserGroup: it is done."""
+    """The response of AddProjectUserGroup."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2093,7 +2093,7 @@ Global___DeleteProjectUserGroupRequest: _TypeAlias = DeleteProjectUserGroupReque
 
 @_typing.final
 class DeleteProjectUserGroupResponse(_message.Message):
-    """The answer of DeleteProjectUserGroup: it is done."""
+    """The response of DeleteProjectUserGroup."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2131,7 +2131,7 @@ Global___GetCommandRequest: _TypeAlias = GetCommandRequest  # noqa: Y015
 
 @_typing.final
 class GetCommandResponse(_message.Message):
-    """The answer of GetCommand."""
+    """The response of GetCommand."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2177,13 +2177,13 @@ Global___GenerateAPIKeyRequest: _TypeAlias = GenerateAPIKeyRequest  # noqa: Y015
 
 @_typing.final
 class GenerateAPIKeyResponse(_message.Message):
-    """The answer of GenerateAPIKey."""
+    """The response of GenerateAPIKey."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """Told only this once."""
+    """The key in plain text; it is returned only here."""
     def __init__(
         self,
         *,
@@ -2220,7 +2220,7 @@ Global___DisableAPIKeyRequest: _TypeAlias = DisableAPIKeyRequest  # noqa: Y015
 
 @_typing.final
 class DisableAPIKeyResponse(_message.Message):
-    """The answer of DisableAPIKey: it is done."""
+    """The response of DisableAPIKey."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2243,14 +2243,14 @@ class ListAPIKeysRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which keys are listed."""
+        """Filters of the list."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         ENABLED_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def enabled(self) -> _wrappers_pb2.BoolValue:
-            """Absent means both."""
+            """Absent means enabled and disabled ones."""
 
         def __init__(
             self,
@@ -2281,7 +2281,7 @@ Global___ListAPIKeysRequest: _TypeAlias = ListAPIKeysRequest  # noqa: Y015
 
 @_typing.final
 class ListAPIKeysResponse(_message.Message):
-    """The answer of ListAPIKeys."""
+    """The response of ListAPIKeys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2335,7 +2335,7 @@ class GetInsightDataRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     metrics_kind: _insight_pb2.InsightMetricsKind.ValueType
     range_from: _builtins.int
-    """Unix seconds, like the end; both days or months are included."""
+    """Unix seconds, like `range_to`; the range includes both ends."""
     range_to: _builtins.int
     resolution: _insight_pb2.InsightResolution.ValueType
     application_id: _builtins.str
@@ -2361,7 +2361,7 @@ Global___GetInsightDataRequest: _TypeAlias = GetInsightDataRequest  # noqa: Y015
 
 @_typing.final
 class GetInsightDataResponse(_message.Message):
-    """The answer of GetInsightData."""
+    """The response of GetInsightData."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2374,7 +2374,7 @@ class GetInsightDataResponse(_message.Message):
     type: _insight_pb2.InsightResultType.ValueType
     @_builtins.property
     def vector(self) -> _containers.RepeatedCompositeFieldContainer[_insight_pb2.InsightSample]:
-        """Filled according to `type`, like the matrix."""
+        """Set according to `type`, like `matrix`."""
 
     @_builtins.property
     def matrix(self) -> _containers.RepeatedCompositeFieldContainer[_insight_pb2.InsightSampleStream]: ...
@@ -2413,7 +2413,7 @@ Global___GetInsightApplicationCountRequest: _TypeAlias = GetInsightApplicationCo
 
 @_typing.final
 class GetInsightApplicationCountResponse(_message.Message):
-    """The answer of GetInsightApplicationCount."""
+    """The response of GetInsightApplicationCount."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2444,7 +2444,7 @@ class ListDeploymentChainsRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which chains are listed; there is nothing to choose."""
+        """Reserved for filters; there are none."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -2464,7 +2464,7 @@ class ListDeploymentChainsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
-    """Unix seconds; nothing that changed earlier is listed."""
+    """Unix seconds; documents last updated before this time are not listed."""
     @_builtins.property
     def options(self) -> Global___ListDeploymentChainsRequest.Options: ...
     def __init__(
@@ -2485,7 +2485,7 @@ Global___ListDeploymentChainsRequest: _TypeAlias = ListDeploymentChainsRequest  
 
 @_typing.final
 class ListDeploymentChainsResponse(_message.Message):
-    """The answer of ListDeploymentChains."""
+    """The response of ListDeploymentChains."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2531,7 +2531,7 @@ Global___GetDeploymentChainRequest: _TypeAlias = GetDeploymentChainRequest  # no
 
 @_typing.final
 class GetDeploymentChainResponse(_message.Message):
-    """The answer of GetDeploymentChain."""
+    """The response of GetDeploymentChain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2559,7 +2559,7 @@ class ListEventsRequest(_message.Message):
 
     @_typing.final
     class Options(_message.Message):
-        """Which events are listed; of a list only the first element counts."""
+        """Filters of the list; of repeated fields only the first element is used."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -2611,7 +2611,7 @@ class ListEventsRequest(_message.Message):
     page_size: _builtins.int
     cursor: _builtins.str
     page_min_updated_at: _builtins.int
-    """Unix seconds; nothing that changed earlier is listed."""
+    """Unix seconds; documents last updated before this time are not listed."""
     @_builtins.property
     def options(self) -> Global___ListEventsRequest.Options: ...
     def __init__(
@@ -2632,7 +2632,7 @@ Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
 
 @_typing.final
 class ListEventsResponse(_message.Message):
-    """The answer of ListEvents."""
+    """The response of ListEvents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WebServiceStub:
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """The API of the web console, served over gRPC-Web for signed-in users.
     """
 
     def __init__(self, channel):
@@ -293,46 +293,46 @@ class WebServiceStub:
 
 
 class WebServiceServicer:
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """The API of the web console, served over gRPC-Web for signed-in users.
     """
 
     def RegisterPiped(self, request, context):
-        """Makes a piped and its first key.
+        """Registers a piped and returns its first key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePiped(self, request, context):
-        """Renames or describes a piped.
+        """Updates the name and description of a piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecreatePipedKey(self, request, context):
-        """Adds a second key, so that the first can be given up.
+        """Adds a second key to a piped so that the first one can be replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteOldPipedKeys(self, request, context):
-        """Gives up all keys but the newest.
+        """Deletes all keys of a piped except the newest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnablePiped(self, request, context):
-        """Lets a piped sign in again.
+        """Enables a piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisablePiped(self, request, context):
-        """Keeps a piped from signing in.
+        """Disables a piped, which can then no longer authenticate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -346,35 +346,35 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetPiped(self, request, context):
-        """Shows a piped, without its keys.
+        """Returns a piped without its keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePipedDesiredVersion(self, request, context):
-        """Tells launchers which version to run.
+        """Sets the version that the launchers of pipeds should run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestartPiped(self, request, context):
-        """Asks a piped to start anew.
+        """Requests the restart of a piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReleasedVersions(self, request, context):
-        """Lists the versions that can be chosen.
+        """Lists the released versions of piped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeprecatedNotes(self, request, context):
-        """Shows what changed for the worse since the oldest piped in use.
+        """Returns deprecation notes for the oldest piped version in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -388,21 +388,21 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateApplication(self, request, context):
-        """Moves an application to another piped, provider or file name.
+        """Changes the piped, the platform provider or the configuration file name of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnableApplication(self, request, context):
-        """Lets an application be deployed again.
+        """Enables an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableApplication(self, request, context):
-        """Keeps an application from being deployed.
+        """Disables an application, which is then no longer deployed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,21 +416,21 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApplications(self, request, context):
-        """Lists applications, the last changed first.
+        """Lists applications, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncApplication(self, request, context):
-        """Asks for a deployment of an application.
+        """Requests a deployment of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplication(self, request, context):
-        """Shows an application.
+        """Returns an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -444,168 +444,168 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListUnregisteredApplications(self, request, context):
-        """Lists application files in Git that nobody has registered.
+        """Lists application configuration files in Git that are not registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeployments(self, request, context):
-        """Lists deployments, the last changed first.
+        """Lists deployments, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeployment(self, request, context):
-        """Shows a deployment.
+        """Returns a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStageLog(self, request, context):
-        """Shows the log of a stage.
+        """Returns the log of a stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelDeployment(self, request, context):
-        """Asks for a deployment to stop.
+        """Requests the cancellation of a deployment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SkipStage(self, request, context):
-        """Asks for a stage to be skipped.
+        """Requests that a stage be skipped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApproveStage(self, request, context):
-        """Approves a waiting stage.
+        """Approves a stage that waits for approval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeploymentTraces(self, request, context):
-        """Lists commits of other repositories with what they led to.
+        """Lists deployment traces with the deployments that they caused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApplicationLiveState(self, request, context):
-        """Shows what runs for an application.
+        """Returns the live state of an application.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetProject(self, request, context):
-        """Shows the project, without its secrets.
+        """Returns the project without its secrets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectStaticAdmin(self, request, context):
-        """Changes name and password of the static admin.
+        """Changes the user name and password of the static admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnableStaticAdmin(self, request, context):
-        """Lets the static admin sign in.
+        """Enables the static admin account.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableStaticAdmin(self, request, context):
-        """Keeps the static admin from signing in.
+        """Disables the static admin account.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectSSOConfig(self, request, context):
-        """Changes how people sign in.
+        """Updates the SSO configuration of the project.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectRBACConfig(self, request, context):
-        """Changes the three groups of the older form.
+        """Updates the predecessor of user groups, one group per built-in role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMe(self, request, context):
-        """Tells who is signed in.
+        """Returns the signed-in user.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddProjectRBACRole(self, request, context):
-        """Makes a role.
+        """Adds a custom role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProjectRBACRole(self, request, context):
-        """Changes what a role may do.
+        """Changes the policies of a custom role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteProjectRBACRole(self, request, context):
-        """Removes a role that nobody built in.
+        """Deletes a custom role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddProjectUserGroup(self, request, context):
-        """Gives a role to a group of people.
+        """Assigns a role to a user group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteProjectUserGroup(self, request, context):
-        """Takes the role from a group of people.
+        """Removes the role of a user group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCommand(self, request, context):
-        """Shows a command, to follow it.
+        """Returns a command, for callers that wait for its result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateAPIKey(self, request, context):
-        """Makes an API key.
+        """Generates an API key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DisableAPIKey(self, request, context):
-        """Makes an API key useless for ever.
+        """Disables an API key permanently.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -619,7 +619,7 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetInsightData(self, request, context):
-        """Gives the numbers of one chart.
+        """Returns the data of one insight chart.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -633,21 +633,21 @@ class WebServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDeploymentChains(self, request, context):
-        """Lists chains, the last changed first.
+        """Lists deployment chains, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeploymentChain(self, request, context):
-        """Shows a chain.
+        """Returns a deployment chain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Lists events, the last changed first.
+        """Lists events, most recently updated first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -920,7 +920,7 @@ def add_WebServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WebService:
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in.
+    """The API of the web console, served over gRPC-Web for signed-in users.
     """
 
     @staticmethod

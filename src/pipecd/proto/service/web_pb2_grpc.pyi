@@ -27,225 +27,225 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WebServiceStub:
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+    """The API of the web console, served over gRPC-Web for signed-in users."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WebServiceAsyncStub: ...
     RegisterPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.RegisterPipedRequest, _web_pb2.RegisterPipedResponse]
-    """Makes a piped and its first key."""
+    """Registers a piped and returns its first key."""
     UpdatePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedRequest, _web_pb2.UpdatePipedResponse]
-    """Renames or describes a piped."""
+    """Updates the name and description of a piped."""
     RecreatePipedKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.RecreatePipedKeyRequest, _web_pb2.RecreatePipedKeyResponse]
-    """Adds a second key, so that the first can be given up."""
+    """Adds a second key to a piped so that the first one can be replaced."""
     DeleteOldPipedKeys: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteOldPipedKeysRequest, _web_pb2.DeleteOldPipedKeysResponse]
-    """Gives up all keys but the newest."""
+    """Deletes all keys of a piped except the newest."""
     EnablePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnablePipedRequest, _web_pb2.EnablePipedResponse]
-    """Lets a piped sign in again."""
+    """Enables a piped."""
     DisablePiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisablePipedRequest, _web_pb2.DisablePipedResponse]
-    """Keeps a piped from signing in."""
+    """Disables a piped, which can then no longer authenticate."""
     ListPipeds: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListPipedsRequest, _web_pb2.ListPipedsResponse]
     """Lists the pipeds of the project."""
     GetPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetPipedRequest, _web_pb2.GetPipedResponse]
-    """Shows a piped, without its keys."""
+    """Returns a piped without its keys."""
     UpdatePipedDesiredVersion: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedDesiredVersionRequest, _web_pb2.UpdatePipedDesiredVersionResponse]
-    """Tells launchers which version to run."""
+    """Sets the version that the launchers of pipeds should run."""
     RestartPiped: _grpc.UnaryUnaryMultiCallable[_web_pb2.RestartPipedRequest, _web_pb2.RestartPipedResponse]
-    """Asks a piped to start anew."""
+    """Requests the restart of a piped."""
     ListReleasedVersions: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListReleasedVersionsRequest, _web_pb2.ListReleasedVersionsResponse]
-    """Lists the versions that can be chosen."""
+    """Lists the released versions of piped."""
     ListDeprecatedNotes: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeprecatedNotesRequest, _web_pb2.ListDeprecatedNotesResponse]
-    """Shows what changed for the worse since the oldest piped in use."""
+    """Returns deprecation notes for the oldest piped version in use."""
     AddApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddApplicationRequest, _web_pb2.AddApplicationResponse]
     """Registers an application."""
     UpdateApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateApplicationRequest, _web_pb2.UpdateApplicationResponse]
-    """Moves an application to another piped, provider or file name."""
+    """Changes the piped, the platform provider or the configuration file name of an application."""
     EnableApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnableApplicationRequest, _web_pb2.EnableApplicationResponse]
-    """Lets an application be deployed again."""
+    """Enables an application."""
     DisableApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableApplicationRequest, _web_pb2.DisableApplicationResponse]
-    """Keeps an application from being deployed."""
+    """Disables an application, which is then no longer deployed."""
     DeleteApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteApplicationRequest, _web_pb2.DeleteApplicationResponse]
     """Marks an application as deleted."""
     ListApplications: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListApplicationsRequest, _web_pb2.ListApplicationsResponse]
-    """Lists applications, the last changed first."""
+    """Lists applications, most recently updated first."""
     SyncApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.SyncApplicationRequest, _web_pb2.SyncApplicationResponse]
-    """Asks for a deployment of an application."""
+    """Requests a deployment of an application."""
     GetApplication: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetApplicationRequest, _web_pb2.GetApplicationResponse]
-    """Shows an application."""
+    """Returns an application."""
     GenerateApplicationSealedSecret: _grpc.UnaryUnaryMultiCallable[_web_pb2.GenerateApplicationSealedSecretRequest, _web_pb2.GenerateApplicationSealedSecretResponse]
     """Encrypts a secret for one piped."""
     ListUnregisteredApplications: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListUnregisteredApplicationsRequest, _web_pb2.ListUnregisteredApplicationsResponse]
-    """Lists application files in Git that nobody has registered."""
+    """Lists application configuration files in Git that are not registered."""
     ListDeployments: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentsRequest, _web_pb2.ListDeploymentsResponse]
-    """Lists deployments, the last changed first."""
+    """Lists deployments, most recently updated first."""
     GetDeployment: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentRequest, _web_pb2.GetDeploymentResponse]
-    """Shows a deployment."""
+    """Returns a deployment."""
     GetStageLog: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetStageLogRequest, _web_pb2.GetStageLogResponse]
-    """Shows the log of a stage."""
+    """Returns the log of a stage."""
     CancelDeployment: _grpc.UnaryUnaryMultiCallable[_web_pb2.CancelDeploymentRequest, _web_pb2.CancelDeploymentResponse]
-    """Asks for a deployment to stop."""
+    """Requests the cancellation of a deployment."""
     SkipStage: _grpc.UnaryUnaryMultiCallable[_web_pb2.SkipStageRequest, _web_pb2.SkipStageResponse]
-    """Asks for a stage to be skipped."""
+    """Requests that a stage be skipped."""
     ApproveStage: _grpc.UnaryUnaryMultiCallable[_web_pb2.ApproveStageRequest, _web_pb2.ApproveStageResponse]
-    """Approves a waiting stage."""
+    """Approves a stage that waits for approval."""
     ListDeploymentTraces: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentTracesRequest, _web_pb2.ListDeploymentTracesResponse]
-    """Lists commits of other repositories with what they led to."""
+    """Lists deployment traces with the deployments that they caused."""
     GetApplicationLiveState: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetApplicationLiveStateRequest, _web_pb2.GetApplicationLiveStateResponse]
-    """Shows what runs for an application."""
+    """Returns the live state of an application."""
     GetProject: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetProjectRequest, _web_pb2.GetProjectResponse]
-    """Shows the project, without its secrets."""
+    """Returns the project without its secrets."""
     UpdateProjectStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectStaticAdminRequest, _web_pb2.UpdateProjectStaticAdminResponse]
-    """Changes name and password of the static admin."""
+    """Changes the user name and password of the static admin."""
     EnableStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.EnableStaticAdminRequest, _web_pb2.EnableStaticAdminResponse]
-    """Lets the static admin sign in."""
+    """Enables the static admin account."""
     DisableStaticAdmin: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableStaticAdminRequest, _web_pb2.DisableStaticAdminResponse]
-    """Keeps the static admin from signing in."""
+    """Disables the static admin account."""
     UpdateProjectSSOConfig: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectSSOConfigRequest, _web_pb2.UpdateProjectSSOConfigResponse]
-    """Changes how people sign in."""
+    """Updates the SSO configuration of the project."""
     UpdateProjectRBACConfig: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACConfigRequest, _web_pb2.UpdateProjectRBACConfigResponse]
-    """Changes the three groups of the older form."""
+    """Updates the predecessor of user groups, one group per built-in role."""
     GetMe: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetMeRequest, _web_pb2.GetMeResponse]
-    """Tells who is signed in."""
+    """Returns the signed-in user."""
     AddProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddProjectRBACRoleRequest, _web_pb2.AddProjectRBACRoleResponse]
-    """Makes a role."""
+    """Adds a custom role."""
     UpdateProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACRoleRequest, _web_pb2.UpdateProjectRBACRoleResponse]
-    """Changes what a role may do."""
+    """Changes the policies of a custom role."""
     DeleteProjectRBACRole: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectRBACRoleRequest, _web_pb2.DeleteProjectRBACRoleResponse]
-    """Removes a role that nobody built in."""
+    """Deletes a custom role."""
     AddProjectUserGroup: _grpc.UnaryUnaryMultiCallable[_web_pb2.AddProjectUserGroupRequest, _web_pb2.AddProjectUserGroupResponse]
-    """Gives a role to a group of people."""
+    """Assigns a role to a user group."""
     DeleteProjectUserGroup: _grpc.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectUserGroupRequest, _web_pb2.DeleteProjectUserGroupResponse]
-    """Takes the role from a group of people."""
+    """Removes the role of a user group."""
     GetCommand: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetCommandRequest, _web_pb2.GetCommandResponse]
-    """Shows a command, to follow it."""
+    """Returns a command, for callers that wait for its result."""
     GenerateAPIKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.GenerateAPIKeyRequest, _web_pb2.GenerateAPIKeyResponse]
-    """Makes an API key."""
+    """Generates an API key."""
     DisableAPIKey: _grpc.UnaryUnaryMultiCallable[_web_pb2.DisableAPIKeyRequest, _web_pb2.DisableAPIKeyResponse]
-    """Makes an API key useless for ever."""
+    """Disables an API key permanently."""
     ListAPIKeys: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListAPIKeysRequest, _web_pb2.ListAPIKeysResponse]
     """Lists API keys, without their hashes."""
     GetInsightData: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetInsightDataRequest, _web_pb2.GetInsightDataResponse]
-    """Gives the numbers of one chart."""
+    """Returns the data of one insight chart."""
     GetInsightApplicationCount: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetInsightApplicationCountRequest, _web_pb2.GetInsightApplicationCountResponse]
     """Counts applications by kind and state."""
     ListDeploymentChains: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentChainsRequest, _web_pb2.ListDeploymentChainsResponse]
-    """Lists chains, the last changed first."""
+    """Lists deployment chains, most recently updated first."""
     GetDeploymentChain: _grpc.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentChainRequest, _web_pb2.GetDeploymentChainResponse]
-    """Shows a chain."""
+    """Returns a deployment chain."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_web_pb2.ListEventsRequest, _web_pb2.ListEventsResponse]
-    """Lists events, the last changed first."""
+    """Lists events, most recently updated first."""
 
 @_typing.type_check_only
 class WebServiceAsyncStub(WebServiceStub):
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+    """The API of the web console, served over gRPC-Web for signed-in users."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.RegisterPipedRequest, _web_pb2.RegisterPipedResponse]  # type: ignore[assignment]
-    """Makes a piped and its first key."""
+    """Registers a piped and returns its first key."""
     UpdatePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedRequest, _web_pb2.UpdatePipedResponse]  # type: ignore[assignment]
-    """Renames or describes a piped."""
+    """Updates the name and description of a piped."""
     RecreatePipedKey: _aio.UnaryUnaryMultiCallable[_web_pb2.RecreatePipedKeyRequest, _web_pb2.RecreatePipedKeyResponse]  # type: ignore[assignment]
-    """Adds a second key, so that the first can be given up."""
+    """Adds a second key to a piped so that the first one can be replaced."""
     DeleteOldPipedKeys: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteOldPipedKeysRequest, _web_pb2.DeleteOldPipedKeysResponse]  # type: ignore[assignment]
-    """Gives up all keys but the newest."""
+    """Deletes all keys of a piped except the newest."""
     EnablePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.EnablePipedRequest, _web_pb2.EnablePipedResponse]  # type: ignore[assignment]
-    """Lets a piped sign in again."""
+    """Enables a piped."""
     DisablePiped: _aio.UnaryUnaryMultiCallable[_web_pb2.DisablePipedRequest, _web_pb2.DisablePipedResponse]  # type: ignore[assignment]
-    """Keeps a piped from signing in."""
+    """Disables a piped, which can then no longer authenticate."""
     ListPipeds: _aio.UnaryUnaryMultiCallable[_web_pb2.ListPipedsRequest, _web_pb2.ListPipedsResponse]  # type: ignore[assignment]
     """Lists the pipeds of the project."""
     GetPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.GetPipedRequest, _web_pb2.GetPipedResponse]  # type: ignore[assignment]
-    """Shows a piped, without its keys."""
+    """Returns a piped without its keys."""
     UpdatePipedDesiredVersion: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdatePipedDesiredVersionRequest, _web_pb2.UpdatePipedDesiredVersionResponse]  # type: ignore[assignment]
-    """Tells launchers which version to run."""
+    """Sets the version that the launchers of pipeds should run."""
     RestartPiped: _aio.UnaryUnaryMultiCallable[_web_pb2.RestartPipedRequest, _web_pb2.RestartPipedResponse]  # type: ignore[assignment]
-    """Asks a piped to start anew."""
+    """Requests the restart of a piped."""
     ListReleasedVersions: _aio.UnaryUnaryMultiCallable[_web_pb2.ListReleasedVersionsRequest, _web_pb2.ListReleasedVersionsResponse]  # type: ignore[assignment]
-    """Lists the versions that can be chosen."""
+    """Lists the released versions of piped."""
     ListDeprecatedNotes: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeprecatedNotesRequest, _web_pb2.ListDeprecatedNotesResponse]  # type: ignore[assignment]
-    """Shows what changed for the worse since the oldest piped in use."""
+    """Returns deprecation notes for the oldest piped version in use."""
     AddApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.AddApplicationRequest, _web_pb2.AddApplicationResponse]  # type: ignore[assignment]
     """Registers an application."""
     UpdateApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateApplicationRequest, _web_pb2.UpdateApplicationResponse]  # type: ignore[assignment]
-    """Moves an application to another piped, provider or file name."""
+    """Changes the piped, the platform provider or the configuration file name of an application."""
     EnableApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.EnableApplicationRequest, _web_pb2.EnableApplicationResponse]  # type: ignore[assignment]
-    """Lets an application be deployed again."""
+    """Enables an application."""
     DisableApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableApplicationRequest, _web_pb2.DisableApplicationResponse]  # type: ignore[assignment]
-    """Keeps an application from being deployed."""
+    """Disables an application, which is then no longer deployed."""
     DeleteApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteApplicationRequest, _web_pb2.DeleteApplicationResponse]  # type: ignore[assignment]
     """Marks an application as deleted."""
     ListApplications: _aio.UnaryUnaryMultiCallable[_web_pb2.ListApplicationsRequest, _web_pb2.ListApplicationsResponse]  # type: ignore[assignment]
-    """Lists applications, the last changed first."""
+    """Lists applications, most recently updated first."""
     SyncApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.SyncApplicationRequest, _web_pb2.SyncApplicationResponse]  # type: ignore[assignment]
-    """Asks for a deployment of an application."""
+    """Requests a deployment of an application."""
     GetApplication: _aio.UnaryUnaryMultiCallable[_web_pb2.GetApplicationRequest, _web_pb2.GetApplicationResponse]  # type: ignore[assignment]
-    """Shows an application."""
+    """Returns an application."""
     GenerateApplicationSealedSecret: _aio.UnaryUnaryMultiCallable[_web_pb2.GenerateApplicationSealedSecretRequest, _web_pb2.GenerateApplicationSealedSecretResponse]  # type: ignore[assignment]
     """Encrypts a secret for one piped."""
     ListUnregisteredApplications: _aio.UnaryUnaryMultiCallable[_web_pb2.ListUnregisteredApplicationsRequest, _web_pb2.ListUnregisteredApplicationsResponse]  # type: ignore[assignment]
-    """Lists application files in Git that nobody has registered."""
+    """Lists application configuration files in Git that are not registered."""
     ListDeployments: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentsRequest, _web_pb2.ListDeploymentsResponse]  # type: ignore[assignment]
-    """Lists deployments, the last changed first."""
+    """Lists deployments, most recently updated first."""
     GetDeployment: _aio.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentRequest, _web_pb2.GetDeploymentResponse]  # type: ignore[assignment]
-    """Shows a deployment."""
+    """Returns a deployment."""
     GetStageLog: _aio.UnaryUnaryMultiCallable[_web_pb2.GetStageLogRequest, _web_pb2.GetStageLogResponse]  # type: ignore[assignment]
-    """Shows the log of a stage."""
+    """Returns the log of a stage."""
     CancelDeployment: _aio.UnaryUnaryMultiCallable[_web_pb2.CancelDeploymentRequest, _web_pb2.CancelDeploymentResponse]  # type: ignore[assignment]
-    """Asks for a deployment to stop."""
+    """Requests the cancellation of a deployment."""
     SkipStage: _aio.UnaryUnaryMultiCallable[_web_pb2.SkipStageRequest, _web_pb2.SkipStageResponse]  # type: ignore[assignment]
-    """Asks for a stage to be skipped."""
+    """Requests that a stage be skipped."""
     ApproveStage: _aio.UnaryUnaryMultiCallable[_web_pb2.ApproveStageRequest, _web_pb2.ApproveStageResponse]  # type: ignore[assignment]
-    """Approves a waiting stage."""
+    """Approves a stage that waits for approval."""
     ListDeploymentTraces: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentTracesRequest, _web_pb2.ListDeploymentTracesResponse]  # type: ignore[assignment]
-    """Lists commits of other repositories with what they led to."""
+    """Lists deployment traces with the deployments that they caused."""
     GetApplicationLiveState: _aio.UnaryUnaryMultiCallable[_web_pb2.GetApplicationLiveStateRequest, _web_pb2.GetApplicationLiveStateResponse]  # type: ignore[assignment]
-    """Shows what runs for an application."""
+    """Returns the live state of an application."""
     GetProject: _aio.UnaryUnaryMultiCallable[_web_pb2.GetProjectRequest, _web_pb2.GetProjectResponse]  # type: ignore[assignment]
-    """Shows the project, without its secrets."""
+    """Returns the project without its secrets."""
     UpdateProjectStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectStaticAdminRequest, _web_pb2.UpdateProjectStaticAdminResponse]  # type: ignore[assignment]
-    """Changes name and password of the static admin."""
+    """Changes the user name and password of the static admin."""
     EnableStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.EnableStaticAdminRequest, _web_pb2.EnableStaticAdminResponse]  # type: ignore[assignment]
-    """Lets the static admin sign in."""
+    """Enables the static admin account."""
     DisableStaticAdmin: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableStaticAdminRequest, _web_pb2.DisableStaticAdminResponse]  # type: ignore[assignment]
-    """Keeps the static admin from signing in."""
+    """Disables the static admin account."""
     UpdateProjectSSOConfig: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectSSOConfigRequest, _web_pb2.UpdateProjectSSOConfigResponse]  # type: ignore[assignment]
-    """Changes how people sign in."""
+    """Updates the SSO configuration of the project."""
     UpdateProjectRBACConfig: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACConfigRequest, _web_pb2.UpdateProjectRBACConfigResponse]  # type: ignore[assignment]
-    """Changes the three groups of the older form."""
+    """Updates the predecessor of user groups, one group per built-in role."""
     GetMe: _aio.UnaryUnaryMultiCallable[_web_pb2.GetMeRequest, _web_pb2.GetMeResponse]  # type: ignore[assignment]
-    """Tells who is signed in."""
+    """Returns the signed-in user."""
     AddProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.AddProjectRBACRoleRequest, _web_pb2.AddProjectRBACRoleResponse]  # type: ignore[assignment]
-    """Makes a role."""
+    """Adds a custom role."""
     UpdateProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.UpdateProjectRBACRoleRequest, _web_pb2.UpdateProjectRBACRoleResponse]  # type: ignore[assignment]
-    """Changes what a role may do."""
+    """Changes the policies of a custom role."""
     DeleteProjectRBACRole: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectRBACRoleRequest, _web_pb2.DeleteProjectRBACRoleResponse]  # type: ignore[assignment]
-    """Removes a role that nobody built in."""
+    """Deletes a custom role."""
     AddProjectUserGroup: _aio.UnaryUnaryMultiCallable[_web_pb2.AddProjectUserGroupRequest, _web_pb2.AddProjectUserGroupResponse]  # type: ignore[assignment]
-    """Gives a role to a group of people."""
+    """Assigns a role to a user group."""
     DeleteProjectUserGroup: _aio.UnaryUnaryMultiCallable[_web_pb2.DeleteProjectUserGroupRequest, _web_pb2.DeleteProjectUserGroupResponse]  # type: ignore[assignment]
-    """Takes the role from a group of people."""
+    """Removes the role of a user group."""
     GetCommand: _aio.UnaryUnaryMultiCallable[_web_pb2.GetCommandRequest, _web_pb2.GetCommandResponse]  # type: ignore[assignment]
-    """Shows a command, to follow it."""
+    """Returns a command, for callers that wait for its result."""
     GenerateAPIKey: _aio.UnaryUnaryMultiCallable[_web_pb2.GenerateAPIKeyRequest, _web_pb2.GenerateAPIKeyResponse]  # type: ignore[assignment]
-    """Makes an API key."""
+    """Generates an API key."""
     DisableAPIKey: _aio.UnaryUnaryMultiCallable[_web_pb2.DisableAPIKeyRequest, _web_pb2.DisableAPIKeyResponse]  # type: ignore[assignment]
-    """Makes an API key useless for ever."""
+    """Disables an API key permanently."""
     ListAPIKeys: _aio.UnaryUnaryMultiCallable[_web_pb2.ListAPIKeysRequest, _web_pb2.ListAPIKeysResponse]  # type: ignore[assignment]
     """Lists API keys, without their hashes."""
     GetInsightData: _aio.UnaryUnaryMultiCallable[_web_pb2.GetInsightDataRequest, _web_pb2.GetInsightDataResponse]  # type: ignore[assignment]
-    """Gives the numbers of one chart."""
+    """Returns the data of one insight chart."""
     GetInsightApplicationCount: _aio.UnaryUnaryMultiCallable[_web_pb2.GetInsightApplicationCountRequest, _web_pb2.GetInsightApplicationCountResponse]  # type: ignore[assignment]
     """Counts applications by kind and state."""
     ListDeploymentChains: _aio.UnaryUnaryMultiCallable[_web_pb2.ListDeploymentChainsRequest, _web_pb2.ListDeploymentChainsResponse]  # type: ignore[assignment]
-    """Lists chains, the last changed first."""
+    """Lists deployment chains, most recently updated first."""
     GetDeploymentChain: _aio.UnaryUnaryMultiCallable[_web_pb2.GetDeploymentChainRequest, _web_pb2.GetDeploymentChainResponse]  # type: ignore[assignment]
-    """Shows a chain."""
+    """Returns a deployment chain."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_web_pb2.ListEventsRequest, _web_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """Lists events, the last changed first."""
+    """Lists events, most recently updated first."""
 
 class WebServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What the console asks of the control plane, over gRPC-Web, for a person who signed in."""
+    """The API of the web console, served over gRPC-Web for signed-in users."""
 
     @_abc_1.abstractmethod
     def RegisterPiped(
@@ -253,7 +253,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.RegisterPipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.RegisterPipedResponse, _abc.Awaitable[_web_pb2.RegisterPipedResponse]]:
-        """Makes a piped and its first key."""
+        """Registers a piped and returns its first key."""
 
     @_abc_1.abstractmethod
     def UpdatePiped(
@@ -261,7 +261,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdatePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdatePipedResponse, _abc.Awaitable[_web_pb2.UpdatePipedResponse]]:
-        """Renames or describes a piped."""
+        """Updates the name and description of a piped."""
 
     @_abc_1.abstractmethod
     def RecreatePipedKey(
@@ -269,7 +269,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.RecreatePipedKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.RecreatePipedKeyResponse, _abc.Awaitable[_web_pb2.RecreatePipedKeyResponse]]:
-        """Adds a second key, so that the first can be given up."""
+        """Adds a second key to a piped so that the first one can be replaced."""
 
     @_abc_1.abstractmethod
     def DeleteOldPipedKeys(
@@ -277,7 +277,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DeleteOldPipedKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DeleteOldPipedKeysResponse, _abc.Awaitable[_web_pb2.DeleteOldPipedKeysResponse]]:
-        """Gives up all keys but the newest."""
+        """Deletes all keys of a piped except the newest."""
 
     @_abc_1.abstractmethod
     def EnablePiped(
@@ -285,7 +285,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.EnablePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.EnablePipedResponse, _abc.Awaitable[_web_pb2.EnablePipedResponse]]:
-        """Lets a piped sign in again."""
+        """Enables a piped."""
 
     @_abc_1.abstractmethod
     def DisablePiped(
@@ -293,7 +293,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DisablePipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DisablePipedResponse, _abc.Awaitable[_web_pb2.DisablePipedResponse]]:
-        """Keeps a piped from signing in."""
+        """Disables a piped, which can then no longer authenticate."""
 
     @_abc_1.abstractmethod
     def ListPipeds(
@@ -309,7 +309,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetPipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetPipedResponse, _abc.Awaitable[_web_pb2.GetPipedResponse]]:
-        """Shows a piped, without its keys."""
+        """Returns a piped without its keys."""
 
     @_abc_1.abstractmethod
     def UpdatePipedDesiredVersion(
@@ -317,7 +317,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdatePipedDesiredVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdatePipedDesiredVersionResponse, _abc.Awaitable[_web_pb2.UpdatePipedDesiredVersionResponse]]:
-        """Tells launchers which version to run."""
+        """Sets the version that the launchers of pipeds should run."""
 
     @_abc_1.abstractmethod
     def RestartPiped(
@@ -325,7 +325,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.RestartPipedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.RestartPipedResponse, _abc.Awaitable[_web_pb2.RestartPipedResponse]]:
-        """Asks a piped to start anew."""
+        """Requests the restart of a piped."""
 
     @_abc_1.abstractmethod
     def ListReleasedVersions(
@@ -333,7 +333,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListReleasedVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListReleasedVersionsResponse, _abc.Awaitable[_web_pb2.ListReleasedVersionsResponse]]:
-        """Lists the versions that can be chosen."""
+        """Lists the released versions of piped."""
 
     @_abc_1.abstractmethod
     def ListDeprecatedNotes(
@@ -341,7 +341,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListDeprecatedNotesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListDeprecatedNotesResponse, _abc.Awaitable[_web_pb2.ListDeprecatedNotesResponse]]:
-        """Shows what changed for the worse since the oldest piped in use."""
+        """Returns deprecation notes for the oldest piped version in use."""
 
     @_abc_1.abstractmethod
     def AddApplication(
@@ -357,7 +357,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdateApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdateApplicationResponse, _abc.Awaitable[_web_pb2.UpdateApplicationResponse]]:
-        """Moves an application to another piped, provider or file name."""
+        """Changes the piped, the platform provider or the configuration file name of an application."""
 
     @_abc_1.abstractmethod
     def EnableApplication(
@@ -365,7 +365,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.EnableApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.EnableApplicationResponse, _abc.Awaitable[_web_pb2.EnableApplicationResponse]]:
-        """Lets an application be deployed again."""
+        """Enables an application."""
 
     @_abc_1.abstractmethod
     def DisableApplication(
@@ -373,7 +373,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DisableApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DisableApplicationResponse, _abc.Awaitable[_web_pb2.DisableApplicationResponse]]:
-        """Keeps an application from being deployed."""
+        """Disables an application, which is then no longer deployed."""
 
     @_abc_1.abstractmethod
     def DeleteApplication(
@@ -389,7 +389,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListApplicationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListApplicationsResponse, _abc.Awaitable[_web_pb2.ListApplicationsResponse]]:
-        """Lists applications, the last changed first."""
+        """Lists applications, most recently updated first."""
 
     @_abc_1.abstractmethod
     def SyncApplication(
@@ -397,7 +397,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.SyncApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.SyncApplicationResponse, _abc.Awaitable[_web_pb2.SyncApplicationResponse]]:
-        """Asks for a deployment of an application."""
+        """Requests a deployment of an application."""
 
     @_abc_1.abstractmethod
     def GetApplication(
@@ -405,7 +405,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetApplicationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetApplicationResponse, _abc.Awaitable[_web_pb2.GetApplicationResponse]]:
-        """Shows an application."""
+        """Returns an application."""
 
     @_abc_1.abstractmethod
     def GenerateApplicationSealedSecret(
@@ -421,7 +421,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListUnregisteredApplicationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListUnregisteredApplicationsResponse, _abc.Awaitable[_web_pb2.ListUnregisteredApplicationsResponse]]:
-        """Lists application files in Git that nobody has registered."""
+        """Lists application configuration files in Git that are not registered."""
 
     @_abc_1.abstractmethod
     def ListDeployments(
@@ -429,7 +429,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListDeploymentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListDeploymentsResponse, _abc.Awaitable[_web_pb2.ListDeploymentsResponse]]:
-        """Lists deployments, the last changed first."""
+        """Lists deployments, most recently updated first."""
 
     @_abc_1.abstractmethod
     def GetDeployment(
@@ -437,7 +437,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetDeploymentResponse, _abc.Awaitable[_web_pb2.GetDeploymentResponse]]:
-        """Shows a deployment."""
+        """Returns a deployment."""
 
     @_abc_1.abstractmethod
     def GetStageLog(
@@ -445,7 +445,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetStageLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetStageLogResponse, _abc.Awaitable[_web_pb2.GetStageLogResponse]]:
-        """Shows the log of a stage."""
+        """Returns the log of a stage."""
 
     @_abc_1.abstractmethod
     def CancelDeployment(
@@ -453,7 +453,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.CancelDeploymentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.CancelDeploymentResponse, _abc.Awaitable[_web_pb2.CancelDeploymentResponse]]:
-        """Asks for a deployment to stop."""
+        """Requests the cancellation of a deployment."""
 
     @_abc_1.abstractmethod
     def SkipStage(
@@ -461,7 +461,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.SkipStageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.SkipStageResponse, _abc.Awaitable[_web_pb2.SkipStageResponse]]:
-        """Asks for a stage to be skipped."""
+        """Requests that a stage be skipped."""
 
     @_abc_1.abstractmethod
     def ApproveStage(
@@ -469,7 +469,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ApproveStageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ApproveStageResponse, _abc.Awaitable[_web_pb2.ApproveStageResponse]]:
-        """Approves a waiting stage."""
+        """Approves a stage that waits for approval."""
 
     @_abc_1.abstractmethod
     def ListDeploymentTraces(
@@ -477,7 +477,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListDeploymentTracesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListDeploymentTracesResponse, _abc.Awaitable[_web_pb2.ListDeploymentTracesResponse]]:
-        """Lists commits of other repositories with what they led to."""
+        """Lists deployment traces with the deployments that they caused."""
 
     @_abc_1.abstractmethod
     def GetApplicationLiveState(
@@ -485,7 +485,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetApplicationLiveStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetApplicationLiveStateResponse, _abc.Awaitable[_web_pb2.GetApplicationLiveStateResponse]]:
-        """Shows what runs for an application."""
+        """Returns the live state of an application."""
 
     @_abc_1.abstractmethod
     def GetProject(
@@ -493,7 +493,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetProjectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetProjectResponse, _abc.Awaitable[_web_pb2.GetProjectResponse]]:
-        """Shows the project, without its secrets."""
+        """Returns the project without its secrets."""
 
     @_abc_1.abstractmethod
     def UpdateProjectStaticAdmin(
@@ -501,7 +501,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdateProjectStaticAdminRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdateProjectStaticAdminResponse, _abc.Awaitable[_web_pb2.UpdateProjectStaticAdminResponse]]:
-        """Changes name and password of the static admin."""
+        """Changes the user name and password of the static admin."""
 
     @_abc_1.abstractmethod
     def EnableStaticAdmin(
@@ -509,7 +509,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.EnableStaticAdminRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.EnableStaticAdminResponse, _abc.Awaitable[_web_pb2.EnableStaticAdminResponse]]:
-        """Lets the static admin sign in."""
+        """Enables the static admin account."""
 
     @_abc_1.abstractmethod
     def DisableStaticAdmin(
@@ -517,7 +517,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DisableStaticAdminRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DisableStaticAdminResponse, _abc.Awaitable[_web_pb2.DisableStaticAdminResponse]]:
-        """Keeps the static admin from signing in."""
+        """Disables the static admin account."""
 
     @_abc_1.abstractmethod
     def UpdateProjectSSOConfig(
@@ -525,7 +525,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdateProjectSSOConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdateProjectSSOConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectSSOConfigResponse]]:
-        """Changes how people sign in."""
+        """Updates the SSO configuration of the project."""
 
     @_abc_1.abstractmethod
     def UpdateProjectRBACConfig(
@@ -533,7 +533,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdateProjectRBACConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdateProjectRBACConfigResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACConfigResponse]]:
-        """Changes the three groups of the older form."""
+        """Updates the predecessor of user groups, one group per built-in role."""
 
     @_abc_1.abstractmethod
     def GetMe(
@@ -541,7 +541,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetMeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetMeResponse, _abc.Awaitable[_web_pb2.GetMeResponse]]:
-        """Tells who is signed in."""
+        """Returns the signed-in user."""
 
     @_abc_1.abstractmethod
     def AddProjectRBACRole(
@@ -549,7 +549,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.AddProjectRBACRoleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.AddProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.AddProjectRBACRoleResponse]]:
-        """Makes a role."""
+        """Adds a custom role."""
 
     @_abc_1.abstractmethod
     def UpdateProjectRBACRole(
@@ -557,7 +557,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.UpdateProjectRBACRoleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.UpdateProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.UpdateProjectRBACRoleResponse]]:
-        """Changes what a role may do."""
+        """Changes the policies of a custom role."""
 
     @_abc_1.abstractmethod
     def DeleteProjectRBACRole(
@@ -565,7 +565,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DeleteProjectRBACRoleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DeleteProjectRBACRoleResponse, _abc.Awaitable[_web_pb2.DeleteProjectRBACRoleResponse]]:
-        """Removes a role that nobody built in."""
+        """Deletes a custom role."""
 
     @_abc_1.abstractmethod
     def AddProjectUserGroup(
@@ -573,7 +573,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.AddProjectUserGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.AddProjectUserGroupResponse, _abc.Awaitable[_web_pb2.AddProjectUserGroupResponse]]:
-        """Gives a role to a group of people."""
+        """Assigns a role to a user group."""
 
     @_abc_1.abstractmethod
     def DeleteProjectUserGroup(
@@ -581,7 +581,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DeleteProjectUserGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DeleteProjectUserGroupResponse, _abc.Awaitable[_web_pb2.DeleteProjectUserGroupResponse]]:
-        """Takes the role from a group of people."""
+        """Removes the role of a user group."""
 
     @_abc_1.abstractmethod
     def GetCommand(
@@ -589,7 +589,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetCommandRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetCommandResponse, _abc.Awaitable[_web_pb2.GetCommandResponse]]:
-        """Shows a command, to follow it."""
+        """Returns a command, for callers that wait for its result."""
 
     @_abc_1.abstractmethod
     def GenerateAPIKey(
@@ -597,7 +597,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GenerateAPIKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GenerateAPIKeyResponse, _abc.Awaitable[_web_pb2.GenerateAPIKeyResponse]]:
-        """Makes an API key."""
+        """Generates an API key."""
 
     @_abc_1.abstractmethod
     def DisableAPIKey(
@@ -605,7 +605,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.DisableAPIKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.DisableAPIKeyResponse, _abc.Awaitable[_web_pb2.DisableAPIKeyResponse]]:
-        """Makes an API key useless for ever."""
+        """Disables an API key permanently."""
 
     @_abc_1.abstractmethod
     def ListAPIKeys(
@@ -621,7 +621,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetInsightDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetInsightDataResponse, _abc.Awaitable[_web_pb2.GetInsightDataResponse]]:
-        """Gives the numbers of one chart."""
+        """Returns the data of one insight chart."""
 
     @_abc_1.abstractmethod
     def GetInsightApplicationCount(
@@ -637,7 +637,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListDeploymentChainsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListDeploymentChainsResponse, _abc.Awaitable[_web_pb2.ListDeploymentChainsResponse]]:
-        """Lists chains, the last changed first."""
+        """Lists deployment chains, most recently updated first."""
 
     @_abc_1.abstractmethod
     def GetDeploymentChain(
@@ -645,7 +645,7 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.GetDeploymentChainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.GetDeploymentChainResponse, _abc.Awaitable[_web_pb2.GetDeploymentChainResponse]]:
-        """Shows a chain."""
+        """Returns a deployment chain."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -653,6 +653,6 @@ class WebServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _web_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_web_pb2.ListEventsResponse, _abc.Awaitable[_web_pb2.ListEventsResponse]]:
-        """Lists events, the last changed first."""
+        """Lists events, most recently updated first."""
 
 def add_WebServiceServicer_to_server(servicer: WebServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
