@@ -80,7 +80,7 @@ async def test_existing_connections_fall_silent_while_new_ones_work(
         for _ in range(2):
             assert installed.front.silence(state) > 0
             await stopwatch.push()
-        assert installed.pipeds[0].log.count("connection fell silent, reconnecting") == 2
+        assert installed.pipeds[0].log.count("connection fell silent, reconnecting") >= 2
 
 
 @pytest.mark.parametrize("state", [LinkState.SILENT, LinkState.HALF_OPEN])

@@ -6,13 +6,16 @@ import hashlib
 import json
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from faults.network import TcpProxy
 from pipecd.commandline.configsource import from_file
+from pipecd.launcher import desired_version
 from pipecd.launcher.desired_version import DesiredVersion, DesiredVersionWatcher
 from pipecd.launcher.identity import Identity
 from pipecd.launcher.launch import Launcher, LaunchSettings
@@ -299,6 +302,24 @@ async def test_a_new_desired_version_is_noticed_before_the_next_check(setup: Lau
         await until_ready(launcher, "v1")
         await setup.set_desired_version("v2")
         await until_ready(launcher, "v2")
+
+
+async def test_a_stream_that_falls_silent_fails_and_is_opened_again(
+    setup: LauncherSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desired_version, "HEARTBEAT_SECONDS", 1.0)
+    identity = await setup.launcher().identity()
+    desired = DesiredVersion(insecure=True, default="v1")
+    async with TcpProxy([int(identity.address.rpartition(":")[2])]).serve() as proxy:
+        behind = replace(identity, address=f"127.0.0.1:{proxy.port}")
+        changes = desired.changes(behind)
+        await anext(changes)
+        proxy.silence()
+        with pytest.raises(Unavailable, match="the wake-up stream was silent"):
+            async with asyncio.timeout(5):
+                await anext(changes)
+        async with asyncio.timeout(5), aclosing(desired.changes(behind)) as again:
+            await anext(again)
 
 
 async def test_a_control_plane_without_a_stream_is_not_called_repeatedly(

@@ -12,6 +12,8 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from faults.network import TcpProxy
+from pipecd.model.backoff import Backoff
 from pipecd.model.errors import (
     Denied,
     NotFound,
@@ -20,10 +22,11 @@ from pipecd.model.errors import (
     Unavailable,
     UserMistake,
 )
+from pipecd.piped import control_plane_client
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.retry import A_FEW_TIMES, ONCE, SHORT_ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS
 from pipecd.proto.service import piped_pb2 as pb
-from pipecd.wire import channel
+from pipecd.wire import channel, reconnect
 from pipecd.wire.server import grpc_server
 from servers.control_plane import GatedControlPlane, OpenControlPlane
 from servers.polling import eventually
@@ -368,3 +371,55 @@ async def test_a_successful_call_wakes_those_that_wait(open_plane: OpenControlPl
         async with asyncio.timeout(1):
             with pytest.raises(NotFound):
                 await waiting
+
+
+async def test_calls_that_back_off_are_woken_soon_after_an_outage(
+    open_plane: OpenControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_plane_client, "_PROBE_INTERVAL", 0.1)
+    monkeypatch.setattr(control_plane_client, "_BACKOFF", Backoff(first=60, longest=60))
+    async with open_plane() as plane, plane.piped.api() as api:
+        api._chance = lambda: 0.9
+        plane.gate.close()
+        waiting = asyncio.create_task(api.get_deployment(deployment_request()))
+        await eventually(lambda: plane.gate.count("GetDesiredVersion") > 1)
+        assert plane.gate.count("GetDeployment") == 1
+        plane.gate.open()
+        async with asyncio.timeout(3):
+            with pytest.raises(NotFound):
+                await waiting
+        # Nothing probes a control plane that is available.
+        probes = plane.gate.count("GetDesiredVersion")
+        await api.list_applications(pb.ListApplicationsRequest())
+        await asyncio.sleep(0.3)
+        assert plane.gate.count("GetDesiredVersion") == probes
+
+
+async def test_a_call_on_a_connection_that_fell_silent_is_repeated_on_a_new_one(
+    open_plane: OpenControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnect, "_PROBE_TIMEOUT", Backoff(first=0.2, longest=30))
+    async with (
+        open_plane() as plane,
+        TcpProxy([int(plane.address.rpartition(":")[2])]).serve() as proxy,
+        ControlPlaneClient.connect(
+            f"127.0.0.1:{proxy.port}",
+            project="shop",
+            piped=plane.piped.id,
+            key=lambda: plane.piped.key,
+            insecure=True,
+        ) as api,
+    ):
+        await api.list_applications(pb.ListApplicationsRequest())
+        proxy.silence()
+        async with asyncio.timeout(5):
+            # Also a call that is made once only: the control plane was never unavailable.
+            await api.list_applications(pb.ListApplicationsRequest())
+        assert proxy.accepted == 2
+
+
+@pytest.mark.parametrize(
+    ("attempts", "deadline"), [(0, 8.0), (1, 16.0), (2, 30.0), (3, 30.0), (1000, 30.0)]
+)
+def test_the_deadline_grows_with_the_attempts(attempts: int, deadline: float) -> None:
+    assert UNTIL_IT_WORKS.deadline_after(attempts) == deadline

@@ -14,7 +14,7 @@ from pipecd.controlplane.bus.signal import EVERYTHING, Bus
 from pipecd.controlplane.cache.redis import open_redis
 from servers.databases import Postgres, Redis
 
-OpenBus = Callable[[], AbstractAsyncContextManager[Bus]]
+OpenBus = Callable[..., AbstractAsyncContextManager[Bus]]
 
 
 @pytest.fixture(params=["redis", "postgres"])
@@ -30,15 +30,18 @@ def server(transport: str, request: pytest.FixtureRequest) -> Redis | Postgres:
 
 @pytest.fixture
 def open_bus(server: Redis | Postgres) -> OpenBus:
-    """Opens the bus of one more process, and waits until it is connected."""
+    """Opens the bus of one more process, and waits until it is connected.
+
+    With a `port` it connects to a proxy there instead of the server.
+    """
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Bus]:
+    async def opened(port: int = server.port) -> AsyncIterator[Bus]:
         async with AsyncExitStack() as stack:
             if isinstance(server, Postgres):
-                bus = RelayBus(PostgresTransport(server.url("postgres")))
+                bus = RelayBus(PostgresTransport(f"postgres://postgres@127.0.0.1:{port}/postgres"))
             else:
-                address = f"127.0.0.1:{server.port}"
+                address = f"127.0.0.1:{port}"
                 redis = await stack.enter_async_context(open_redis(address))
                 bus = RelayBus(RedisTransport(redis))
             async with bus.subscribe() as signals:

@@ -8,13 +8,14 @@ from contextlib import AbstractAsyncContextManager
 import psycopg
 import pytest
 
-from pipecd.controlplane.bus import postgres, relay
+from faults.network import LinkState, TcpProxy
+from pipecd.controlplane.bus import postgres, redis, relay
 from pipecd.controlplane.bus.relay import RelayBus
 from pipecd.controlplane.bus.signal import EVERYTHING, Bus, Signal, Topic
 from pipecd.model.backoff import Backoff
 from servers.databases import Postgres, Redis
 
-OpenBus = Callable[[], AbstractAsyncContextManager[Bus]]
+OpenBus = Callable[..., AbstractAsyncContextManager[Bus]]
 
 
 def deployment(id: str, project: str = "p", piped: str = "") -> Signal:
@@ -130,6 +131,27 @@ async def close_connections(server: Redis | Postgres) -> None:
         writer.write(b"CLIENT KILL TYPE pubsub\r\nCLIENT KILL TYPE normal SKIPME yes\r\n")
         assert (await reader.readline()).startswith(b":")
         writer.close()
+
+
+@pytest.mark.parametrize("state", [LinkState.SILENT, LinkState.HALF_OPEN])
+async def test_a_connection_that_falls_silent_is_replaced(
+    open_bus: OpenBus,
+    server: Redis | Postgres,
+    state: LinkState,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "RESPONSE_TIMEOUT_SECONDS", 1.0)
+    async with (
+        TcpProxy([server.port]).serve() as proxy,
+        open_bus(proxy.port) as bus,
+        open_bus() as other,
+        bus.subscribe() as signals,
+    ):
+        assert proxy.silence(state) > 0
+        await receive_until(signals, EVERYTHING)
+        await wait_for_delivery(other, signals)
 
 
 async def test_too_many_pending_signals_become_everything(open_bus: OpenBus) -> None:
