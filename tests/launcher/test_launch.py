@@ -17,7 +17,7 @@ from faults.network import TcpProxy
 from pipecd.commandline.configsource import from_file
 from pipecd.launcher import desired_version
 from pipecd.launcher.desired_version import DesiredVersion, DesiredVersionWatcher
-from pipecd.launcher.identity import Identity
+from pipecd.launcher.identity import Identity, identity_of
 from pipecd.launcher.launch import Launcher, LaunchSettings
 from pipecd.launcher.plan import LaunchHistory
 from pipecd.launcher.release import open_releases
@@ -308,7 +308,7 @@ async def test_a_stream_that_falls_silent_fails_and_is_opened_again(
     setup: LauncherSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desired_version, "HEARTBEAT_SECONDS", 1.0)
-    identity = await setup.launcher().identity()
+    identity = identity_of(await setup.load_config())
     desired = DesiredVersion(insecure=True, default="v1")
     async with TcpProxy([int(identity.address.rpartition(":")[2])]).serve() as proxy:
         behind = replace(identity, address=f"127.0.0.1:{proxy.port}")

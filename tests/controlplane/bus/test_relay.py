@@ -154,6 +154,44 @@ async def test_a_connection_that_falls_silent_is_replaced(
         await wait_for_delivery(other, signals)
 
 
+@pytest.mark.parametrize(
+    "ends_cleanly", [True, False], ids=["a process that ends", "a process that dies"]
+)
+async def test_subscribers_receive_everything_after_the_end_of(
+    open_bus: OpenBus,
+    server: Redis | Postgres,
+    ends_cleanly: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(relay, "DEAD_SECONDS", 0.5)
+    async with (
+        TcpProxy([server.port]).serve() as proxy,
+        open_bus() as survivor,
+        survivor.subscribe() as signals,
+    ):
+        async with open_bus(proxy.port) as other:
+            await other.publish(deployment("first"))
+            assert await receive(signals, 1) == [deployment("first")]
+            # Neither receives anything as long as both run.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(signals)
+            if ends_cleanly:
+                await other.publish(deployment("last"))
+            else:
+                # A machine without power closes nothing.
+                proxy.silence()
+                await other.publish(deployment("lost"))
+                assert await receive(signals, 1) == [EVERYTHING]
+        if ends_cleanly:
+            # The signal of the last moment is sent, and nobody has to refresh anything.
+            assert await receive(signals, 1) == [deployment("last")]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(signals)
+
+
 async def test_too_many_pending_signals_become_everything(open_bus: OpenBus) -> None:
     async with open_bus() as one, open_bus() as two, two.subscribe(project="p") as signals:
         for i in range(relay.MAX_PENDING + 10):
