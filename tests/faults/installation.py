@@ -203,8 +203,14 @@ class FaultyInstallation:
         for port in ("piped-api", "api"):
             await listening(self.ports[number][port])
 
-    async def start_piped(self, name: str = "piped", *, rest: str = "") -> Program:
-        """Starts a piped with a workspace of its own; every one of them has the same id."""
+    async def start_piped(
+        self, name: str = "piped", *, rest: str = "", replica: int | None = None
+    ) -> Program:
+        """Starts a piped with a workspace of its own; every one of them has the same id.
+
+        With a `replica` it connects to that one, without any proxy in between.
+        """
+        port = self.front.port if replica is None else self.ports[replica]["piped-api"]
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         config = directory / "piped.yaml"
@@ -212,7 +218,7 @@ class FaultyInstallation:
             piped_config(
                 self.piped_id,
                 self.piped_key,
-                address=f"127.0.0.1:{self.front.port}",
+                address=f"127.0.0.1:{port}",
                 remote=self.origin.remote,
                 rest=rest,
             )

@@ -30,6 +30,7 @@ COUNT = {"message_field": 1036, "enum_value": 171, "rpc": 131}
 OURS = {
     "pipecd.proto",
     "pipecd.ordering",
+    "pipecd.lease",
     "pipecd.wakeups",
     "pipecd.livestatechanges",
     "envoy.service.auth.v3",

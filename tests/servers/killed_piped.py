@@ -26,7 +26,8 @@ from servers.piped import piped_arguments, piped_config
 POLLED = frozenset({
     "ListApplications", "ListDeploymentsInOrder", "ListUnhandledCommands", "ReportStat",
     "ReportPipedMeta", "WatchWakeups", "ReportUnregisteredApplicationConfigurations", "ListEvents",
-    "UpdateApplicationConfigurations", "GetDesiredVersion",
+    "UpdateApplicationConfigurations", "GetDesiredVersion", "AcquirePipedLease",
+    "ReleasePipedLease",
 })  # fmt: skip
 
 MAIN = "import sys; from pipecd.cli import piped_main; sys.argv = {argv!r}; piped_main()"

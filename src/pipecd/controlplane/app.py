@@ -231,7 +231,10 @@ class _Servers:
         settings, cases, metrics = self.settings, self.cases, self.telemetry.metrics
         observer = self.telemetry.rpc_observer
         on_created = metrics.deployment_created if metrics else None
-        piped_rpcs = piped_table(cases, observer=observer, on_created=on_created)
+        on_takeover = metrics.piped_taken_over if metrics else None
+        piped_rpcs = piped_table(
+            cases, observer=observer, on_created=on_created, on_takeover=on_takeover
+        )
         api_rpcs = api_table(cases, observer=observer)
         web_rpcs = web_table(cases, observer=observer)
         if self.telemetry.store_metrics is not None:

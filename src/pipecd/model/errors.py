@@ -9,6 +9,7 @@ PipecdError
 ├─ NotFound          the thing does not exist
 ├─ AlreadyExists     the thing exists already
 ├─ Conflict          the thing is in a state that does not allow this now
+│  └─ LeaseLost      another process with the id of this piped has taken over; this one must end
 ├─ Unavailable       the other side is unavailable; retry later
 │  └─ StorageUnavailable  the database or filestore is unavailable; only the log says which
 └─ Unsupported       the other side does not offer this call
@@ -61,6 +62,20 @@ class AlreadyExists(PipecdError):
 
 class Conflict(PipecdError):
     """The state of the thing does not allow this now."""
+
+
+class LeaseLost(Conflict):
+    """Another process with the id of this piped has taken over."""
+
+    # Pipeds recognize the error by the beginning of its message.
+    PREFIX = "another piped with the id "
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message,
+            hint="only one piped may run with an id: stop one of the two, or register a second "
+            "piped, which has an id and a key of its own",
+        )
 
 
 class Unavailable(PipecdError):

@@ -175,6 +175,7 @@ class ServerMetrics:
     rpc: RpcMetrics
     http: HttpMetrics
     deployments: Counter
+    takeovers: Counter
     cache: Counter
 
     @classmethod
@@ -193,6 +194,12 @@ class ServerMetrics:
                 ("project",),
                 registry=inner,
             ),
+            takeovers=Counter(
+                "pipecd_piped_takeovers_total",
+                "Pipeds that a newer process with the same id replaced while they were running.",
+                ("project",),
+                registry=inner,
+            ),
             cache=Counter(
                 "cache_get_operation_total",
                 "Reads of the cache.",
@@ -203,6 +210,9 @@ class ServerMetrics:
 
     def deployment_created(self, project: str) -> None:
         self.deployments.labels(project).inc()
+
+    def piped_taken_over(self, project: str) -> None:
+        self.takeovers.labels(project).inc()
 
     def cache_reads(self, source: str) -> Callable[[bool], None]:
         """Returns what counts a read of the shared cache, called with whether it was a hit.

@@ -56,6 +56,7 @@ from pipecd.piped.eventwatcher.repository_updater import (
     RepositoryUpdater,
     UpdaterContext,
 )
+from pipecd.piped.lease import Lease
 from pipecd.piped.livestate.desired_state import DesiredStates
 from pipecd.piped.livestate.notifications import HealthNotifier, SyncStatusNotifier
 from pipecd.piped.livestate.reader import LiveStateReader
@@ -142,6 +143,7 @@ class _Connection:
     catalog: Catalog
     api: ControlPlaneClient
     decrypter: Decrypter | None
+    lease: Lease
     heartbeat: Heartbeat
     notifier: Notifier
 
@@ -177,6 +179,11 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
             cert_file=settings.cert_file,
         )
     )
+    lease = Lease(
+        api=api, piped_id=spec.piped_id, workspace=settings.workspace, grace=settings.grace
+    )
+    await lease.acquire()
+    stack.push_async_callback(lease.release)
     decrypter, catalog = None, load_catalog()
     if spec.secret_management is not None:
         decrypter = await asyncio.to_thread(open_decrypter, spec.secret_management)
@@ -204,6 +211,7 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
         catalog=catalog,
         api=api,
         decrypter=decrypter,
+        lease=lease,
         heartbeat=heartbeat,
         notifier=notifier,
     )
@@ -371,8 +379,10 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
             Wakeup.EVENTS: (event_watcher.schedule,),
         },
         heads=services.heads,
+        on_lease_requested=connection.lease.handover_requested,
     )
     return (
+        connection.lease,
         heartbeat,
         connection.notifier,
         applications,
@@ -414,6 +424,7 @@ def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
         notifier=connection.notifier,
         workspace=connection.settings.workspace,
         telemetry=services.telemetry,
+        drain=connection.lease.drain,
     )
     return Deployer(context=context, applications=services.applications)
 

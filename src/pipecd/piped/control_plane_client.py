@@ -20,15 +20,20 @@ import structlog
 from google.protobuf.message import Message
 
 from pipecd.model.backoff import Backoff
-from pipecd.model.errors import PipecdError, Unauthenticated, Unavailable
+from pipecd.model.errors import LeaseLost, PipecdError, Unauthenticated, Unavailable
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.piped.retry import (
     A_FEW_TIMES,
     ONCE,
+    RELEASE,
     SHORT_ONCE,
     UNTIL_AVAILABLE,
     UNTIL_IT_WORKS,
     RpcRetryPolicy,
+)
+from pipecd.proto.service.lease_pb2 import (
+    AcquirePipedLeaseResponse,
+    ReleasePipedLeaseResponse,
 )
 from pipecd.proto.service.ordering_pb2 import (
     CreateDeploymentInOrderResponse,
@@ -46,6 +51,7 @@ from pipecd.wire.channel import (
     watch_wakeups,
 )
 from pipecd.wire.credentials import bearer, piped_token
+from pipecd.wire.lease import EPOCH
 from pipecd.wire.reconnect import (
     ConnectionReplaced,
     ReconnectingChannel,
@@ -63,6 +69,10 @@ _BACKOFF = Backoff(first=2.0, longest=60.0)
 _SPREAD = 0.2
 # Seconds between the probes of a control plane that is unavailable, and what one may take.
 _PROBE_INTERVAL, _PROBE_DEADLINE = 2.0, 5.0
+
+# A process that has lost its lease is about to end; its calls do not return before that, so that
+# nothing takes the refusal for an answer and decides something.
+_ENDS_WITHIN = 2.0
 
 # The control plane cannot be reached, which says nothing against the request itself.
 _UNAVAILABLE = frozenset(
@@ -94,6 +104,42 @@ class Rpc(Generic[RequestT, ResponseT]):
         return await self.client.call(self, request)
 
 
+class LeaseRpcs:
+    """The RPCs about the lease of this piped, and its epoch, which every request carries."""
+
+    def __init__(self, channel: grpc.aio.Channel, client: "ControlPlaneClient") -> None:
+        self.acquire = Rpc(
+            piped_service_rpc(channel, "AcquirePipedLease", AcquirePipedLeaseResponse),
+            UNTIL_AVAILABLE,
+            client,
+        )
+        self.release = Rpc(
+            piped_service_rpc(channel, "ReleasePipedLease", ReleasePipedLeaseResponse),
+            RELEASE,
+            client,
+        )
+        # 0 without a lease.
+        self.epoch = 0
+        self.loss: LeaseLost | None = None
+        self._lost = asyncio.Event()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((EPOCH, str(self.epoch)),) if self.epoch else ()
+
+    def refused(self, error: LeaseLost) -> None:
+        """Called when the control plane refused a request; the request for a lease has no epoch."""
+        if self.epoch:
+            self.loss = self.loss or error
+            self._lost.set()
+
+    async def wait_until_lost(self) -> LeaseLost:
+        await self._lost.wait()
+        if self.loss is None:
+            raise RuntimeError("the lease is marked as lost without an error")
+        return self.loss
+
+
 class ControlPlaneClient:
     """The connection of one piped to its control plane."""
 
@@ -105,7 +151,7 @@ class ControlPlaneClient:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._channel, self._authorization_source = channel, authorization
-        self._watch = watch_wakeups(channel)
+        self.lease, self._watch = LeaseRpcs(channel, self), watch_wakeups(channel)
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
         )
@@ -232,7 +278,9 @@ class ControlPlaneClient:
         """Yields hints about what to poll, until the stream ends or fails."""
         self._authorization_source.check()
         authorization = self._authorization_source.authorization()
-        call = self._watch(WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS))
+        call = self._watch(
+            WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS), metadata=self.lease.metadata
+        )
         try:
             async for wakeup in read_wakeups(call, expect_response=self._channel.expect_response):
                 self._call_succeeded()
@@ -263,6 +311,9 @@ class ControlPlaneClient:
                 # This says nothing of the control plane; the new connection may work at once.
                 continue
             except PipecdError as error:
+                if self.lease.loss is not None:
+                    await asyncio.sleep(_ENDS_WITHIN)
+                    raise
                 attempts += 1
                 limit = self._limit(error, rpc.policy)
                 if limit is not None and attempts >= limit:
@@ -294,7 +345,12 @@ class ControlPlaneClient:
         authorization = self._authorization_source.authorization()
         try:
             with self._channel.expect_response():
-                return await rpc.method(request, timeout=deadline, wait_for_ready=wait_for_ready)
+                return await rpc.method(
+                    request,
+                    timeout=deadline,
+                    metadata=self.lease.metadata,
+                    wait_for_ready=wait_for_ready,
+                )
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
 
@@ -302,7 +358,10 @@ class ControlPlaneClient:
         if error.code() in _UNAVAILABLE:
             self._is_unavailable.set()
         if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
-            return from_rpc_error(error)
+            refused = from_rpc_error(error)
+            if isinstance(refused, LeaseLost):
+                self.lease.refused(refused)
+            return refused
         refusal = await self._authorization_source.rejected(authorization)
         return refusal or Unavailable("the key of this piped was just replaced")
 

@@ -48,6 +48,8 @@ ONCE = RpcRetryPolicy(1, 1, LONGEST_DEADLINE)
 A_FEW_TIMES = RpcRetryPolicy(3, 3, LONGEST_DEADLINE)
 # Most requests are small. A short deadline repeats soon what a proxy sent to a dead replica.
 SHORT_ONCE = RpcRetryPolicy(1, 1, 8.0)
+# A piped that ends does not wait for a control plane that is unavailable.
+RELEASE = RpcRetryPolicy(1, 1, 3.0)
 UNTIL_AVAILABLE = RpcRetryPolicy(None, 10, 8.0)
 UNTIL_IT_WORKS = RpcRetryPolicy(None, None, 8.0)
 

@@ -8,6 +8,7 @@ from pipecd.model.errors import (
     AlreadyExists,
     Conflict,
     Denied,
+    LeaseLost,
     NotFound,
     PipecdError,
     StorageUnavailable,
@@ -68,4 +69,6 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> PipecdError:
     """
     code = error.code()
     details = error.details() or f"the call ended with {code.name}"
+    if code is grpc.StatusCode.FAILED_PRECONDITION and details.startswith(LeaseLost.PREFIX):
+        return LeaseLost(details.partition("; ")[0])
     return _ERRORS.get(code, Unavailable)(details)

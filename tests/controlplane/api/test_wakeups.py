@@ -14,11 +14,15 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.errors import LeaseLost
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.lease import EPOCH
+from pipecd.wire.status import from_rpc_error
 
 PATH = "/grpc.service.pipedservice.PipedService/WatchWakeups"
 ME = PipedCaller("shop", "me")
@@ -206,7 +210,7 @@ async def test_a_command_with_a_signal_wakes_its_piped_once(
 async def test_commands_are_polled_only_while_pipeds_are_connected(
     cases: UseCases, piped: PipedCaller
 ) -> None:
-    streams = wakeups.Wakeups(cases.bus, cases.credentials, cases.commands)
+    streams = wakeups.Wakeups(cases.bus, cases.credentials, cases.commands, cases.piped_leases)
     first = streams.watch(WatchWakeupsRequest(), piped)
     second = streams.watch(WatchWakeupsRequest(), piped)
     await anext(first)
@@ -255,3 +259,29 @@ async def test_equal_wakeups_are_merged_while_the_receiver_is_slow() -> None:
         (Wakeup.REPOSITORY, "repo1"),
     )
     assert pending.take() == ()
+
+
+async def test_the_holder_of_a_lease_is_asked_to_hand_over_and_then_refused(
+    piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller
+) -> None:
+    leases = cases.piped_leases
+    ticket = (await leases.acquire(AcquirePipedLeaseRequest(host="a"), by=piped))[0].ticket
+    first = AcquirePipedLeaseRequest(host="a", ticket=ticket)
+    epoch = (await leases.acquire(first, by=piped))[0].epoch
+    call = piped_channel.unary_stream(
+        PATH,
+        request_serializer=WatchWakeupsRequest.SerializeToString,
+        response_deserializer=Wakeup.FromString,
+    )
+    stream = aiter(call(WatchWakeupsRequest(), metadata=((EPOCH, str(epoch)),)))
+    assert await kind_of_next(stream) == "CONNECTED"
+    ticket = (await leases.acquire(AcquirePipedLeaseRequest(host="b"), by=piped))[0].ticket
+    assert await kind_of_next(stream) == "LEASE"
+    # A stream without an epoch, such as that of the launcher, is not asked.
+    assert await kind_of_next(watch(piped_channel)) == "CONNECTED"
+    second = AcquirePipedLeaseRequest(host="b", ticket=ticket, force=True)
+    assert (await leases.acquire(second, by=piped))[0].granted
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await kind_of_next(stream)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert isinstance(from_rpc_error(refused.value), LeaseLost)

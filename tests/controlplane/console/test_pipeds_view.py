@@ -14,6 +14,7 @@ from pipecd.controlplane.console.pipeds_view import (
     piped_view,
     restart_notice,
 )
+from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.usecases.pipeds import PipedActivity
 from pipecd.proto.model import command_pb2 as pb
 from pipecd.proto.model.command_pb2 import Command
@@ -51,7 +52,7 @@ def with_(**fields: object) -> Piped:
 def test_status_and_restart(
     piped: Piped, restart: str, word: str, status_text: str, disabled_reason: str
 ) -> None:
-    page = piped_view(piped, PipedActivity(THEN, restart), NOW)
+    page = piped_view(piped, PipedActivity(THEN, restart), PipedLease(), NOW)
     assert page.row.badge.text == word
     assert status_text in page.status_text
     assert disabled_reason in page.restart_disabled_reason
@@ -88,19 +89,19 @@ def test_status_and_restart(
 def test_plugins_and_providers(
     fields: dict[str, object], generation: str, platforms: list[tuple[str, str]]
 ) -> None:
-    page = piped_view(Piped(id="p1", name="dev", **fields), UNSEEN, NOW)  # type: ignore[arg-type]
+    page = piped_view(Piped(id="p1", name="dev", **fields), UNSEEN, PipedLease(), NOW)  # type: ignore[arg-type]
     assert page.row.generation == generation
     assert [(platform.name, platform.details) for platform in page.platforms] == platforms
 
 
 def test_the_newest_key_is_marked() -> None:
     keys = [PipedKey(creator="ann", created_at=5), PipedKey(creator="bob", created_at=9)]
-    page = piped_view(Piped(id="p1", name="dev", keys=keys), UNSEEN, NOW)
+    page = piped_view(Piped(id="p1", name="dev", keys=keys), UNSEEN, PipedLease(), NOW)
     assert [(key.creator, key.is_newest) for key in page.keys] == [("ann", False), ("bob", True)]
     assert not page.can_add_key
     # Two of one moment: the first of them is what the use case keeps.
     keys = [PipedKey(creator="ann", created_at=5), PipedKey(creator="bob", created_at=5)]
-    page = piped_view(Piped(id="p1", name="dev", keys=keys), UNSEEN, NOW)
+    page = piped_view(Piped(id="p1", name="dev", keys=keys), UNSEEN, PipedLease(), NOW)
     assert [key.is_newest for key in page.keys] == [True, False]
 
 

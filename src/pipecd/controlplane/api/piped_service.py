@@ -2,6 +2,7 @@
 """PipedService: the RPCs of pipeds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipecd.controlplane.api.handlers import RpcHandlers
 from pipecd.controlplane.api.wakeups import Wakeups
@@ -17,10 +18,12 @@ from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import event_pb2 as model
+from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from pipecd.wire.credentials import Metadata, parse_piped_token
+from pipecd.wire.lease import parse_epoch
 from pipecd.wire.table import RpcObserver, RpcTable
 
 
@@ -44,6 +47,29 @@ class PipedSelfRpcs(RpcHandlers):
     ) -> pb.GetDesiredVersionResponse:
         return pb.GetDesiredVersionResponse(
             version=await self._cases.pipeds.desired_version(by=caller)
+        )
+
+
+class PipedLeaseRpcs(RpcHandlers):
+    """RPCs of ours, about which process runs as the calling piped."""
+
+    def __init__(self, cases: UseCases, on_takeover: Callable[[str], None] | None = None) -> None:
+        super().__init__(cases)
+        self._on_takeover = on_takeover
+
+    async def AcquirePipedLease(
+        self, request: lease.AcquirePipedLeaseRequest, caller: PipedCaller
+    ) -> lease.AcquirePipedLeaseResponse:
+        response, is_takeover = await self._cases.piped_leases.acquire(request, by=caller)
+        if is_takeover and self._on_takeover is not None:
+            self._on_takeover(caller.project)
+        return response
+
+    async def ReleasePipedLease(
+        self, request: lease.ReleasePipedLeaseRequest, caller: PipedCaller
+    ) -> lease.ReleasePipedLeaseResponse:
+        return await self._cases.piped_leases.release(
+            request.epoch, draining=request.draining, by=caller
         )
 
 
@@ -403,6 +429,7 @@ class PipedChainRpcs(RpcHandlers):
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 ORDERING = ordering.DESCRIPTOR.services_by_name["Ordering"]
+LEASES = lease.DESCRIPTOR.services_by_name["Leases"]
 
 
 def piped_table(
@@ -410,18 +437,25 @@ def piped_table(
     *,
     observer: RpcObserver | None = None,
     on_created: OnDeploymentCreated | None = None,
+    on_takeover: Callable[[str], None] | None = None,
 ) -> RpcTable[AuthenticatedPiped]:
     """The table of all RPCs of PipedService, and of ours under the same prefix.
 
-    `on_created` is called with the project of each new deployment.
+    `on_created` is called with the project of each new deployment, `on_takeover` with that of each
+    piped whose lease a newer process takes from a running one.
     """
 
     async def authenticate(metadata: Metadata) -> AuthenticatedPiped:
-        return await cases.credentials.piped(parse_piped_token(metadata))
+        caller = await cases.credentials.piped(parse_piped_token(metadata))
+        if epoch := parse_epoch(metadata):
+            caller = replace(caller, epoch=epoch)
+            await cases.piped_leases.check(caller)
+        return caller
 
-    wakeups = Wakeups(cases.bus, cases.credentials, cases.commands)
+    wakeups = Wakeups(cases.bus, cases.credentials, cases.commands, cases.piped_leases)
     handlers = (
         PipedSelfRpcs(cases),
+        PipedLeaseRpcs(cases, on_takeover),
         PipedApplicationRpcs(cases),
         PipedDeploymentRpcs(cases, on_created),
         PipedOrderingRpcs(cases, on_created),
@@ -437,7 +471,7 @@ def piped_table(
         SERVICE,
         handlers,
         authenticate,
-        extensions=(ORDERING,),
+        extensions=(ORDERING, LEASES),
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,
     )

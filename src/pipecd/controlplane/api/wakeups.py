@@ -17,6 +17,7 @@ from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.usecases.commands import CommandUseCases
+from pipecd.controlplane.usecases.piped_leases import PipedLeaseUseCases
 from pipecd.model.errors import PipecdError, Unauthenticated
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 
@@ -34,6 +35,7 @@ HEARTBEAT_SECONDS = (1.0, 60.0)
 WakeupKey = tuple[Wakeup.Kind.ValueType, str]
 
 CONNECTED: WakeupKey = (Wakeup.CONNECTED, "")
+LEASE: WakeupKey = (Wakeup.LEASE, "")
 
 # Topics for every piped of a project; other signals go only to the piped they name.
 SHARED = frozenset({Topic.EVENT, Topic.CHAIN})
@@ -54,8 +56,15 @@ class Wakeups:
     those without a signal are woken.
     """
 
-    def __init__(self, bus: Bus, credentials: Credentials, commands: CommandUseCases) -> None:
-        self._bus, self._credentials, self._commands = bus, credentials, commands
+    def __init__(
+        self,
+        bus: Bus,
+        credentials: Credentials,
+        commands: CommandUseCases,
+        leases: PipedLeaseUseCases,
+    ) -> None:
+        self._bus, self._credentials = bus, credentials
+        self._commands, self._leases = commands, leases
         self._connected: defaultdict[str, set[PendingWakeups]] = defaultdict(set)
         # Unhandled commands whose pipeds have been woken.
         self._signalled: set[str] = set()
@@ -64,13 +73,13 @@ class Wakeups:
     async def watch(
         self, request: WatchWakeupsRequest, caller: PipedCaller
     ) -> AsyncGenerator[Wakeup, None]:
-        """Sends CONNECTED, then one wake-up per change; ends when the key is no longer valid."""
+        """Sends CONNECTED, then one wake-up per change; ends when key or lease are not valid."""
         loop, heartbeat = asyncio.get_running_loop(), heartbeat_seconds(request)
         subscription = self._bus.subscribe(
             project=caller.project, piped=caller.piped, shared=SHARED
         )
-        async with subscription as signals:
-            pending = PendingWakeups()
+        async with subscription as signals, self._leases.stream(caller):
+            pending = PendingWakeups(needs_recheck=bool(caller.epoch))
             self._add(caller.piped, pending)
             # A task group around the yields below would break on cancellation, so this task is
             # cancelled by hand.
@@ -82,6 +91,8 @@ class Wakeups:
                         recheck_at = loop.time() + RECHECK_SECONDS
                         if not await self._credentials.is_still_valid(caller):
                             raise Unauthenticated("Unauthenticated")
+                        if await self._leases.forward_request(caller):
+                            pending.add_wakeup(LEASE)
                     for kind, repository in pending.take():
                         yield Wakeup(
                             kind=kind,
@@ -151,10 +162,10 @@ def heartbeat_seconds(request: WatchWakeupsRequest) -> float:
 class PendingWakeups:
     """The wake-ups not sent yet, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, needs_recheck: bool = False) -> None:
         self._pending: dict[WakeupKey, None] = {CONNECTED: None}
         self._changed = asyncio.Event()
-        self._needs_recheck = False
+        self._needs_recheck = needs_recheck
 
     def close(self) -> None:
         """Wakes the stream because no signal follows."""
@@ -165,14 +176,17 @@ class PendingWakeups:
         if wakeup is not None:
             self._pending[wakeup] = None
         if signal.topic is Topic.EVERYTHING or (
-            signal.topic is Topic.PIPED and signal.id == caller.piped
+            signal.topic in (Topic.PIPED, Topic.LEASE) and signal.id == caller.piped
         ):
             self._needs_recheck = True
         if wakeup is not None or self._needs_recheck:
             self._changed.set()
 
+    def add_wakeup(self, wakeup: WakeupKey) -> None:
+        self._pending[wakeup] = None
+
     def take_recheck(self) -> bool:
-        """Whether the key of the piped has to be checked again; resets the mark."""
+        """Whether the key and the lease have to be checked again; resets the mark."""
         needed, self._needs_recheck = self._needs_recheck, False
         return needed
 

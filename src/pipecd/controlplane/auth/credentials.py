@@ -119,7 +119,9 @@ class Credentials:
         matched = await self._matching_hash(token.piped, token.key, hashes)
         if matched is None:
             return _Result(token.piped, None)
-        return _Result(token.piped, AuthenticatedPiped(token.project, token.piped, matched))
+        return _Result(
+            token.piped, AuthenticatedPiped(token.project, token.piped, key_hash=matched)
+        )
 
     async def _check_api_key(self, key: str) -> _Result:
         try:

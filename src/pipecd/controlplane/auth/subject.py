@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PipedCaller:
-    """A piped."""
+    """A piped; `epoch` is that of its lease, or 0 if the request carries none."""
 
     project: str
     piped: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ class Topic(Enum):
     STAGE_LOG = "stage_log"
     COMMAND = "command"
     PIPED = "piped"
+    LEASE = "lease"
     EVENT = "event"
     CHAIN = "chain"
     PROJECT = "project"

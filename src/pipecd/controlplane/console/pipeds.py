@@ -111,7 +111,8 @@ class PipedPages:
         user, cases = session.user, self._context.cases
         piped = await cases.pipeds.get(request.path_params["id"], by=user)
         activity = await cases.pipeds.activity((piped,), by=user)
-        view = piped_view(piped, activity[piped.id], self._context.now())
+        lease = await cases.piped_leases.get(piped.id)
+        view = piped_view(piped, activity[piped.id], lease, self._context.now())
         command = await self._context.requested_command(request, user)
         is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
         of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pipecd.controlplane.console.command_notice import Notice, command_notice
 from pipecd.controlplane.console.formatting import Timestamp, join_words, plural, timestamp
 from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
+from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.usecases.pipeds import MAX_KEYS, PipedActivity
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
@@ -73,6 +74,11 @@ class PipedView:
     config: str
     created: Timestamp | None
     restart_disabled_reason: str
+    host: str
+    """The machine of the process that holds the lease; empty for a piped of upstream."""
+    taken_over: Timestamp | None
+    """When this process replaced another one with the same id that was running."""
+    taken_over_from: str
 
     @property
     def can_add_key(self) -> bool:
@@ -122,7 +128,9 @@ def list_summary(rows: Iterable[PipedRow]) -> str:
     return f"{plural(len(rows), 'piped')}: {join_words(parts)}."
 
 
-def piped_view(piped: Piped, activity: PipedActivity, now: datetime) -> PipedView:
+def piped_view(
+    piped: Piped, activity: PipedActivity, lease: PipedLease, now: datetime
+) -> PipedView:
     """The view of a piped."""
     row = piped_row(piped, activity, now)
     restart_disabled_reason = ""
@@ -147,6 +155,9 @@ def piped_view(piped: Piped, activity: PipedActivity, now: datetime) -> PipedVie
         config=piped.config,
         created=timestamp(piped.created_at, now),
         restart_disabled_reason=restart_disabled_reason,
+        host=lease.host,
+        taken_over=timestamp(lease.taken_over_at, now),
+        taken_over_from=lease.taken_over_from,
     )
 
 

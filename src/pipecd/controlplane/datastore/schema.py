@@ -274,6 +274,27 @@ EXT_WEBHOOK = Table(
     Column("PreviousUntil", BigInteger, nullable=False),
     **ON_MYSQL,
 )
+# Which process runs as a piped, and which one waits for its turn.
+EXT_PIPED_LEASE = Table(
+    "ExtPipedLease",
+    METADATA,
+    Column("PipedId", ExactText(64), primary_key=True),
+    Column("Epoch", BigInteger, nullable=False),
+    Column("Instance", ExactText(64), nullable=False),
+    Column("Host", ExactText(255), nullable=False),
+    Column("AcquiredAt", BigInteger, nullable=False),
+    Column("Draining", Boolean, nullable=False),
+    Column("Stream", ExactText(64), nullable=False),
+    Column("Candidate", ExactText(64), nullable=False),
+    Column("CandidateHost", ExactText(255), nullable=False),
+    Column("RequestedAt", BigInteger, nullable=False),
+    Column("IsRequested", Boolean, nullable=False),
+    Column("Requests", BigInteger, nullable=False),
+    Column("Forwarded", BigInteger, nullable=False),
+    Column("TakenOverAt", BigInteger, nullable=False),
+    Column("TakenOverFrom", ExactText(255), nullable=False),
+    **ON_MYSQL,
+)
 
 
 def create_table(table: Table, dialect: Dialect) -> str:

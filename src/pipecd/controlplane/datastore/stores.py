@@ -9,6 +9,7 @@ from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
 from pipecd.controlplane.datastore.events import Events
 from pipecd.controlplane.datastore.leases import Leases
+from pipecd.controlplane.datastore.piped_leases import PipedLeases
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets
 from pipecd.controlplane.datastore.stage_logs import StageLogs
 from pipecd.controlplane.filestore import Files
@@ -30,6 +31,7 @@ class Stores:
     traces: Traces
     stage_logs: StageLogs
     leases: Leases
+    piped_leases: PipedLeases
     webhook_secrets: WebhookSecrets
     files: Files
     cache: Cache
@@ -50,6 +52,7 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         traces=Traces(database, now=now),
         stage_logs=StageLogs(database, files, leases),
         leases=leases,
+        piped_leases=PipedLeases(database),
         webhook_secrets=WebhookSecrets(database),
         files=files,
         cache=cache,

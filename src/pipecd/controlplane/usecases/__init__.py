@@ -23,6 +23,7 @@ from pipecd.controlplane.usecases.events import EventUseCases
 from pipecd.controlplane.usecases.insights import Insights
 from pipecd.controlplane.usecases.livestate import LiveStates
 from pipecd.controlplane.usecases.logs import Logs
+from pipecd.controlplane.usecases.piped_leases import PipedLeaseUseCases
 from pipecd.controlplane.usecases.pipeds import Encryption, PipedUseCases
 from pipecd.controlplane.usecases.plan_previews import PlanPreviews
 from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases, Roles
@@ -32,7 +33,7 @@ from pipecd.controlplane.usecases.webhooks import Webhooks
 from pipecd.model.clock import Now, utc_now
 
 # Signals that invalidate caches of this process.
-_CACHED = frozenset({Topic.PIPED, Topic.API_KEY, Topic.PROJECT})
+_CACHED = frozenset({Topic.PIPED, Topic.LEASE, Topic.API_KEY, Topic.PROJECT})
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class UseCases:
     deployment_reports: DeploymentReports
     commands: CommandUseCases
     pipeds: PipedUseCases
+    piped_leases: PipedLeaseUseCases
     projects: ProjectUseCases
     roles: Roles
     sessions: Sessions
@@ -75,10 +77,13 @@ class UseCases:
         match signal.topic:
             case Topic.PIPED | Topic.API_KEY:
                 self.credentials.invalidate(signal.id)
+            case Topic.LEASE:
+                self.piped_leases.invalidate(signal.id)
             case Topic.PROJECT:
                 self.access.invalidate(signal.id)
             case Topic.EVERYTHING:
                 self.credentials.invalidate_all()
+                self.piped_leases.invalidate_all()
                 self.access.invalidate_all()
             case _:
                 pass
@@ -112,6 +117,7 @@ def build_use_cases(
         deployment_reports=deployment_reports,
         commands=commands,
         pipeds=PipedUseCases(stores, bus, access, commands, credentials, now),
+        piped_leases=PipedLeaseUseCases(stores, bus, now),
         projects=projects,
         roles=Roles(projects),
         sessions=Sessions(projects, encryption_key, now),

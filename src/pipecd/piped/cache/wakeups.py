@@ -33,10 +33,12 @@ class WakeupStream:
         *,
         schedules: Mapping["Wakeup.Kind.ValueType", Sequence[RefreshSchedule]],
         heads: RepositoryHeads,
+        on_lease_requested: Callable[[], None] = lambda: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._api, self._chance = api, chance
         self._schedules, self._heads = schedules, heads
+        self._on_lease_requested = on_lease_requested
         self._is_up = False
         self._outage = OutageLog("wake-ups")
 
@@ -74,6 +76,8 @@ class WakeupStream:
                     self._set_up(True)
                 if wakeup.kind == Wakeup.REPOSITORY:
                     self._heads.push_announced(wakeup.repository)
+                if wakeup.kind == Wakeup.LEASE:
+                    self._on_lease_requested()
                 for schedule in self._schedules.get(wakeup.kind, ()):
                     schedule.wake()
 

@@ -13,6 +13,7 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.deploy.reports import DeploymentReports
+from pipecd.piped.lease import Drain
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.deployment_sources import DeploymentSources
@@ -48,6 +49,7 @@ class DeploymentContext:
     workspace: Path
     telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
     now: Now = utc_now
+    drain: Drain = field(default_factory=Drain)
     copying: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_CONCURRENT_WORKING_COPIES)
     )

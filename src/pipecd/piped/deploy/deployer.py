@@ -68,6 +68,7 @@ class Deployer:
                 context=self.context, tasks=tasks, completed=self._completed, wakeup=self._wakeup
             )
             while True:
+                await self.context.drain.wait_until_resumed()
                 self._sync(pending, tasks)
                 now = asyncio.get_running_loop().time()
                 ends = (deferral.until - now for deferral in self._deferred.values())
@@ -112,7 +113,8 @@ class Deployer:
     async def _run(self, deployment: Deployment, running: _RunningDeployment) -> None:
         changes_before = self._chain_change_count
         try:
-            deferral = await run_deployment(self.context, deployment, running.stop)
+            with self.context.drain.deployment():
+                deferral = await run_deployment(self.context, deployment, running.stop)
         finally:
             del self._running[deployment.application_id]
         if deferral is None:

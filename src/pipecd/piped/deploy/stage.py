@@ -89,6 +89,7 @@ class StageExecutor:
         elapsed: float = 0,
         requires: Sequence[str] = (),
     ) -> StageOutcome:
+        await self.context.drain.safe_point()
         with (
             bound_contextvars(stage=self.stage.name),
             self.context.telemetry.traces.stage(self.deployment, self.stage),

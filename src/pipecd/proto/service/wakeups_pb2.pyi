@@ -64,6 +64,8 @@ class Wakeup(_message.Message):
         EVENTS: Wakeup._Kind.ValueType  # 5
         PIPED: Wakeup._Kind.ValueType  # 6
         """The settings of the piped itself, such as the desired version that its launcher runs."""
+        LEASE: Wakeup._Kind.ValueType  # 7
+        """Another process requests the lease of this piped; the receiver hands it over."""
         HEARTBEAT: Wakeup._Kind.ValueType  # 8
         """Nothing changed; the connection and the stream still work."""
 
@@ -80,6 +82,8 @@ class Wakeup(_message.Message):
     EVENTS: Wakeup.Kind.ValueType  # 5
     PIPED: Wakeup.Kind.ValueType  # 6
     """The settings of the piped itself, such as the desired version that its launcher runs."""
+    LEASE: Wakeup.Kind.ValueType  # 7
+    """Another process requests the lease of this piped; the receiver hands it over."""
     HEARTBEAT: Wakeup.Kind.ValueType  # 8
     """Nothing changed; the connection and the stream still work."""
 

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease of a piped: one process runs with an id, and requests of earlier ones are refused.
+
+A newer process requests the lease until it gets it. While the holder has its wake-up stream open on
+some replica, that replica forwards the request to it, and the holder hands over at the next safe
+point. Nothing here depends on a clock: requests are counted, and the new process, which waits, says
+when it has waited long enough.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from pipecd.cache import LruCache
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.datastore.piped_leases import PipedLease
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.model.clock import Now, to_unix, utc_now
+from pipecd.model.errors import PipecdError
+from pipecd.model.ids import new_id
+from pipecd.proto.service.lease_pb2 import (
+    AcquirePipedLeaseRequest,
+    AcquirePipedLeaseResponse,
+    PipedInstance,
+    ReleasePipedLeaseResponse,
+)
+from pipecd.wire.lease import lease_lost
+
+log = structlog.get_logger()
+
+# How long a replica that misses a signal accepts requests of an earlier epoch.
+CACHE_SECONDS = 2.0
+MAX_CACHED = 10_000
+# A holder whose stream no replica has seen during so many requests in a row is gone.
+MAX_UNSEEN_REQUESTS = 8
+_MAX_HOST_CHARACTERS = 255
+
+
+@dataclass(frozen=True)
+class LeaseDecision:
+    """What becomes of a request; `after` is the lease from then on."""
+
+    after: PipedLease
+    is_connected: bool = False
+    """The holder has a wake-up stream, over which it is asked to hand over."""
+    is_standby: bool = False
+    """The holder has replaced a process of the machine that requests the lease."""
+    is_granted: bool = False
+    is_takeover: bool = False
+    """The holder was running, and has handed over or is fenced now."""
+    is_fenced: bool = False
+    """The holder has not released the lease, so it may not know yet that it has lost it."""
+
+
+def holder_of(lease: PipedLease) -> PipedInstance:
+    return PipedInstance(id=lease.instance, host=lease.host, started_at=lease.acquired_at)
+
+
+def candidate_of(lease: PipedLease) -> PipedInstance:
+    return PipedInstance(
+        id=lease.candidate, host=lease.candidate_host, started_at=lease.requested_at
+    )
+
+
+def decide(
+    lease: PipedLease,
+    request: AcquirePipedLeaseRequest,
+    *,
+    piped_id: str,
+    new_ticket: str,
+    now: int,
+) -> LeaseDecision:
+    """Decides on a request; raises LeaseLost if a newer process has requested the lease since."""
+    is_unseen = lease.requests - lease.forwarded >= MAX_UNSEEN_REQUESTS
+    is_connected = bool(lease.instance and lease.stream) and not is_unseen
+    requests = lease.requests + is_connected
+    if request.probe:
+        return LeaseDecision(replace(lease, requests=requests), is_connected=is_connected)
+    host = request.host[:_MAX_HOST_CHARACTERS]
+    if not request.ticket:
+        if is_connected and lease.taken_over_from == host != lease.host:
+            # Its supervisor has restarted it. If it took over again, the two would go on forever.
+            return LeaseDecision(lease, is_connected=True, is_standby=True)
+        requested = replace(
+            lease,
+            candidate=new_ticket,
+            candidate_host=host,
+            requested_at=now,
+            is_requested=True,
+            draining=False,
+            requests=requests,
+        )
+        return LeaseDecision(requested, is_connected=is_connected)
+    if lease.instance == request.ticket:
+        # The response to the request that was granted got lost.
+        return LeaseDecision(lease, is_granted=True)
+    if lease.candidate != request.ticket:
+        raise lease_lost(piped_id, candidate_of(lease) if lease.candidate else holder_of(lease))
+    if is_connected and not request.force:
+        requested = replace(lease, is_requested=True, requests=requests)
+        return LeaseDecision(requested, is_connected=True)
+    # A process that was asked to hand over has released the lease, or does not react.
+    is_takeover = lease.draining or (request.force and is_connected)
+    return LeaseDecision(
+        PipedLease(
+            epoch=lease.epoch + 1,
+            instance=request.ticket,
+            host=host,
+            acquired_at=now,
+            taken_over_at=now if is_takeover else lease.taken_over_at,
+            taken_over_from=lease.host if is_takeover else lease.taken_over_from,
+        ),
+        is_granted=True,
+        is_takeover=is_takeover,
+        is_fenced=bool(lease.instance and lease.stream),
+    )
+
+
+class PipedLeaseUseCases:
+    """Grants leases, and refuses the requests of processes that have lost theirs."""
+
+    def __init__(self, stores: Stores, bus: Bus, now: Now = utc_now) -> None:
+        self._leases, self._bus, self._now = stores.piped_leases, bus, now
+        self._cached = LruCache[str, PipedLease](MAX_CACHED, ttl=CACHE_SECONDS)
+
+    async def check(self, by: PipedCaller) -> None:
+        """Raises LeaseLost for a request of an earlier epoch; one without an epoch passes."""
+        if not by.epoch:
+            return
+        lease = await self._cached.get_or_load(by.piped, lambda: self._leases.get(by.piped))
+        if by.epoch > lease.epoch:
+            # Another replica has granted the lease a moment ago.
+            self.invalidate(by.piped)
+            lease = await self._cached.get_or_load(by.piped, lambda: self._leases.get(by.piped))
+        if by.epoch < lease.epoch:
+            raise lease_lost(by.piped, holder_of(lease))
+
+    async def get(self, piped_id: str) -> PipedLease:
+        return await self._leases.get(piped_id)
+
+    async def acquire(
+        self, request: AcquirePipedLeaseRequest, *, by: PipedCaller
+    ) -> tuple[AcquirePipedLeaseResponse, bool]:
+        """Grants the lease or forwards the request to its holder; also whether it is a takeover."""
+        now, ticket = to_unix(self._now()), new_id()
+        before, decision = PipedLease(), LeaseDecision(PipedLease())
+
+        def change(lease: PipedLease) -> PipedLease:
+            nonlocal before, decision
+            before = lease
+            decision = decide(lease, request, piped_id=by.piped, new_ticket=ticket, now=now)
+            return decision.after
+
+        lease = await self._leases.update(by.piped, change)
+        if decision.is_granted or decision.is_connected:
+            await self._changed(by)
+        if not decision.is_granted:
+            holder = holder_of(lease) if decision.is_connected else None
+            response = AcquirePipedLeaseResponse(
+                ticket="" if decision.is_standby else lease.candidate,
+                holder=holder,
+                draining=lease.draining,
+                standby=decision.is_standby,
+            )
+            return response, False
+        if decision.is_takeover:
+            log.warning(
+                "a newer piped has taken over",
+                piped=by.piped,
+                host=lease.host,
+                previous_host=before.host,
+                fenced=decision.is_fenced,
+            )
+        wait = CACHE_SECONDS if decision.is_fenced else 0
+        response = AcquirePipedLeaseResponse(
+            granted=True, epoch=lease.epoch, wait_millis=int(wait * 1000)
+        )
+        return response, decision.is_takeover
+
+    async def release(
+        self, epoch: int, *, draining: bool, by: PipedCaller
+    ) -> ReleasePipedLeaseResponse:
+        """Releases the lease, or announces that; either way it names the process that waits."""
+
+        def change(lease: PipedLease) -> PipedLease:
+            if lease.epoch != epoch:
+                return lease
+            if draining:
+                return replace(lease, draining=True)
+            # From now on requests of this epoch are late ones.
+            return replace(lease, epoch=epoch + 1, instance="", stream="")
+
+        lease = await self._leases.update(by.piped, change)
+        if not draining:
+            await self._changed(by)
+        response = ReleasePipedLeaseResponse(requests=lease.requests)
+        if lease.candidate:
+            response.successor.CopyFrom(candidate_of(lease))
+        return response
+
+    @asynccontextmanager
+    async def stream(self, by: PipedCaller) -> AsyncGenerator[None, None]:
+        """Records that the holder has a wake-up stream open on this replica."""
+        if not by.epoch:
+            yield
+            return
+        stream = new_id()
+
+        def opened(lease: PipedLease) -> PipedLease:
+            return replace(lease, stream=stream) if lease.epoch == by.epoch else lease
+
+        await self._leases.update(by.piped, opened)
+        try:
+            yield
+        finally:
+            try:
+                await self._leases.update(
+                    by.piped,
+                    lambda lease: replace(lease, stream="") if lease.stream == stream else lease,
+                )
+            except PipecdError as e:
+                # A newer process waits until a few of its requests were not forwarded.
+                log.warning("end of the wake-up stream not recorded", piped=by.piped, error=str(e))
+
+    async def forward_request(self, by: PipedCaller) -> bool:
+        """Whether a newer process requests the lease that the caller, who is connected, holds."""
+        if not by.epoch:
+            return False
+        lease = await self._leases.get(by.piped)
+        if by.epoch < lease.epoch:
+            raise lease_lost(by.piped, holder_of(lease))
+        if lease.forwarded == lease.requests:
+            return False
+        is_requested = False
+
+        def change(lease: PipedLease) -> PipedLease:
+            nonlocal is_requested
+            if lease.epoch != by.epoch:
+                return lease
+            is_requested = lease.is_requested
+            return replace(lease, is_requested=False, forwarded=lease.requests)
+
+        await self._leases.update(by.piped, change)
+        return is_requested
+
+    def invalidate(self, piped_id: str) -> None:
+        """Drops the cached lease of a piped."""
+        self._cached.pop(piped_id)
+
+    def invalidate_all(self) -> None:
+        self._cached.clear()
+
+    async def _changed(self, by: PipedCaller) -> None:
+        self.invalidate(by.piped)
+        await self._bus.publish(Signal(Topic.LEASE, by.piped, by.project, by.piped))

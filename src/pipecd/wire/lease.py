@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease of a piped on the wire: its epoch in metadata, and the error of its loss."""
+
+from datetime import UTC, datetime
+
+from pipecd.model.errors import LeaseLost, UserMistake
+from pipecd.proto.service.lease_pb2 import PipedInstance
+from pipecd.wire.credentials import Metadata
+
+# Every request of the holder of a lease carries its epoch; those of upstream's pipeds have none.
+EPOCH = "pipecd-epoch"
+
+
+def parse_epoch(metadata: Metadata) -> int:
+    """Reads the epoch of a request; 0 if it carries none."""
+    for name, value in metadata:
+        if name == EPOCH:
+            text = value if isinstance(value, str) else value.decode("latin-1")
+            if not (text.isascii() and text.isdigit()):
+                raise UserMistake(f"the metadata {EPOCH} is not a number")
+            return int(text)
+    return 0
+
+
+def lease_lost(piped_id: str, other: PipedInstance) -> LeaseLost:
+    """Returns the error of a process that has lost the lease to another one.
+
+    Without an id, the other one has ended in the meantime.
+    """
+    at = datetime.fromtimestamp(other.started_at, UTC)
+    started = f"on host {other.host or 'unknown'} at {at:%Y-%m-%d %H:%M:%S} UTC"
+    if not other.id:
+        return LeaseLost(
+            f"{LeaseLost.PREFIX}{piped_id} had started {started} and has ended, this one has lost "
+            "its lease and ends"
+        )
+    return LeaseLost(f"{LeaseLost.PREFIX}{piped_id} has started {started}, this one ends")
