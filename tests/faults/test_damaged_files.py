@@ -30,8 +30,12 @@ async def sync_status(installed: FaultyInstallation) -> int:
 
 def damage_mirror(repository: Path, damage: str) -> None:
     match damage:
-        case "removed":
-            shutil.rmtree(repository)
+        case "removed" | "all mirrors":
+            # At once, because piped clones again while the files are being removed.
+            directory = repository if damage == "removed" else repository.parent
+            removed = directory.with_name("removed")
+            directory.rename(removed)
+            shutil.rmtree(removed)
         case "objects" | "refs":
             shutil.rmtree(repository / damage)
         case "contents of objects":
@@ -42,7 +46,8 @@ def damage_mirror(repository: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["removed", "config", "HEAD", "objects", "refs", "contents of objects"]
+    "damage",
+    ["removed", "all mirrors", "config", "HEAD", "objects", "refs", "contents of objects"],
 )
 async def test_a_damaged_mirror_is_created_again(tmp_path: Path, damage: str) -> None:
     async with open_installation(tmp_path) as installed:
@@ -63,3 +68,40 @@ async def test_a_damaged_mirror_is_created_again(tmp_path: Path, damage: str) ->
         assert await sync_status(installed) != ApplicationSyncStatus.INVALID_CONFIG
         assert "application configuration is invalid" not in piped.log
         assert piped.is_running
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "5", '{"stages": [], "keys": 3}', '{"stages": {"s": 1}, "outcome": []}', "\0"]
+)
+async def test_a_restarted_piped_goes_on_with_damaged_state_files(
+    tmp_path: Path, content: str
+) -> None:
+    async with open_installation(tmp_path) as installed:
+        piped = await installed.start_piped()
+        first = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(first))
+        head = installed.push("cart", seconds=2)
+        await installed.eventually(lambda: installed.running(head))
+        await piped.kill()
+        workspace = installed.directory / "piped" / "workspace"
+        (deployment,) = (workspace / "deployments").iterdir()
+        (workspace / "trigger").mkdir(exist_ok=True)
+        files = [
+            deployment / "journal.json",
+            workspace / "notifications.jsonl",
+            workspace / "trigger" / "seen.json",
+        ]
+        for file in files:
+            file.write_text(f"{content}\n")
+        piped = await installed.start_piped()
+        done = await installed.eventually(lambda: installed.completed(head))
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
+        head = installed.push("cart")
+        done = await installed.eventually(lambda: installed.completed(head))
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS
+        assert piped.is_running
+        for file in files:
+            assert f'"file": "{file}", "set_aside_as": "{file.name}.damaged-1"' in piped.log
+            # The directory of the deployment is removed when it is completed.
+            if file.parent != deployment:
+                assert (file.parent / f"{file.name}.damaged-1").read_text() == f"{content}\n"

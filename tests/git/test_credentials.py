@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials reach only git and ssh."""
 
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -121,3 +122,18 @@ def resolved(command: str, host: str) -> dict[str, str]:
     )
     pairs = (line.partition(" ") for line in done.stdout.splitlines())
     return {key: value for key, _, value in pairs}
+
+
+def test_removed_and_changed_private_files_are_written_again(tmp_path: Path) -> None:
+    directory = tmp_path / "p"
+    with git_environment(GitCredentials(ssh_key=KEY), directory=directory) as environment:
+        before = {path: path.is_file() and path.read_bytes() for path in directory.rglob("*")}
+        assert not environment.restore_files()
+        (directory / "private" / "gitconfig").write_text("[[[")
+        assert environment.restore_files()
+        shutil.rmtree(directory)
+        assert environment.restore_files()
+        assert not environment.restore_files()
+        assert {p: p.is_file() and p.read_bytes() for p in directory.rglob("*")} == before
+        assert stat.S_IMODE((directory / "private" / "ssh-key").stat().st_mode) == 0o600
+    assert not (directory / "private").exists()

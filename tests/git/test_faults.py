@@ -123,6 +123,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "objects emptied": remove_objects,
     "refs removed": lambda directory: shutil.rmtree(directory / "refs"),
     "ref is garbage": lambda directory: (directory / "refs/heads/main").write_bytes(b"\0 [[[\n"),
+    "all mirrors removed": lambda directory: shutil.rmtree(directory.parent),
+    "settings of git are garbage": lambda directory: (
+        directory.parent / "private" / "gitconfig"
+    ).write_bytes(b"\0 [[[\n"),
     "packed refs are garbage": lambda directory: (directory / "packed-refs").write_bytes(b"[[["),
 }
 

@@ -336,6 +336,24 @@ async def test_notifications_of_a_full_disk_are_persisted_once_there_is_space(
     assert damaged_copies(path) == []
 
 
+async def test_a_removed_notification_spool_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "notifications.jsonl"
+    spool = Spool.open(path)
+    syncing = asyncio.create_task(spool.run())
+    spool.add(SpoolEntry(event(0), frozenset({"a"})))
+    path.unlink()
+    spool.add(SpoolEntry(event(1), frozenset({"a"})))
+    async with asyncio.timeout(5):
+        while not path.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    spool.add(SpoolEntry(event(2), frozenset({"a"})))
+    syncing.cancel()
+    spool.close()
+    again = Spool.open(path)
+    again.close()
+    assert [entry.event.key for entry in again.pending] == ["key 0", "key 1", "key 2"]
+
+
 def test_a_stage_log_on_a_full_disk_is_spooled_once_there_is_space(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,8 @@ class Clone:
     async def is_usable(self) -> bool:
         """Whether git accepts the directory as a bare repository."""
         done = await self.command.run("rev-parse", "--is-bare-repository")
+        if done.code and await self.command.restore_files():
+            done = await self.command.run("rev-parse", "--is-bare-repository")
         return done.code == 0 and done.stdout.strip() == b"true"
 
     async def ensure_commit(self, commit: str) -> None:
@@ -171,6 +173,7 @@ class Clone:
         Until then readers use what is left of the old clone: an empty one would look to them like
         a repository without their files.
         """
+        await self.command.restore_files()
         new = self.directory.with_name(f"{self.directory.name}{NEW_SUFFIX}")
         command = GitCommand(
             self.command.repository_id,

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the git program on one bare repository."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+
+import structlog
 
 from pipecd.git.credentials import GitEnvironment
 from pipecd.git.errors import explain
 from pipecd.git.remote import redact
-from pipecd.model.errors import PipecdError
+from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.program.run import Captured, capture
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _LOCAL_TIMEOUT = 60.0
 # The first fetch of a large repository takes long.
@@ -73,6 +78,16 @@ class GitCommand:
         if done.code:
             raise self.error(done)
         return done.stdout
+
+    async def restore_files(self) -> bool:
+        """Writes the private files of git again if they are damaged; returns whether they were."""
+        try:
+            is_restored = await asyncio.to_thread(self.environment.restore_files)
+        except OSError as e:
+            raise Unavailable(f"the private files of git cannot be written: {e.strerror}") from e
+        if is_restored:
+            log.warning("private files of git were damaged, written again")
+        return is_restored
 
     def error(self, done: Captured) -> PipecdError:
         """Returns the error for a command that failed."""

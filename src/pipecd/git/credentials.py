@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipecd.git.remote import http_origin, parse_remote
 from pipecd.git.ssh import SshCredentials, quote, ssh_command
+from pipecd.program.atomic_write import write_private
 
 _PRESERVED_VARIABLES = ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY")
 
@@ -70,9 +71,32 @@ class GitEnvironment:
     """
 
     def __init__(
-        self, credentials: GitCredentials, base: Mapping[str, str], origins: frozenset[str]
+        self,
+        credentials: GitCredentials,
+        base: Mapping[str, str],
+        origins: frozenset[str],
+        *,
+        private: Path,
     ) -> None:
         self._credentials, self._base, self._origins = credentials, base, origins
+        paths = list(private.rglob("*"))
+        self._directories = (private, *(path for path in paths if path.is_dir()))
+        self._files = {path: path.read_bytes() for path in paths if path.is_file()}
+
+    def restore_files(self) -> bool:
+        """Writes private files again that were removed or changed; returns whether any was."""
+        is_damaged = False
+        for directory in self._directories:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, content in self._files.items():
+            try:
+                is_intact = path.read_bytes() == content
+            except OSError:
+                is_intact = False
+            if not is_intact:
+                is_damaged = True
+                write_private(path, content)
+        return is_damaged
 
     @property
     def author(self) -> tuple[str, str]:
@@ -150,7 +174,7 @@ def git_environment(
             if credentials.ssh.key or not base.keys() & {"GIT_SSH", "GIT_SSH_COMMAND"}:
                 base.pop("GIT_SSH", None)
                 base["GIT_SSH_COMMAND"] = ssh
-            yield GitEnvironment(credentials, base, origins)
+            yield GitEnvironment(credentials, base, origins, private=private)
     finally:
         shutil.rmtree(private, ignore_errors=True)
 

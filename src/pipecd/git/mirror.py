@@ -19,7 +19,7 @@ from pipecd.git.credentials import GitCredentials, GitEnvironment, git_environme
 from pipecd.git.objects import Objects
 from pipecd.git.remote import git_directories, local_path, redact
 from pipecd.git.validate import validate_branch
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import PipecdError, UserMistake
 
 _SHARED_CHECKOUTS, _SUBMODULES = "whole", "modules"
 # The directory name of a clone, of an incomplete one, or of a corrupt one that was moved aside.
@@ -94,20 +94,28 @@ class Mirror:
     async def update(self) -> Commit:
         """Polls the remote, fetches if the branch moved, and returns its head."""
         async with self._lock:
-            # Polled before fetching: the next poll then sees a push during the fetch.
-            polled = await self._poller.poll()
-            is_moved = polled != self._polled or await self.clone.is_damaged()
-            if self._head is not None and not is_moved:
-                return self._head
-            generation = self.clone.generation
-            async with self.clone.locked():
-                local = await self.clone.command.run("rev-parse", "--verify", "--quiet", self._ref)
-                is_new = self.clone.generation != generation
-                if not is_new and polled != local.stdout.decode().strip():
-                    await self.clone.fetch()
-                self._head = await self.objects.commit(self._ref)
-                self._polled = polled
+            try:
+                return await self._update()
+            except PipecdError:
+                if not await self.clone.command.restore_files():
+                    raise
+                return await self._update()
+
+    async def _update(self) -> Commit:
+        # Polled before fetching: the next poll then sees a push during the fetch.
+        polled = await self._poller.poll()
+        is_moved = polled != self._polled or await self.clone.is_damaged()
+        if self._head is not None and not is_moved:
             return self._head
+        generation = self.clone.generation
+        async with self.clone.locked():
+            local = await self.clone.command.run("rev-parse", "--verify", "--quiet", self._ref)
+            is_new = self.clone.generation != generation
+            if not is_new and polled != local.stdout.decode().strip():
+                await self.clone.fetch()
+            self._head = await self.objects.commit(self._ref)
+            self._polled = polled
+        return self._head
 
 
 class Mirrors:

@@ -13,7 +13,7 @@ from structlog.contextvars import bound_contextvars
 
 from pipecd.config.units import Duration
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal
@@ -72,13 +72,17 @@ async def run_deployment(
             await context.report_cancel_commands(listed.id, status)
             await context.remove_files(listed.id)
         except (PipecdError, OSError) as e:
-            log.warning("deployment deferred", error=str(e), retry_in=RETRY_AFTER)
-            reason = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error_text(e)}"
+            text = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error_text(e)}"
+            reason, known = context.callbacks.masks.hide(listed.id, text), ""
             try:
-                reports = context.reports(await context.load(listed.id))
-                await reports.waiting(context.callbacks.masks.hide(listed.id, reason))
+                deployment = await context.load(listed.id)
+                known = deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
+                await context.reports(deployment).waiting(reason)
             except PipecdError as not_reported:
                 log.warning("reason of the deferral not reported", error=str(not_reported))
+            if known != reason:
+                # Once for each cause, however often it is retried.
+                log.warning("deployment deferred", error=str(e), retry_in=RETRY_AFTER)
             return Deferral.now()
         finally:
             await context.remove_sources(listed.id)

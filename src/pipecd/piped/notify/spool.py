@@ -81,11 +81,15 @@ class Spool:
         while True:
             try:
                 # While the file cannot be written, it is tried again without a new notification.
-                async with asyncio.timeout(_RETRY_AFTER if self._file is None else None):
+                is_failing = self._state is not None and self._file is None
+                async with asyncio.timeout(_RETRY_AFTER if is_failing else None):
                     await self._appended.wait()
             except TimeoutError:
                 self._rewrite()
             self._appended.clear()
+            if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
+                # The file was removed; what is appended to it would be lost with the process.
+                self._rewrite()
             if self._file is not None:
                 # A duplicate, because the file may be closed in the meantime.
                 await asyncio.to_thread(_sync, os.dup(self._file.fileno()))
