@@ -130,7 +130,7 @@ def damaged_copies(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("name", FILES)
 @given(VALUES)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_a_file_of_any_json_is_set_aside(name: str, value: Json) -> None:
     _, read = FILES[name]
     with TemporaryDirectory() as directory:
@@ -166,7 +166,7 @@ def replacements(draw: st.DrawFn) -> Callable[[Json], Json]:
 
 @pytest.mark.parametrize("name", FILES)
 @given(replacements(), st.integers(0, 10))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_file_with_one_wrong_value_at_any_depth_is_read_or_set_aside(
     name: str, replace: Callable[[Json], Json], line: int
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_file_with_one_wrong_value_at_any_depth_is_read_or_set_aside(
 
 @pytest.mark.parametrize("name", FILES)
 @given(st.binary(max_size=40))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_file_of_any_bytes_does_not_stop_piped(name: str, content: bytes) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory) / name
@@ -250,7 +250,7 @@ def test_valid_lines_of_a_damaged_stage_log_are_sent(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode() + b"\n"))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_a_stage_log_of_any_bytes_does_not_stop_piped(content: bytes) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory) / "stage"
