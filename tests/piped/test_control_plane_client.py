@@ -5,7 +5,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from faults.network import TcpProxy
+from pipecd.controlplane.api import wakeups
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import (
     Denied,
@@ -26,6 +27,7 @@ from pipecd.piped import control_plane_client
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.retry import A_FEW_TIMES, ONCE, SHORT_ONCE, UNTIL_AVAILABLE, UNTIL_IT_WORKS
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.wire import channel, reconnect
 from pipecd.wire.server import grpc_server
 from servers.control_plane import GatedControlPlane, OpenControlPlane
@@ -416,6 +418,11 @@ async def test_a_call_on_a_connection_that_fell_silent_is_repeated_on_a_new_one(
             # Also a call that is made once only: the control plane was never unavailable.
             await api.list_applications(pb.ListApplicationsRequest())
         assert proxy.accepted == 2
+        proxy.silence()
+        async with asyncio.timeout(5):
+            # Spans are sent once; losing them must not look like the end of the caller.
+            with pytest.raises(Unavailable):
+                await api.export_traces(b"")
 
 
 @pytest.mark.parametrize(
@@ -423,3 +430,21 @@ async def test_a_call_on_a_connection_that_fell_silent_is_repeated_on_a_new_one(
 )
 def test_the_deadline_grows_with_the_attempts(attempts: int, deadline: float) -> None:
     assert UNTIL_IT_WORKS.deadline_after(attempts) == deadline
+
+
+async def test_heartbeats_do_not_shorten_the_backoff_of_errors(
+    open_plane: OpenControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", (0.3, 0.3))
+    monkeypatch.setattr(control_plane_client, "_BACKOFF", Backoff(first=60, longest=60))
+    async with open_plane() as plane, plane.piped.api() as api:
+        api._chance = lambda: 0.5
+        plane.gate.refusals["GetDeployment"] = grpc.StatusCode.INTERNAL
+        waiting = asyncio.create_task(api.get_deployment(deployment_request()))
+        await eventually(lambda: plane.gate.count("GetDeployment") == 1)
+        async with aclosing(api.watch_wakeups()) as stream:
+            kinds = [(await anext(stream)).kind for _ in range(4)]
+        assert kinds == [Wakeup.CONNECTED, *[Wakeup.HEARTBEAT] * 3]
+        # The stream itself was a call that succeeded; each heartbeat would be another one.
+        assert plane.gate.count("GetDeployment") <= 2
+        waiting.cancel()

@@ -51,9 +51,10 @@ class DesiredVersion:
         async with self._channel(piped) as channel:
             request = WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS)
             try:
-                async for wakeup in read_wakeups(watch_wakeups(channel)(request)):
-                    if wakeup.kind in (Wakeup.CONNECTED, Wakeup.PIPED):
-                        yield
+                async with aclosing(read_wakeups(watch_wakeups(channel)(request))) as wakeups:
+                    async for wakeup in wakeups:
+                        if wakeup.kind in (Wakeup.CONNECTED, Wakeup.PIPED):
+                            yield
             except grpc.aio.AioRpcError as e:
                 raise from_rpc_error(e) from e
 

@@ -9,7 +9,7 @@ again wakes all that wait.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -282,9 +282,13 @@ class ControlPlaneClient:
             WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS), metadata=self.lease.metadata
         )
         try:
-            async for wakeup in read_wakeups(call, expect_response=self._channel.expect_response):
-                self._call_succeeded()
-                yield wakeup
+            reading = read_wakeups(call, expect_response=self._channel.expect_response)
+            async with aclosing(reading) as wakeups:
+                async for wakeup in wakeups:
+                    # A heartbeat ends an outage, not the backoff of a call that fails otherwise.
+                    if wakeup.kind != Wakeup.HEARTBEAT or self._is_unavailable.is_set():
+                        self._call_succeeded()
+                    yield wakeup
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
         finally:
@@ -295,7 +299,8 @@ class ControlPlaneClient:
         authorization = self._authorization_source.authorization()
         metadata = (("authorization", bearer(authorization)),)
         try:
-            return await self._export(request, metadata=metadata, timeout=ONCE.deadline)
+            with self._channel.expect_response():
+                return await self._export(request, metadata=metadata, timeout=ONCE.deadline)
         except grpc.aio.AioRpcError as e:
             raise from_rpc_error(e) from e
 
@@ -355,7 +360,7 @@ class ControlPlaneClient:
             raise await self._error(e, authorization) from e
 
     async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
-        if error.code() in _UNAVAILABLE:
+        if error.code() in _UNAVAILABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED}:
             self._is_unavailable.set()
         if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
             refused = from_rpc_error(error)

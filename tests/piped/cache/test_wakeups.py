@@ -65,6 +65,7 @@ async def test_without_the_stream_piped_polls(
         async with running(cache, stream):
             await eventually(lambda: plane.gate.count("ListUnhandledCommands") > 3)
             assert not stream.is_up
+            await asyncio.sleep(0.5)
             # A control plane of upstream has no stream; it is not tried again for ten minutes.
             assert plane.gate.count("WatchWakeups") == 1
 
@@ -97,7 +98,6 @@ async def test_the_stream_is_opened_again_as_soon_as_another_call_succeeds(
         async with running(stream):
             await eventually(lambda: plane.gate.count("WatchWakeups") == 1)
             plane.gate.open()
-            await asyncio.sleep(0.2)
             await api.list_applications(ListApplicationsRequest())
             await eventually(lambda: stream.is_up, 2)
 

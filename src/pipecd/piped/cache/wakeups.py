@@ -51,22 +51,22 @@ class WakeupStream:
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
-            pause = 0.0
             try:
                 await self._follow()
                 log.debug("wake-up stream ended")
             except Unsupported:
                 log.info("the control plane has no wake-up stream, polling instead")
-                pause = STREAM_UNSUPPORTED_RETRY_SECONDS
+                await asyncio.sleep(STREAM_UNSUPPORTED_RETRY_SECONDS)
             except PipecdError as e:
                 self._outage.failed(e)
             finally:
                 self._set_up(False)
             failures = 0 if loop.time() - started > _STABLE_AFTER else failures + 1
-            if failures and not pause:
+            if failures:
                 pause = self._chance() * _BACKOFF.after(failures)
-                await asyncio.sleep(min(pause, self._chance() * _SHORTEST_PAUSE))
-            await self._api.wait_until_available(pause)
+                await self._api.wait_until_available(pause)
+                shortest = min(pause, self._chance() * _SHORTEST_PAUSE)
+                await asyncio.sleep(max(0.0, started + shortest - loop.time()))
 
     async def _follow(self) -> None:
         async with aclosing(self._api.watch_wakeups()) as wakeups:
