@@ -233,7 +233,9 @@ class Documents(Generic[M]):
             self._add_labels(transaction, stored.id, labels)
             if self._kind.scope is not None:
                 scope = self._kind.scope(document)
-                number_document(transaction, scope, stored.id, follows=follows)
+                number_document(
+                    transaction, self._kind.table.name, scope, stored.id, follows=follows
+                )
 
         await self._database.write(work)
 
@@ -242,7 +244,7 @@ class Documents(Generic[M]):
         # A number never changes.
         numbers = {id: number for id in ids if (number := self._sequences.get(id))}
         if unknown := [id for id in ids if id not in numbers]:
-            read = await sequences_of(self._database, unknown)
+            read = await sequences_of(self._database, self._kind.table.name, unknown)
             for id, number in read.items():
                 self._sequences.put(id, number)
             numbers |= read

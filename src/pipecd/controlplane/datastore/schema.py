@@ -257,6 +257,7 @@ EXT_SEQUENCE = Table(
 EXT_DOCUMENT_SEQUENCE = Table(
     "ExtDocumentSequence",
     METADATA,
+    Column("Kind", ExactText(32), primary_key=True),
     Column("DocumentId", ExactText(64), primary_key=True),
     Column("Scope", ExactText(255), nullable=False),
     Column("DocumentSequence", BigInteger, nullable=False),

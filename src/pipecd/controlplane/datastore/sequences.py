@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from sqlalchemy import insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Transaction
-from pipecd.controlplane.datastore.expressions import Values, param
+from pipecd.controlplane.datastore.expressions import param
 from pipecd.controlplane.datastore.schema import EXT_DOCUMENT_SEQUENCE, EXT_SEQUENCE
 from pipecd.model.errors import Conflict
 
@@ -31,11 +31,15 @@ _ADVANCE = (
     .values(LastSequence=param("sequence"), LastDocumentId=param("id"))
 )
 _NUMBER = insert(EXT_DOCUMENT_SEQUENCE).values(
-    DocumentId=param("id"), Scope=param("scope"), DocumentSequence=param("sequence")
+    Kind=param("kind"),
+    DocumentId=param("id"),
+    Scope=param("scope"),
+    DocumentSequence=param("sequence"),
 )
 _NUMBERS = select(EXT_DOCUMENT_SEQUENCE.c.DocumentId, EXT_DOCUMENT_SEQUENCE.c.DocumentSequence)
 _OF_IDS = _NUMBERS.where(
-    EXT_DOCUMENT_SEQUENCE.c.DocumentId.in_([param(f"id_{i}") for i in range(_IDS_PER_QUERY)])
+    EXT_DOCUMENT_SEQUENCE.c.Kind == param("kind"),
+    EXT_DOCUMENT_SEQUENCE.c.DocumentId.in_([param(f"id_{i}") for i in range(_IDS_PER_QUERY)]),
 )
 _AFTER = (
     _NUMBERS.where(
@@ -48,14 +52,14 @@ _AFTER = (
 
 
 def number_document(
-    transaction: Transaction, scope: str, id: str, *, follows: str | None = None
+    transaction: Transaction, kind: str, scope: str, id: str, *, follows: str | None = None
 ) -> None:
-    """Gives a document the next number of its scope.
+    """Gives a document the next number of its scope; `kind` is the name of its table.
 
     With `follows` it raises Conflict unless that document is the last one of the scope; any
     document may be the first.
     """
-    values: dict[str, str | int] = {"scope": scope, "id": id, "sequence": 1}
+    values: dict[str, str | int] = {"kind": kind, "scope": scope, "id": id, "sequence": 1}
     if rows := transaction.query(_LAST_LOCKED, {"scope": scope}):
         last_sequence, last_id = rows[0]
         if follows is not None and follows != last_id:
@@ -76,14 +80,15 @@ async def last_of(database: Database, scope: str) -> tuple[int, str]:
     return (rows[0][0], rows[0][1]) if rows else (0, "")
 
 
-async def sequences_of(database: Database, ids: Iterable[str]) -> dict[str, int]:
+async def sequences_of(database: Database, kind: str, ids: Iterable[str]) -> dict[str, int]:
     """Returns the numbers of those of the documents that have one."""
     unique = list(dict.fromkeys(ids))
     numbers: dict[str, int] = {}
     for start in range(0, len(unique), _IDS_PER_QUERY):
         batch = unique[start : start + _IDS_PER_QUERY]
         # The list is padded with its last id, so that one statement serves all lengths.
-        values: Values = {f"id_{i}": batch[min(i, len(batch) - 1)] for i in range(_IDS_PER_QUERY)}
+        values = {f"id_{i}": batch[min(i, len(batch) - 1)] for i in range(_IDS_PER_QUERY)}
+        values["kind"] = kind
         numbers |= dict(await database.query(_OF_IDS, values))
     return numbers
 
