@@ -218,11 +218,12 @@ async def test_a_stage_that_exceeds_its_timeout_fails(open_setup: OpenDeployer, 
         assert (await setup.plane.log_lines(id, done.stages[0].id))[-1] == "Timed out after 500ms"
 
 
-async def test_one_deployment_at_a_time_and_the_oldest_first(open_setup: OpenDeployer) -> None:
+async def test_one_deployment_at_a_time_as_they_were_triggered(open_setup: OpenDeployer) -> None:
     async with open_setup() as setup:
         commit = setup.push(pipeline("hang"))
-        younger = await setup.trigger(commit, when=1_700_000_009)
-        older = await setup.trigger(commit, when=1_700_000_001)
+        # Whatever the clock said.
+        older = await setup.trigger(commit, when=1_700_000_009)
+        younger = await setup.trigger(commit, when=1_700_000_001)
         async with setup.piped():
             await setup.until(older, lambda d: d.status == RUNNING)
             await asyncio.sleep(0.05)
