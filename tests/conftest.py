@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parent))
 pytest_plugins = ("servers.fixtures", "report")
 
 
-# What `make test-fast` leaves out: whole doors, real database servers, many processes;
+# What `make test-fast` leaves out: whole servers, real databases, many processes;
 SLOW_FILES = (
     "compat/*",
     "controlplane/api/*",

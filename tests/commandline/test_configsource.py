@@ -83,7 +83,7 @@ def test_what_google_cloud_refuses_is_reported(
         configsource.from_gcp_secret(SECRET)()
 
 
-def test_without_credentials_for_google_cloud_it_is_told_how_to_get_some(
+def test_without_credentials_for_google_cloud_the_error_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere"))
@@ -131,7 +131,7 @@ def test_what_aws_refuses_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 class Refusing(WebServer):
-    """AWS for somebody without permissions."""
+    """AWS for a caller without permissions."""
 
     def answer(self, request: Request) -> Answer:
         return in_json({"__type": "AccessDeniedException", "message": "no GetSecretValue"}, 400)

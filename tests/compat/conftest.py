@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of upstream, which the environment tells, and what they are tried with."""
+"""Programs of upstream, named by environment variables, and the installations to run them in."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ class Bed(Installation):
         return list(page.items)
 
     async def add_application(self, path: str, draft: Application) -> str:
-        """Registers an application, also before its piped has told its repositories."""
+        """Registers an application, also before its piped has reported its repositories."""
         repository = ApplicationGitRepository(id="site", remote=self.origin.remote, branch="main")
 
         def describe(piped: Piped) -> None:
@@ -113,7 +113,7 @@ class Bed(Installation):
         return ["--address", self.plane.address, "--api-key", self.plane.api_key, "--insecure"]
 
     async def introduced(self, piped_id: str) -> Piped | None:
-        """A piped once it has told what it is."""
+        """Returns a piped once it has reported its metadata."""
         piped: Piped = await self.stores.pipeds.get(piped_id)
         return piped if piped.started_at else None
 
@@ -131,7 +131,7 @@ class Bed(Installation):
         }
 
 
-# Asked again until there is an answer.
+# Requested again until there is a result.
 MAY_COME_LATER = {"GetApplicationMostRecentDeployment", "GetPlanPreviewResults"}
 
 OpenBed = Callable[..., AbstractAsyncContextManager[Bed]]
@@ -141,8 +141,8 @@ OpenBed = Callable[..., AbstractAsyncContextManager[Bed]]
 def open_bed(start_plane: StartControlPlane, origin: Origin, tmp_path: Path) -> OpenBed:
     """Opens a bed: `async with open_bed() as bed`; settings go to the control plane.
 
-    With `all_answered` the control plane must not have refused anything, apart from questions for
-    what there is not yet.
+    With `all_answered` the control plane must not have refused any call, apart from requests for
+    objects that do not exist yet.
     """
 
     @asynccontextmanager
@@ -178,7 +178,7 @@ async def their_bed(
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    """A port that nobody listens on; upstream's programs cannot take any and tell which."""
+    """A free port; upstream's programs cannot choose one and report it."""
     return server.free_port
 
 

@@ -87,7 +87,7 @@ def target(page: httpx2.Response, pattern: str) -> httpx2.URL:
     return page.url.join(unescape(found[1]))
 
 
-async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
+async def test_a_user_signs_in_with_dex(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex", allow_stray_as_viewer=True)
     async with back_from_dex(plane, "local", PASSWORD) as (browser, page):
         person = await plane.cases.sessions.user(browser.cookies["token"])
@@ -95,14 +95,14 @@ async def test_somebody_signs_in_with_dex(plane: ControlPlane) -> None:
     assert 'aria-label="Account of olga"' in page
 
 
-async def test_somebody_whose_groups_name_no_role_is_told_so(plane: ControlPlane) -> None:
+async def test_a_user_whose_groups_name_no_role_gets_an_error(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex")
     async with back_from_dex(plane, "mock") as (browser, page):
         assert "token" not in browser.cookies
     assert "your claims name none of the roles Admin, Editor and Viewer" in page
 
 
-async def test_somebody_without_a_role_is_told_so(plane: ControlPlane) -> None:
+async def test_a_user_without_a_role_gets_an_error(plane: ControlPlane) -> None:
     await plane.cases.projects.add("demo", shared_sso="dex")
     async with back_from_dex(plane, "local", PASSWORD) as (browser, page):
         assert "token" not in browser.cookies

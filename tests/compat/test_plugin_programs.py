@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of somebody else, fetched over TLS by a piped: it dies, piped dies, and all goes on."""
+"""A third-party plugin, downloaded over TLS: the plugin crashes, piped crashes, deployments continue."""
 
 import asyncio
 import hashlib
@@ -108,7 +108,7 @@ async def test_deaths_cost_time_and_nothing_else(
 
 
 async def start_and_die(bed: Any, flags: tuple[str, ...], first: str, file: Path) -> str:
-    """The first life of piped, which ends amid the second deployment."""
+    """The first run of piped, which ends during the second deployment."""
     second, killed = "", False
     try:
         async with bed.running(OUR_PIPED, *flags) as piped:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One story: an image is announced, deployed, carried on, told of, tampered with, and looked at.
+"""An event, its deployment chain, notifications, drift and a plan preview, one after the other.
 
-It is told with whole programs on a real cluster, for our control plane and for upstream's.
+Whole programs run on a real cluster, with our control plane and with upstream's.
 """
 
 import json
@@ -64,7 +64,7 @@ spec:
 """
 
 WEB = """\
-# What people see.
+# The web server of the shop.
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -87,7 +87,7 @@ TRIGGERED, SUCCEEDED, PLANNED, PIPED_STARTED, OUT_OF_SYNC = 0, 4, 1, 300, 101
 
 @dataclass
 class Story:
-    """What the chapters share."""
+    """The installation that all steps share."""
 
     bed: Any
     flags: list[str]
@@ -102,7 +102,7 @@ class Story:
 
     async def eventually(self, question: Any) -> Any:
         try:
-            # Without wake-ups everybody looks once a minute, one after the other.
+            # Without wake-ups every component polls once a minute, one after the other.
             return await self.bed.eventually(question, within=300)
         except AssertionError as e:
             raise AssertionError("\n".join(piped.text for piped in self.running)) from e
@@ -131,8 +131,8 @@ class Story:
         return str(spec["template"]["spec"]["containers"][0]["image"])
 
 
-async def an_image_is_announced(story: Story, front: str, back: str) -> Deployment:
-    """The event becomes a commit, the commit a deployment, and the chain carries it on."""
+async def check_event(story: Story, front: str, back: str) -> Deployment:
+    """The event becomes a commit, the commit a deployment, and the chain deploys the second one."""
     origin = story.bed.origin
     before = origin.git("rev-parse", "HEAD")
     event = ("event", "register", "--name", "image", "--labels", "app=shop", "--data", "web:v2")
@@ -158,10 +158,10 @@ async def an_image_is_announced(story: Story, front: str, back: str) -> Deployme
     return first
 
 
-async def people_were_told(
+async def check_notifications(
     story: Story, deployment: Deployment, receivers: Receivers, mailbox: Mailbox
 ) -> None:
-    """Each of five receivers heard that the deployment went well."""
+    """Each of five receivers gets the success of the deployment."""
 
     async def arrived() -> bool:
         posted = [d.json for d in receivers.at(WEBHOOK)]
@@ -170,8 +170,8 @@ async def people_were_told(
             for p in posted
             if p["Metadata"].get("deployment", {}).get("id") == deployment.id
         }
-        is_told = {TRIGGERED, PLANNED, SUCCEEDED} <= mine
-        return is_told and PIPED_STARTED in {p["Type"] for p in posted} and everywhere()
+        is_complete = {TRIGGERED, PLANNED, SUCCEEDED} <= mine
+        return is_complete and PIPED_STARTED in {p["Type"] for p in posted} and everywhere()
 
     def everywhere() -> bool:
         words = "completed successfully"
@@ -184,12 +184,12 @@ async def people_were_told(
     await story.eventually(arrived)
 
 
-async def somebody_tampers(story: Story, front: str, receivers: Receivers) -> None:
-    """What was changed by hand is seen, explained, told of, and put right by a sync."""
+async def check_drift(story: Story, front: str, receivers: Receivers) -> None:
+    """A manual change is detected, explained, notified, and reverted by a sync."""
 
-    async def status(wanted: SyncStatus) -> Any:
+    async def status(expected: SyncStatus) -> Any:
         state = (await story.application(front)).get("sync_state", {})
-        return state if state.get("status") == wanted else None
+        return state if state.get("status") == expected else None
 
     await story.eventually(lambda: status(SyncStatus.SYNCED))
     patch = {"spec": {"replicas": 5}}
@@ -207,16 +207,16 @@ async def somebody_tampers(story: Story, front: str, receivers: Receivers) -> No
     ]
     assert sum(line.startswith("#spec") for line in lines) == 1
 
-    async def told() -> bool:
+    async def notified() -> bool:
         return any(d.json["Type"] == OUT_OF_SYNC for d in receivers.at(WEBHOOK))
 
-    await story.eventually(told)
+    await story.eventually(notified)
     await story.pipectl("application", "sync", "--app-id", front, "--check-interval", "1s")
     await story.eventually(lambda: status(SyncStatus.SYNCED))
 
 
-async def the_next_change_is_looked_at(story: Story, directory: Path) -> None:
-    """What the preview of a branch says is what merging it would do."""
+async def check_plan_preview(story: Story, directory: Path) -> None:
+    """The plan preview of a branch shows what merging it would change."""
     bed = story.bed
     text = (bed.origin.path / "front/web.yaml").read_text().replace("web:v2", "web:v3")
     branch, commit = bed.origin.branch({"front/web.yaml": text})
@@ -237,12 +237,12 @@ async def the_next_change_is_looked_at(story: Story, directory: Path) -> None:
     assert story.image("front") == "web:v2"
 
 
-async def told_from_the_beginning(
-    bed: Any, flags: list[str], cluster: tuple[Kubernetes, str], people: tuple[Receivers, Mailbox],
+async def run_story(
+    bed: Any, flags: list[str], cluster: tuple[Kubernetes, str], notified: tuple[Receivers, Mailbox],
     free_port: Callable[[], int],
 ) -> None:  # fmt: skip
     kubernetes, namespace = cluster
-    receivers, mailbox = people
+    receivers, mailbox = notified
     bed.origin.commit(
         {
             "front/app.pipecd.yaml": FRONT.replace("NAMESPACE", namespace),
@@ -278,10 +278,10 @@ async def told_from_the_beginning(
         head = bed.origin.git("rev-parse", "HEAD")
         for name in ids:
             await story.eventually(lambda n=name: story.succeeded(ids[n], head, in_chain=True))
-        deployment = await an_image_is_announced(story, ids["front"], ids["back"])
-        await people_were_told(story, deployment, receivers, mailbox)
-        await somebody_tampers(story, ids["front"], receivers)
-        await the_next_change_is_looked_at(story, bed.directory)
+        deployment = await check_event(story, ids["front"], ids["back"])
+        await check_notifications(story, deployment, receivers, mailbox)
+        await check_drift(story, ids["front"], receivers)
+        await check_plan_preview(story, bed.directory)
 
 
 async def test_the_story_with_our_control_plane(
@@ -289,7 +289,7 @@ async def test_the_story_with_our_control_plane(
     free_port: Callable[[], int],
 ) -> None:  # fmt: skip
     async with open_bed() as bed:
-        await told_from_the_beginning(
+        await run_story(
             bed, bed.pipectl_flags(), (kubernetes, namespace), (receivers, mailbox), free_port
         )
 
@@ -301,6 +301,4 @@ async def test_the_story_with_a_control_plane_of_upstream(
     bed = their_bed
     flags = ["--address", bed.api_address, "--insecure", "--api-key", await bed.api_key()]
     async with bed.ops():
-        await told_from_the_beginning(
-            bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port
-        )
+        await run_story(bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port)

@@ -116,8 +116,8 @@ async def upstreams(program: Path, entry: PluginEntry) -> AsyncGenerator[Any, No
     """Upstream's plugin as a process, with a piped in memory."""
     port = free_port()
     config = {"name": entry.name, "url": "file:///x", "port": port, "config": entry.config}
-    door = rpc_handlers(PLUGIN_SERVICE, Forgetful())
-    async with grpc_server([door], host="localhost", port=0, grace=0) as service:
+    handlers = rpc_handlers(PLUGIN_SERVICE, Forgetful())
+    async with grpc_server([handlers], host="localhost", port=0, grace=0) as service:
         process = await asyncio.create_subprocess_exec(
             program, "start", f"--piped-plugin-service=localhost:{service}",
             f"--config={json.dumps(config)}",
@@ -167,7 +167,7 @@ async def test_verdicts_are_the_same(
     async with upstreams(program, entry) as theirs, asyncio.timeout(100):
 
         async def verdicts(number: int, check: dict[str, Any]) -> tuple[str, str]:
-            # Upstream's timers race at the end of the analysis, so one look comes well before it.
+            # Upstream's timers race at the end of the analysis, so one query comes well before it.
             whole = {"provider": "p", "interval": "3s", **check}
             options = {"duration": "5s", "metrics": [whole]}
             bench = StageBench(AnalysisPlugin(), tmp_path, entry)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people ask of upstream's pipeds through our control plane: every command, and events."""
+"""Upstream's pipeds handle every command and events of our control plane."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
 
-# The event store of a piped of upstream looks once a minute, and nothing wakes it.
+# The event store of upstream's piped polls once a minute, and has no wake-ups.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WATCHER = """\
@@ -138,12 +138,12 @@ async def test_commands_and_events_reach_an_upstream_piped(
 
 
 async def an_event_is_acted_on(bed: Any, piped: Any, typed: Typed) -> None:
-    told = await typed(
+    registered = await typed(
         bed,
         "event register --name image --data v2 --labels env=dev --commit-hash c0ffee"
         " --commit-url https://example.com/c0ffee --commit-title image",
     )
-    event_id = json.loads(told.err.split("\t", 1)[1])["id"]
+    event_id = json.loads(registered.err.split("\t", 1)[1])["id"]
 
     async def handled() -> Any:
         event = await bed.stores.events.get(event_id)

@@ -38,7 +38,7 @@ FILES = {"cart/app.pipecd.yaml": CONFIG, "cart/values.yaml": VALUES}
 EVENT = ("event", "register", "--name", "image", "--labels", "app=cart", "--data", "v2")
 
 
-async def test_our_piped_writes_what_upstream_was_told(
+async def test_our_piped_handles_events_of_upstreams_control_plane(
     their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
 ) -> None:
     bed = their_bed
@@ -60,14 +60,14 @@ async def test_our_piped_writes_what_upstream_was_told(
 
         commit = await bed.eventually(pushed, piped)
 
-        async def told() -> Event | None:
+        async def handled() -> Event | None:
             options = web_pb2.ListEventsRequest.Options()
             request = web_pb2.ListEventsRequest(options=options, page_size=10)
             events = (await bed.admin.call("ListEvents", request)).events
             mine = [event for event in events if event.labels["app"] == "cart"]
             return mine[0] if mine and mine[0].status else None
 
-        event = await bed.eventually(told, piped)
+        event = await bed.eventually(handled, piped)
     assert event.status == event_pb2.EVENT_SUCCESS
     assert event.status_description == 'Successfully updated 1 files in the "site" repository'
     assert bed.origin.git("log", "-1", "--format=%s", commit) == "use v2"
@@ -75,7 +75,7 @@ async def test_our_piped_writes_what_upstream_was_told(
     assert changed == VALUES.replace("tag: v1", "tag: v2").strip()
 
 
-async def test_a_piped_of_upstream_writes_what_our_control_plane_was_told(
+async def test_upstreams_piped_handles_events_of_our_control_plane(
     open_bed: Any, free_port: Callable[[], int], upstream_pipedv1: Path, upstream_pipectl: Path
 ) -> None:
     async with open_bed() as bed:
@@ -88,11 +88,11 @@ async def test_a_piped_of_upstream_writes_what_our_control_plane_was_told(
             await bed.eventually(lambda: bed.introduced(agent.id), piped)
             assert (await bed.run(upstream_pipectl, *EVENT, *bed.pipectl_flags())).code == 0
 
-            async def told() -> Event | None:
+            async def handled() -> Event | None:
                 listed = await bed.cases.events.list(EventFilter(project="demo"), by=bed.admin)
                 [event] = listed.items
                 return event if event.status else None
 
-            event = await bed.eventually(told, piped)
+            event = await bed.eventually(handled, piped)
         assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
         assert "tag: v2" in bed.origin.git("show", "main:cart/values.yaml")

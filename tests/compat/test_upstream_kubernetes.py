@@ -101,12 +101,12 @@ async def test_manifests_are_applied(
             assert await applied(first) == "web:1"
             changed = {"web/web.yaml": MANIFEST.replace("web:1", "web:2")}
             assert await applied(bed.origin.commit(changed)) == "web:2"
-            await what_runs_is_told(bed, piped, id_)
-            await a_change_is_previewed(bed, piped)
+            await check_live_state(bed, piped, id_)
+            await check_plan_preview(bed, piped)
 
 
-async def what_runs_is_told(bed: Any, piped: Any, application_id: str) -> None:
-    """The plugin tells either piped what runs, and that it is what Git says."""
+async def check_live_state(bed: Any, piped: Any, application_id: str) -> None:
+    """The plugin reports to either piped the live state, and that it is in sync with Git."""
 
     async def kinds() -> set[str]:
         try:
@@ -126,8 +126,8 @@ async def what_runs_is_told(bed: Any, piped: Any, application_id: str) -> None:
     await bed.eventually(is_synced, piped)
 
 
-async def a_change_is_previewed(bed: Any, piped: Any) -> None:
-    """The plugin tells either piped what a branch would change, and our pipectl shows it."""
+async def check_plan_preview(bed: Any, piped: Any) -> None:
+    """The plugin reports to either piped what a branch would change, and our pipectl shows it."""
     branch, head = bed.origin.branch({"web/web.yaml": MANIFEST.replace("web:1", "web:3")})
     out = bed.directory / "preview.json"
     line = f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs, told by our piped to upstream's control plane, and by our plugin to upstream's piped."""
+"""Live state, reported by our piped to upstream's control plane, and by our plugin to upstream's piped."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def cart(piped_id: str) -> Application:
     return Application(name="cart", piped_id=piped_id, deploy_targets_by_plugin=targets)
 
 
-def told(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str, str]]:
+def resources_of(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str, str]]:
     """The resources that a console of the second generation reads."""
     return [
         (r.name, r.deploy_target, r.health_description)
@@ -43,7 +43,7 @@ def told(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str, str]]:
     ]
 
 
-async def test_upstreams_control_plane_knows_what_runs_under_our_piped(
+async def test_our_piped_reports_live_state_to_upstreams_control_plane(
     their_bed: UpstreamInstallation, plugin: str, free_port: Callable[[], int], tmp_path: Path
 ) -> None:
     bed = their_bed
@@ -55,17 +55,17 @@ async def test_upstreams_control_plane_knows_what_runs_under_our_piped(
         id_ = await bed.add_application("cart", cart(agent.id))
 
         async def is_in(status: SyncStatus) -> Any:
-            asked = web_pb2.GetApplicationRequest(application_id=id_)
-            state = (await bed.admin.call("GetApplication", asked)).application.sync_state
+            request = web_pb2.GetApplicationRequest(application_id=id_)
+            state = (await bed.admin.call("GetApplication", request)).application.sync_state
             return state if state.status == status else None
 
         async def runs(content: str) -> Any:
-            asked = web_pb2.GetApplicationLiveStateRequest(application_id=id_)
+            request = web_pb2.GetApplicationLiveStateRequest(application_id=id_)
             try:
-                snapshot = (await bed.admin.call("GetApplicationLiveState", asked)).snapshot
+                snapshot = (await bed.admin.call("GetApplicationLiveState", request)).snapshot
             except grpc.aio.AioRpcError:
                 return None
-            return snapshot if told(snapshot) == [("a", "here", content)] else None
+            return snapshot if resources_of(snapshot) == [("a", "here", content)] else None
 
         await bed.eventually(lambda: is_in(SyncStatus.SYNCED), piped)
         await bed.eventually(lambda: runs("1"), piped)
@@ -75,7 +75,7 @@ async def test_upstreams_control_plane_knows_what_runs_under_our_piped(
         await bed.eventually(lambda: runs("by hand"), piped)
 
 
-async def test_our_plugin_tells_upstreams_piped_what_runs(
+async def test_our_plugin_reports_live_state_to_upstreams_piped(
     open_bed: Any, plugin: str, upstream_pipedv1: Path, free_port: Callable[[], int]
 ) -> None:
     async with open_bed() as bed:
@@ -88,7 +88,7 @@ async def test_our_plugin_tells_upstreams_piped_what_runs(
 
             async def runs() -> Any:
                 try:
-                    return told(await bed.cases.livestate.get(id_, by=bed.admin))
+                    return resources_of(await bed.cases.livestate.get(id_, by=bed.admin))
                 except NotFound:
                     return None
 

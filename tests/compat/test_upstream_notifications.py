@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receivers made for upstream's piped get from ours what they know."""
+"""Receivers written for upstream's piped understand the notifications of ours."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,13 +34,13 @@ PLUGINS = ("wait", "waitapproval")
 MENTIONS = {"mentioned_accounts", "mentioned_groups"}
 SLACK_MENTIONS = {"Mention To Users", "Mention To Groups"}
 
-Told = dict[str, Any]
+Notifications = dict[str, Any]
 
 
 async def story(
     bed: Any, piped: Path, receivers: Receivers, rest: str, flags: tuple[str, ...]
-) -> tuple[Told, Told]:
-    """One deployment by one piped: what a program and what Slack got, by event."""
+) -> tuple[Notifications, Notifications]:
+    """Runs one deployment; returns the notifications to a webhook and to Slack, by event."""
     name = "ours" if piped == OUR_PIPED else "theirs"
     notifications = f"""\
   webAddress: https://cd.example.com
@@ -79,18 +79,18 @@ async def test_a_program_and_slack_see_the_same_as_from_upstream(
     upstream_plugins: Path,
 ) -> None:
     async with open_bed() as bed:
-        told: list[tuple[Told, Told]] = []
+        received: list[tuple[Notifications, Notifications]] = []
         for piped in (upstream_pipedv1, OUR_PIPED):
             entries = "".join(
                 f"    - {{name: {name}, url: 'file://{upstream_plugins / name}', port: {free_port()}}}\n"
                 for name in PLUGINS
             )
             flags = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
-            told.append(await story(bed, piped, receivers, f"  plugins:\n{entries}", flags))
-    (their_facts, their_words), (our_facts, our_words) = told
+            received.append(await story(bed, piped, receivers, f"  plugins:\n{entries}", flags))
+    (their_facts, their_words), (our_facts, our_words) = received
     assert set(their_facts) <= set(our_facts)
     for kind, theirs in their_facts.items():
-        # Upstream mentions those of another event, and those whom only Slack should.
+        # Upstream mentions the users of other events, and those meant for Slack only.
         assert set(our_facts[kind]) - MENTIONS == set(theirs) - MENTIONS, kind
         assert set(theirs.get("deployment", {})) - {"running_commit_hash", "metadata"} <= set(our_facts[kind].get("deployment", {})), kind  # fmt: skip
     assert our_facts["DEPLOYMENT_SUCCEEDED"]["mentioned_accounts"] == ["U1"]

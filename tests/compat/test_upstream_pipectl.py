@@ -37,7 +37,7 @@ class Typed:
         return theirs
 
     async def same_refusal(self, line: str) -> str:
-        """Both must end with 1 and tell the same gRPC code, which scripts look for."""
+        """Both must exit with 1 and print the same gRPC code, which scripts match."""
         ours, theirs = await self._run(OUR_PIPECTL, line), await self._run(self._upstream, line)
         assert (ours.code, theirs.code) == (1, 1)
         code = re.search(r"rpc error: code = \w+", theirs.err)
@@ -67,7 +67,7 @@ async def our_piped(bed: Any, agent: Any) -> AsyncGenerator[None, None]:
         yield
 
 
-async def test_an_application_lives_its_whole_life_by_upstreams_pipectl(
+async def test_upstreams_pipectl_adds_disables_and_deletes_an_application(
     open_bed: Any, typing: Any
 ) -> None:
     async with open_bed() as bed:
@@ -275,7 +275,7 @@ async def test_pipeds_and_applications_are_saved_and_brought_back(
         restored = await typed.upstream(line)
         assert restored.code == 0, restored.err
         new = json.loads(mapping.read_text())["piped_mappings"][0]["new_piped_id"]
-        # The new piped has started once and told its repositories.
+        # The new piped has started once and reported its repositories.
         await bed.add_application("till", Application(name="till", piped_id=new))
         restored = await typed.upstream(
             f"transfer restore application --input-file {backup} --piped-id-mapping-file {mapping}"

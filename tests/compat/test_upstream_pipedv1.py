@@ -21,7 +21,7 @@ from servers.prometheus import Prometheus
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
 
 
-# A script may print empty lines, which the control plane must not be told as they are.
+# A script may print empty lines, which the control plane does not accept as they are.
 APP = """\
 apiVersion: pipecd.dev/v1beta1
 kind: Application

@@ -51,7 +51,7 @@ spec:
 """
 
 
-# Upstream's control plane ends when it is asked for a list without options.
+# Upstream's control plane crashes on requests for a list without options.
 LISTS: tuple[tuple[str, Message], ...] = (
     ("ListPipeds", web_pb2.ListPipedsRequest(options=web_pb2.ListPipedsRequest.Options())),
     (
@@ -84,7 +84,7 @@ COMMANDS = (
 
 
 def without_cursor(text: str) -> str:
-    """What pipectl printed; upstream tells a cursor behind the last page too."""
+    """The output of pipectl; upstream returns a cursor after the last page, too."""
     return re.sub(r',?"cursor":"[^"]*"', "", text)
 
 
@@ -137,11 +137,11 @@ async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
 
     async with bed.ours_on_the_same_stores() as (admin, address):
         for rpc, request in LISTS:
-            told, answer = [await one.call(rpc, request) for one in (bed.admin, admin)]
+            expected, answer = [await one.call(rpc, request) for one in (bed.admin, admin)]
             if rpc in {"ListDeployments", "ListEvents"}:
-                told.ClearField("cursor")
-            assert told.ByteSize(), rpc
-            assert answer == told, rpc
+                expected.ClearField("cursor")
+            assert expected.ByteSize(), rpc
+            assert answer == expected, rpc
         for deployment in (done, failed):
             for stage in deployment.stages:
                 log = web_pb2.GetStageLogRequest(deployment_id=deployment.id, stage_id=stage.id)
@@ -150,7 +150,7 @@ async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
         ours = ("--address", address, *theirs[2:])
         for command in COMMANDS:
             line = command.format(application=done.application_id, deployment=done.id).split()
-            told = await bed.run(upstream_pipectl, *line, *theirs)
-            assert told.code == 0, told
+            expected = await bed.run(upstream_pipectl, *line, *theirs)
+            assert expected.code == 0, expected
             answer = await bed.run(upstream_pipectl, *line, *ours)
-            assert without_cursor(answer.out) == without_cursor(told.out), command
+            assert without_cursor(answer.out) == without_cursor(expected.out), command

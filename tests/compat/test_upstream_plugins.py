@@ -47,8 +47,8 @@ async def test_what_upstreams_pipectl_pushes_is_what_our_piped_runs(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await pushing.communicate()
-    assert pushing.returncode == 0, told.decode()
+    output, _ = await pushing.communicate()
+    assert pushing.returncode == 0, output.decode()
     spec = PluginSpec(name="wait", url=f"oci://{registry.host}/team/wait:v1")
     fetched = await PluginDownloads(tmp_path).program(spec)
     assert fetched.read_bytes() == program.read_bytes()

@@ -79,7 +79,7 @@ class Both:
             program, "plan-preview", *line.split(), "--out", str(out), *self.flags
         )
         assert ended.code == 0, ended.out + ended.err
-        # Before the result, both tell how they wait for it.
+        # Before the result, both print that they wait for it.
         return Preview(re.split(r"\n(?=\n)", ended.out, maxsplit=1)[1], json.loads(out.read_text()))
 
 

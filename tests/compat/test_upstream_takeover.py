@@ -160,8 +160,8 @@ async def test_what_upstream_deployed_goes_on_without_a_restart(
 
         async def synced(commit: str, piped: Any) -> None:
             done = await bed.eventually(lambda: bed.ended(commit), piped)
-            told = (done.status_reason, await bed.logs(done), piped.text)
-            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, told
+            details = (done.status_reason, await bed.logs(done), piped.text)
+            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, details
 
         config_file = f"--config-file={agent.config}"
         async with bed.running(*generation.command, config_file) as theirs:

@@ -200,7 +200,7 @@ async def test_the_admin_port_serves_metrics(start_plane: StartControlPlane, por
     )
     assert sample_value(page, "grpc_server_handled_total", create, 'grpc_code="OK"') == 1
     assert sample_value(page, "grpc_server_handled_total", get, 'grpc_code="NotFound"') == 1
-    # Whom the gate refuses does not reach the method, and does not ring the bell of the alert.
+    # Rejected requests do not reach the method and do not trigger the alert.
     assert sample_value(page, "grpc_server_started_total", get) == 1
     assert sample_value(page, "grpc_server_started_total", 'grpc_method="Encrypt"') == 0
     assert sample_value(page, "grpcapi_create_deployment_total", 'project="demo"') == 1

@@ -24,7 +24,7 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Flag:
-    """What the guide tells about a flag."""
+    """The documentation of a flag."""
 
     default: str
     meaning: str
@@ -115,25 +115,29 @@ def test_every_command_is_documented_and_every_documented_one_exists() -> None:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_flags_are_those_of_the_guide(path: str) -> None:
     options = options_of(COMMANDS[path])
-    told = documented()[path]
+    documented_flags = documented()[path]
     shared = flags_in(SECTIONS[SHARED])
     if path.startswith("pipectl "):
         shared |= flags_in(SECTIONS[CLIENT])
-    assert told.keys() - options.keys() == set(), "these flags have vanished"
-    known = {**{name: shared[name] for name in shared.keys() & options.keys()}, **told}
+    assert documented_flags.keys() - options.keys() == set(), "these flags have vanished"
+    known = {**{name: shared[name] for name in shared.keys() & options.keys()}, **documented_flags}
     assert {name: default_of(option) for name, option in options.items()} == {
         name: flag.default for name, flag in known.items()
     }
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_a_flag_that_does_nothing_is_told_plainly(path: str) -> None:
-    told = {**flags_in(SECTIONS[SHARED]), **flags_in(SECTIONS[CLIENT]), **documented()[path]}
+def test_a_flag_without_effect_is_documented_as_such(path: str) -> None:
+    documented_flags = {
+        **flags_in(SECTIONS[SHARED]),
+        **flags_in(SECTIONS[CLIENT]),
+        **documented()[path],
+    }
     idle = re.compile("accepted|not available|no effect|not served", re.I)
     assert [
         name
         for name, option in options_of(COMMANDS[path]).items()
-        if idle.search(option.help or "") and not re.search("no effect|not available", told[name].meaning)
+        if idle.search(option.help or "") and not re.search("no effect|not available", documented_flags[name].meaning)
     ] == []  # fmt: skip
 
 
@@ -148,8 +152,8 @@ def test_the_shared_flags_are_those_of_every_command_that_has_flags() -> None:
 
 
 def test_the_statuses_are_those_that_pipectl_takes() -> None:
-    told = re.findall(r"`(DEPLOYMENT_[A-Z_]+)`", GUIDE)
-    assert told == [f"DEPLOYMENT_{status.name}" for status in DeploymentStatus]
+    statuses = re.findall(r"`(DEPLOYMENT_[A-Z_]+)`", GUIDE)
+    assert statuses == [f"DEPLOYMENT_{status.name}" for status in DeploymentStatus]
 
 
 def test_controlplane_is_another_name_of_pipecd(monkeypatch: pytest.MonkeyPatch) -> None:

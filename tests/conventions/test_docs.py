@@ -137,8 +137,8 @@ def test_the_guide_names_every_key_of(spec: type[Spec], guide: str) -> None:
 
 
 def test_every_stage_that_a_file_may_name_is_in_a_guide() -> None:
-    told = {word for page in GUIDE_PAGES for word in words(page)}
-    assert {*CATALOG.stages, *CATALOG.v0_stages} - told == set()
+    documented = {word for page in GUIDE_PAGES for word in words(page)}
+    assert {*CATALOG.stages, *CATALOG.v0_stages} - documented == set()
 
 
 STAGES = GUIDES / "stages.md"
@@ -156,13 +156,13 @@ def runnable_stages() -> set[str]:
     return carried_out & CATALOG.stages.keys() | older
 
 
-def test_the_guide_tells_which_stages_run_and_which_come_later() -> None:
+def test_the_guide_separates_stages_that_run_from_planned_ones() -> None:
     every = {*CATALOG.stages, *CATALOG.v0_stages}
     assert stages_in(NOW) & every == runnable_stages()
     assert stages_in(LATER) == every - runnable_stages()
 
 
-def test_the_guide_tells_every_option_of_the_stages_that_run() -> None:
+def test_the_guide_names_every_option_of_the_stages_that_run() -> None:
     options = {key for stage in runnable_stages() & CATALOG.stages.keys() for key in keys_of(CATALOG.stages[stage])}  # fmt: skip
     assert options - words(STAGES) == set()
 

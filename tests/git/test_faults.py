@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What disks, kills and other people do to a mirror, and how it gets over it."""
+"""A mirror recovers from damaged files, killed processes, full disks and rewritten branches."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mirror follows its remote, fetches only what moved, and tells what went wrong."""
+"""A mirror follows its remote, fetches only branches that moved, and reports errors."""
 
 import os
 import shutil
@@ -133,7 +133,7 @@ async def test_a_mirror_is_reused_after_a_restart(
     git_http.requests.clear()
     async with mirrored(url) as mirror:
         await mirror.update()
-    # One look at the server, no fetch.
+    # One request for the branches, no fetch.
     assert len(git_http.requests) == 2
     origin.commit({"a": "1"})
     async with mirrored(url) as mirror:

@@ -61,18 +61,18 @@ def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
 @pytest.mark.parametrize(
     ("commander", "who"),
     [
-        pytest.param("", "ann", id="who wrote the commit"),
-        pytest.param("eve", "eve", id="who asked for it"),
+        pytest.param("", "ann", id="the author of the commit"),
+        pytest.param("eve", "eve", id="the user who requested it"),
         pytest.param("chain-1", "its deployment chain", id="its chain, which has no name"),
     ],
 )
-def test_people_read_who_triggered_a_deployment(commander: str, who: str) -> None:
+def test_a_deployment_was_triggered_by(commander: str, who: str) -> None:
     trigger = DeploymentTrigger(commander=commander)
     trigger.commit.author = "ann"
     assert triggered_by(Deployment(trigger=trigger, deployment_chain_id="chain-1")) == who
 
 
-def test_a_deployment_that_begins_a_chain_may_have_been_asked_for_by_another() -> None:
+def test_a_deployment_that_begins_a_chain_may_be_triggered_by_another_chain() -> None:
     trigger = DeploymentTrigger(commander="chain-1", strategy_summary=IN_CHAIN)
     nested = Deployment(trigger=trigger, deployment_chain_id="chain-2")
     assert triggering_chain(nested) == "chain-1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin port answers people and probes."""
+"""The admin port serves status pages, metrics and probes."""
 
 import httpx2
 import pytest
@@ -38,7 +38,7 @@ async def test_a_busy_port_is_refused_in_words() -> None:
                 pass
 
 
-async def test_a_program_that_lacks_something_lives_but_is_not_ready() -> None:
+async def test_a_program_without_its_datastore_is_healthy_but_not_ready() -> None:
     async def ready() -> bytes:
         raise Unavailable("datastore: away")
 

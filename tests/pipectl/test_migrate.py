@@ -90,7 +90,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "error_text"), MISTAKES)
-def test_a_mistake_is_told_and_the_file_stays(
+def test_a_mistake_is_reported_and_the_file_stays(
     tmp_path: Path, text: str, error_text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "app.pipecd.yaml"

@@ -130,7 +130,7 @@ async def test_a_refusal_that_is_a_result_is_on_both_outputs(
     assert err.endswith(f" {error_text}\n")
 
 
-async def test_a_preview_that_concerns_nobody_is_written_all_the_same(
+async def test_a_plan_preview_without_affected_applications_is_written_too(
     start_plane: StartControlPlane, tmp_path: Path, typed_at: Any
 ) -> None:
     line = f"plan-preview --repo-remote-url r --head-branch h --head-commit c --base-branch b --out {tmp_path}/o"
@@ -156,7 +156,7 @@ async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
     while "retrying in" not in capsys.readouterr().out:
         assert not typed.done()
         await asyncio.sleep(0.01)
-    # A control plane that just started has not heard of the piped, and says so.
+    # A control plane that just started has not seen the piped yet and reports it as offline.
     async with start_plane(port=plane.running.port):
         code, out, _ = await typed
     assert (code, "Maybe Piped is offline currently." in out) == (0, True)
@@ -171,14 +171,14 @@ async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(
         pytest.param("application get --address localhost:1", 'required flag(s) "app-id" not set', id="a required flag"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_said_before_connecting(
+def test_missing_flags_are_reported_before_connecting(
     line: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tree(), line.split()) == 1
     assert words in capsys.readouterr().err
 
 
-def test_lint_tells_every_mistake_of_every_file(
+def test_lint_reports_every_mistake_of_every_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"

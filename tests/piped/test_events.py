@@ -39,8 +39,8 @@ async def test_an_event_is_deployed(
         await cases.events.register(event, by=plane.admin)
 
         async def deployed() -> Deployment | None:
-            wanted = DeploymentFilter(project="demo")
-            listed = await cases.deployments.list(wanted, by=plane.admin)
+            every = DeploymentFilter(project="demo")
+            listed = await cases.deployments.list(every, by=plane.admin)
             return next(
                 (
                     d

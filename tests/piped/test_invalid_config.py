@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole piped says once that the file of an application is wrong, and once that it is mended."""
+"""A whole piped logs once that an application file is invalid, and once that it is valid again."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ INVALID = "application configuration is invalid"
 VALID = "application configuration is valid again"
 
 
-def is_news(entry: Any) -> bool:
-    """Whether people who do not debug read it, and it is about the file."""
+def is_logged(entry: Any) -> bool:
+    """Whether the entry is about the file and above the level debug."""
     return entry["log_level"] != "debug" and (FILE in str(entry) or entry["event"] == VALID)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error_text"),
     [
         pytest.param(
             {FILE: WAITING_CART + "  timeout: soon\n"}, "spec.timeout", id="a broken file"
@@ -35,16 +35,16 @@ def is_news(entry: Any) -> bool:
         pytest.param({FILE: None, "cart/x": ""}, "was not found in Git", id="a missing file"),
     ],
 )
-async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_is_mended(
+async def test_an_invalid_application_file_is_logged_once_and_its_fix_is_logged_once(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
     wrong: Any,
-    said: str,
+    error_text: str,
 ) -> None:
     async def deployed(plane: Any, commit: str) -> bool:
-        wanted = DeploymentFilter(project="demo")
-        listed = await plane.cases.deployments.list(wanted, by=plane.admin)
+        every = DeploymentFilter(project="demo")
+        listed = await plane.cases.deployments.list(every, by=plane.admin)
         return any(
             each.trigger.commit.hash == commit
             and DeploymentStatus(each.status) is DeploymentStatus.SUCCESS
@@ -52,8 +52,8 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
         )
 
     async def is_invalid(plane: Any) -> bool:
-        wanted = ApplicationFilter(project="demo")
-        listed = await plane.cases.applications.list(wanted, by=plane.admin)
+        every = ApplicationFilter(project="demo")
+        listed = await plane.cases.applications.list(every, by=plane.admin)
         return [each.sync_state.status for each in listed.items] == [SyncStatus.INVALID_CONFIG]
 
     right = origin.commit({FILE: WAITING_CART})
@@ -66,9 +66,9 @@ async def test_one_line_tells_that_an_application_file_is_wrong_and_one_that_it_
             unknown = "live state cannot be read"
             await eventually(lambda: any(entry["event"] == unknown for entry in logs), 20)
             origin.commit({"elsewhere": ""})
-            mended = origin.commit({FILE: WAITING_CART, "cart/y": ""})
-            await eventually(lambda: deployed(plane, mended), 20)
-            told = [entry for entry in logs if is_news(entry)]
-    assert [entry["event"] for entry in told] == [INVALID, VALID]
-    assert said in told[0]["error"]
-    assert told[0]["application"] == told[1]["application"]
+            fixed = origin.commit({FILE: WAITING_CART, "cart/y": ""})
+            await eventually(lambda: deployed(plane, fixed), 20)
+            logged = [entry for entry in logs if is_logged(entry)]
+    assert [entry["event"] for entry in logged] == [INVALID, VALID]
+    assert error_text in logged[0]["error"]
+    assert logged[0]["application"] == logged[1]["application"]

@@ -77,8 +77,10 @@ async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_removed(
         async with piped(plane, origin.remote, {"type": "KEY_PAIR", "config": second}):
             done = await plane.wait_for_completed(origin.commit({"cart/x": ""}), within=30)
     assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
-    told = "failed to decrypt old secret (the encrypted secret cannot be read: it was encrypted for"
-    assert f"{told} another key than this piped has" in done.status_reason
+    reason = (
+        "failed to decrypt old secret (the encrypted secret cannot be read: it was encrypted for"
+    )
+    assert f"{reason} another key than this piped has" in done.status_reason
 
 
 async def test_a_key_of_a_cloud_works_like_any_other(

@@ -51,11 +51,11 @@ class Page:
 
     async def value(self, name: str, **labels: str) -> float:
         """The value of a sample with exactly these labels and those of the piped."""
-        wanted = {**self.labels, **labels}
+        expected = {**self.labels, **labels}
         for family in text_string_to_metric_families((await self.http.get("/metrics")).text):
             for sample in family.samples:
                 given = {k: v for k, v in sample.labels.items() if k != "piped_version"}
-                if sample.name == name and given == wanted:
+                if sample.name == name and given == expected:
                     return sample.value
         return 0
 
@@ -111,13 +111,13 @@ async def test_the_calls_of_a_piped_to_a_cluster_are_in_its_metrics(
         assert await eventually(page.has(REQUESTS, **request), 20) > 0
         changes = iter(range(1000))
 
-        async def is_heard() -> float:
-            """Changes something until the watch, which begins at some moment, tells of it."""
+        async def is_counted() -> float:
+            """Changes an object until the watch, which starts at some moment, receives the event."""
             path = f"/api/v1/namespaces/{namespace}/configmaps/settings"
             kubernetes.ask("PATCH", path, {"data": {"b": str(next(changes))}}, form=MERGE)
             return await page.value(EVENTS, event="update", handled="true")
 
-        assert await eventually(is_heard, 20) > 0
+        assert await eventually(is_counted, 20) > 0
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ async def test_the_plan_previews_of_a_piped_are_in_its_metrics(shown: Any, origi
         origin.git("checkout", "-q", "-b", "feature")
         head = origin.commit({"web/0.yaml": config_map("2")})
         origin.git("checkout", "-q", "main")
-        wanted = RequestPlanPreviewRequest(
+        preview = RequestPlanPreviewRequest(
             repo_remote_url=origin.remote,
             base_branch="main",
             head_branch="feature",
@@ -134,7 +134,7 @@ async def test_the_plan_previews_of_a_piped_are_in_its_metrics(shown: Any, origi
             timeout=60,
         )
         assert await page.value(f"{PREVIEWS}_handled_total", status="success") == 0
-        assert len(await plane.cases.plan_previews.request(wanted, by=plane.admin)) == 1
+        assert len(await plane.cases.plan_previews.request(preview, by=plane.admin)) == 1
         assert await eventually(page.has(f"{PREVIEWS}_handled_total", status="success"), 40) == 1
         assert await page.value(f"{PREVIEWS}_received_total") == 1
         assert await page.value(f"{PREVIEWS}_handling_seconds_count", status="success") == 1

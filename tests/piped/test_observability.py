@@ -3,11 +3,10 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -217,8 +216,8 @@ async def test_deployment_statuses_are_metrics_until_their_end_is_reported(
     assert (labels["pipecd_component"], labels["piped"]) == ("piped", piped.id)
 
 
-async def _is(asked: Any, wanted: object) -> bool:
-    return await asked == wanted
+async def _is(value: Awaitable[object], expected: object) -> bool:
+    return await value == expected
 
 
 async def test_the_process_can_be_profiled(

@@ -138,7 +138,7 @@ async def test_a_branch_is_previewed_and_nothing_is_deployed(
     assert out["FailurePipeds"] is None
 
 
-async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_told(
+async def test_every_piped_of_the_repository_answers_and_an_offline_one_is_listed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
@@ -172,7 +172,7 @@ async def test_every_piped_of_the_repository_answers_and_one_that_is_away_is_tol
 
 
 MORTAL = '''#!{python}
-"""A plugin that dies over a preview for as long as there is a certain file."""
+"""A plugin that crashes during a preview while a certain file exists."""
 import os, pathlib
 from pipecd.sdk import DeploymentPlugin, PlannedStage, Preview, PreviewPlugin, Stage, StageResult
 from pipecd.sdk import serve
@@ -203,7 +203,7 @@ if __name__ == "__main__":
 '''
 
 
-async def test_a_plugin_that_dies_over_a_preview_is_told_and_lives_again(
+async def test_a_plugin_that_crashes_during_a_preview_is_reported_and_restarted(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
@@ -233,7 +233,7 @@ async def test_a_plugin_that_dies_over_a_preview_is_told_and_lives_again(
 
 @dataclass(frozen=True)
 class Cluster:
-    """A namespace of a real cluster, and how a piped is told of it."""
+    """A namespace of a real cluster, and its entry in the configuration of a piped."""
 
     kubernetes: Kubernetes
     namespace: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A webhook gets a push deployed that nobody would have looked for yet."""
+"""A webhook deploys a push before the next poll of the repository."""
 
 import hmac
 import json
@@ -16,8 +16,8 @@ from servers.polling import eventually
 from servers.samples import WAITING_CART
 
 
-async def tell(plane: Any, remote: str) -> None:
-    """Does what a Git host does after a push."""
+async def send_webhook(plane: Any, remote: str) -> None:
+    """Sends the webhook of a Git host after a push."""
     (secret,) = await plane.cases.webhooks.secrets_of("demo")
     body = json.dumps({"ref": "refs/heads/main", "repository": {"clone_url": remote}}).encode()
     digest = hmac.digest(secret.encode(), body, "sha256").hex()
@@ -30,7 +30,7 @@ async def tell(plane: Any, remote: str) -> None:
     assert answer.status_code == 202
 
 
-async def test_a_webhook_is_quicker_than_the_next_look(
+async def test_a_webhook_deploys_before_the_next_poll(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
@@ -52,16 +52,16 @@ async def test_a_webhook_is_quicker_than_the_next_look(
     async with start_plane() as plane, whole_piped(plane, remote) as piped:
         await plane.cases.webhooks.rotate(by=plane.admin)
         await piped.add_application("cart")
-        # From the first delivery on, this repository is looked at every half minute only.
+        # From the first delivery on, this repository is polled only every half minute.
         took = 0.0
         for number in range(3):
             commit = origin.commit({"cart/x": str(number)})
             pushed = time.perf_counter()
-            await tell(plane, remote)
+            await send_webhook(plane, remote)
             await eventually(lambda c=commit: deployed(c), 20)
             took = time.perf_counter() - pushed
-        asked = len(git_http.requests)
+        before = len(git_http.requests)
         commit = origin.commit({"README": "nothing to deploy"})
-        await tell(plane, remote)
-        await eventually(lambda: len(git_http.requests) > asked)
+        await send_webhook(plane, remote)
+        await eventually(lambda: len(git_http.requests) > before)
     assert took < 5

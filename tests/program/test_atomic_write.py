@@ -90,14 +90,14 @@ def test_the_content_is_on_disk_before_the_name_and_the_name_after_it(
 
 
 @pytest.mark.parametrize(
-    ("number", "is_told"),
+    ("number", "is_error"),
     [
         pytest.param(errno.EINVAL, False, id="a file system that cannot sync directories is fine"),
         pytest.param(errno.EIO, True, id="a broken disk is reported"),
     ],
 )
 def test_a_directory_that_is_not_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_error: bool
 ) -> None:
     def fail_on_directories(opened: int) -> None:
         if stat.S_ISDIR(os.fstat(opened).st_mode):
@@ -107,7 +107,7 @@ def test_a_directory_that_is_not_synced(
     try:
         write_atomic(tmp_path / "file", b"new")
     except OSError as e:
-        assert (is_told, e.errno) == (True, number)
+        assert (is_error, e.errno) == (True, number)
     else:
-        assert not is_told
+        assert not is_error
     assert (tmp_path / "file").read_bytes() == b"new"

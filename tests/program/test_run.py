@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program is run to its end, heard line by line, and gone when its caller is."""
+"""A program runs to its end, its output is read line by line, and it ends with its caller."""
 
 import asyncio
 import os
@@ -18,13 +18,13 @@ def script(text: str) -> list[str]:
 
 
 async def test_lines_of_both_streams_arrive_in_order(tmp_path: Path) -> None:
-    heard: list[str] = []
+    lines: list[str] = []
     done = await run(
         ["sh", "-c", "echo one; echo two >&2; echo; printf 'three\\r\\nno newline'; exit 3"],
         cwd=tmp_path,
-        on_line=heard.append,
+        on_line=lines.append,
     )
-    assert heard == ["one", "two", "", "three", "no newline"]
+    assert lines == ["one", "two", "", "three", "no newline"]
     assert (done.code, done.last_line) == (3, "no newline")
     assert done.output == "one\ntwo\n\nthree\nno newline"
 

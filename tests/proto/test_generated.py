@@ -28,7 +28,7 @@ def test_generated_code_is_up_to_date(tool: ModuleType, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_stale_missing_and_left_over_files_are_named_and_mended(
+def test_stale_missing_and_left_over_files_are_named_and_fixed(
     tool: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / "src/pipecd/proto", tmp_path / "pipecd/proto")

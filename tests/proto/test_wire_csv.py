@@ -211,16 +211,16 @@ def flag(options: Any) -> str:
 
 def differences(expected: Sequence[Row], ours: Sequence[Row]) -> list[str]:
     """Rows that are missing, left over, changed, or in another order within their owner."""
-    wanted, present = {r.key: r for r in expected}, {r.key: r for r in ours}
-    told = [f"missing: {astuple(r)}" for k, r in wanted.items() if k not in present]
-    told += [f"left over: {astuple(r)}" for k, r in present.items() if k not in wanted]
-    told += [
+    required, present = {r.key: r for r in expected}, {r.key: r for r in ours}
+    found = [f"missing: {astuple(r)}" for k, r in required.items() if k not in present]
+    found += [f"left over: {astuple(r)}" for k, r in present.items() if k not in required]
+    found += [
         f"changed: {astuple(row)} is {astuple(present[key])}"
-        for key, row in wanted.items()
+        for key, row in required.items()
         if key in present and present[key] != row
     ]
-    told += [f"doubled: {r.key}" for r in expected if r is not wanted[r.key]]
-    return told or [
+    found += [f"doubled: {r.key}" for r in expected if r is not required[r.key]]
+    return found or [
         f"other order: {owner}"
         for owner, names in by_owner(expected).items()
         if by_owner(ours).get(owner) != names
@@ -247,17 +247,17 @@ def test_every_row_of_the_wire_is_ours(ours: list[Row]) -> None:
     assert differences(expected, ours) == []
 
 
-def pick(**wanted: str) -> Row:
+def pick(**values: str) -> Row:
     """The first row with these values; a value that ends with * is a beginning."""
     for row in expected_rows():
         if all(
             getattr(row, column).startswith(value[:-1])
             if value.endswith("*")
             else getattr(row, column) == value
-            for column, value in wanted.items()
+            for column, value in values.items()
         ):
             return row
-    raise AssertionError(f"no row like {wanted}")
+    raise AssertionError(f"no row like {values}")
 
 
 FIELD = {"kind": "message_field", "label": "optional"}

@@ -52,7 +52,7 @@ def before(private: bytes) -> PreviousKeySpec:
     return PreviousKeySpec(private_key_data=data(private))
 
 
-def test_people_encrypt_with_the_new_key_and_the_old_one_still_decrypts() -> None:
+def test_the_new_key_encrypts_and_the_old_one_still_decrypts() -> None:
     decrypter = open_decrypter(key_pair(NEW, before(OLD[0])))
     assert decrypter.public_key == NEW[1].strip()
     assert decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "new")) == "new"
@@ -94,7 +94,7 @@ def comes_back(decrypter: Decrypter) -> bool:
     return decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "höchst")) == "höchst"
 
 
-def test_a_key_of_google_opens_secrets_and_is_asked_once_for_each(google: Any) -> None:
+def test_a_google_key_decrypts_each_secret_with_one_request(google: Any) -> None:
     google.add_key(f"{RING}/2")
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/2"))
     text = hybrid.encrypt(decrypter.public_key, "hunter22")
@@ -102,7 +102,7 @@ def test_a_key_of_google_opens_secrets_and_is_asked_once_for_each(google: Any) -
     assert len([call for call in google.calls if call.endswith(":asymmetricDecrypt")]) == 1
 
 
-def test_google_is_asked_with_the_given_service_accounts(
+def test_requests_to_google_use_the_given_service_accounts(
     google: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     google.add_key(f"{RING}/1")

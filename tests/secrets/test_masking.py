@@ -161,7 +161,7 @@ def test_other_text_stays_as_it_is(secrets: list[str], text: str) -> None:
 def test_an_end_that_may_become_a_secret_is_hidden_until_it_is_known() -> None:
     masking = Masking(["hunter22"])
     assert masking.hide_pieces(["my hunter"], is_end=False) == [f"my {MASK}"]
-    assert masking.hide_pieces(["my hun"], is_end=False) == ["my hun"], "too short to tell"
+    assert masking.hide_pieces(["my hun"], is_end=False) == ["my hun"], "too short for a match"
     assert masking.hide_pieces(["my hunter"]) == ["my hunter"], "nothing follows"
     assert masking.hide_pieces(["my hunter", "s"], is_end=False) == ["my hunter", "s"]
 

@@ -92,7 +92,7 @@ def claims(**changed: Any) -> str:
         pytest.param(sign(ADMIN, KEY.strip()), id="the key file without its final newline"),
         pytest.param(sign(ADMIN, KEY)[:-2] + "AA", id="an altered signature"),
         pytest.param(claims(exp="soon"), id="a time that is no number"),
-        pytest.param(claims(exp=True), id="a time that is a truth"),
+        pytest.param(claims(exp=True), id="a time that is a boolean"),
         pytest.param(claims(role="Admin"), id="a role that is no object"),
         pytest.param(claims(role={"project_rbac_roles": "Admin"}), id="roles that are no list"),
         pytest.param(claims(role={"project_rbac_roles": [1]}), id="a role name that is no text"),

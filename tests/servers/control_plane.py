@@ -80,8 +80,8 @@ class LocalControlPlane:
         return await self.cases.applications.get(id_, by=self.admin)
 
     async def application_named(self, name: str) -> Application:
-        wanted = ApplicationFilter(project=self.admin.project, name=name)
-        return (await self.cases.applications.list(wanted, by=self.admin)).items[0]
+        query = ApplicationFilter(project=self.admin.project, name=name)
+        return (await self.cases.applications.list(query, by=self.admin)).items[0]
 
     async def live_state(self, application_id: str) -> ApplicationLiveStateSnapshot | None:
         try:
@@ -94,8 +94,8 @@ class LocalControlPlane:
 
     async def deployments(self) -> list[Deployment]:
         """The deployments of the project, the oldest first."""
-        wanted = DeploymentFilter(project=self.admin.project)
-        listed = await self.cases.deployments.list(wanted, by=self.admin)
+        query = DeploymentFilter(project=self.admin.project)
+        listed = await self.cases.deployments.list(query, by=self.admin)
         return sorted(listed.items, key=lambda d: (d.created_at, d.id))
 
     async def completed_deployments(self) -> list[Deployment]:

@@ -44,7 +44,7 @@ from servers.directory_plugin import DirectoryPlugin
 if __name__ == "__main__":
     serve(DirectoryPlugin)
 """
-_LOOK_EVERY = 0.02
+_POLL_INTERVAL = 0.02
 
 
 def write_program(directory: Path) -> Path:
@@ -103,13 +103,13 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
         start.lifetime.push_async_callback(_ended, watching)
 
     async def _watch(self, start: StartContext) -> None:
-        """Notices what changes on the shelf and tells piped."""
+        """Reports the applications whose files changed to piped."""
         while True:
             now = {place: contents(place) for place in self._whose}
             if changed := [self._whose[p] for p, found in now.items() if found != self._seen[p]]:
                 start.host.live_state_changed(changed)
             self._seen = now
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
         return [Version(plan.target.commit[:7])]
@@ -121,10 +121,10 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
         for target in stage.targets:
             place = _place(target, stage.deployment.application_name)
             place.mkdir(parents=True, exist_ok=True)
-            wanted = declared(stage.target)
-            for name in contents(place).keys() - wanted:
+            desired = declared(stage.target)
+            for name in contents(place).keys() - desired:
                 (place / name).unlink()
-            for name, content in wanted.items():
+            for name, content in desired.items():
                 (place / name).write_text(content)
         return StageResult.succeeded()
 
@@ -135,7 +135,7 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
             await asyncio.Event().wait()
         if (error := self.errors.get(look.application_name)) is not None:
             raise error
-        wanted = declared(look.source)
+        desired = declared(look.source)
         resources: list[Resource] = []
         differences: list[str] = []
         for target in look.targets:
@@ -143,7 +143,7 @@ class DirectoryPlugin(DeploymentPlugin, LiveStatePlugin):
             live = self._seen[place] = contents(place)
             self._whose[place] = look.application_id
             resources += [_resource(target, name, content) for name, content in live.items()]
-            differences += _differences(live, wanted)
+            differences += _differences(live, desired)
         if not differences:
             return LiveState(resources, SyncState(SyncStatus.SYNCED))
         summary = f"{len(differences)} files differ"
@@ -167,11 +167,11 @@ def _resource(target: DeployTarget, name: str, content: str) -> Resource:
     )
 
 
-def _differences(live: dict[str, str], wanted: dict[str, str]) -> list[str]:
+def _differences(live: dict[str, str], desired: dict[str, str]) -> list[str]:
     return [
-        f"- {name}: {live.get(name)}\n+ {name}: {wanted.get(name)}"
-        for name in sorted(live.keys() | wanted.keys())
-        if live.get(name) != wanted.get(name)
+        f"- {name}: {live.get(name)}\n+ {name}: {desired.get(name)}"
+        for name in sorted(live.keys() | desired.keys())
+        if live.get(name) != desired.get(name)
     ]
 
 

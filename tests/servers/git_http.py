@@ -21,7 +21,7 @@ class GitHttp(WebServer):
 
     def __init__(self, root: Path, certificate: tuple[str, str] | None = None) -> None:
         self.root = root
-        # What was asked for, without what the password kept out.
+        # The requests that passed the authentication.
         self.requests: list[str] = []
         # Another code than 200 is the answer to everything, as in an outage.
         self.answers_with = 200
@@ -39,7 +39,7 @@ class GitHttp(WebServer):
 
     def answer(self, request: Request) -> Answer:
         if self.answers_with != 200:
-            return Answer(self.answers_with, b"as told")
+            return Answer(self.answers_with, b"the server is down")
         if self._authorization and request.authorization != self._authorization:
             return Answer(401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         self.requests.append(request.target)
@@ -80,11 +80,11 @@ class GitHttp(WebServer):
 
     def _large_file(self, repository: str, name: str, request: Request) -> Answer:
         if name == "batch":
-            asked = json.loads(request.body)
+            batch = json.loads(request.body)
             place = f"{self.address}{repository}/info/lfs/objects"
             objects = [
-                self._action(place, asked["operation"], each, request.authorization)
-                for each in asked["objects"]
+                self._action(place, batch["operation"], each, request.authorization)
+                for each in batch["objects"]
             ]
             content = json.dumps({"transfer": "basic", "objects": objects}).encode()
             return Answer(body=content, headers={"Content-Type": LFS_TYPE})
@@ -96,12 +96,12 @@ class GitHttp(WebServer):
         return Answer(404) if content is None else Answer(body=content)
 
     def _action(
-        self, place: str, operation: str, wanted: dict[str, Any], authorization: str
+        self, place: str, operation: str, object_: dict[str, Any], authorization: str
     ) -> dict[str, Any]:
-        name, here = wanted["oid"], wanted["oid"] in self.large_files
+        name, here = object_["oid"], object_["oid"] in self.large_files
         if operation == "download" and not here:
-            return {**wanted, "error": {"code": 404, "message": "no such object"}}
+            return {**object_, "error": {"code": 404, "message": "no such object"}}
         if operation == "upload" and here:
-            return wanted
+            return object_
         header = {"Authorization": authorization} if authorization else {}
-        return {**wanted, "actions": {operation: {"href": f"{place}/{name}", "header": header}}}
+        return {**object_, "actions": {operation: {"href": f"{place}/{name}", "header": header}}}

@@ -70,7 +70,7 @@ class GitSsh(Server):
         new_key(self.data / "host")
 
     def connections(self) -> int:
-        """How often somebody was let in."""
+        """The number of accepted connections."""
         return self.directory.joinpath("log").read_text().count("Accepted publickey")
 
 

@@ -63,8 +63,8 @@ class GoogleCloud(WebServer):
         if request.authorization != f"Bearer {TOKEN}":
             return refused(401, "UNAUTHENTICATED", "no token")
         if self.broken is not None:
-            code, told = self.broken
-            return in_json(told, code)
+            code, error = self.broken
+            return in_json(error, code)
         return self._found(request.path.removeprefix("/v1/"), request.body)
 
     def _found(self, path: str, body: bytes) -> Answer:

@@ -90,7 +90,7 @@ class Kubernetes:
         self, method: str, path: str, body: Any = None, *, form: str = "application/json"
     ) -> Any:
         """One call of the API, with JSON both ways."""
-        # The API server signs its certificate itself, after it has been asked to start.
+        # The API server signs its certificate itself after its start.
         context = ssl.create_default_context(cafile=str(self.certificate))
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": form}
         data = None if body is None else json.dumps(body).encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories as people have them."""
+"""Git repositories with commits, branches and remotes for the tests."""
 
 import os
 import subprocess

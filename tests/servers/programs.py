@@ -40,11 +40,11 @@ def find(program: str, *paths: str) -> str:
 
 def built_program(program: str) -> str:
     """Returns the path of a program: in the testbed, on the PATH, or from its variable."""
-    asked = subprocess.run(
+    looked_up = subprocess.run(
         [sys.executable, TESTBED, "path", program], capture_output=True, text=True, check=True
     )
     variable = f"PIPECD_{program.upper().replace('-', '_')}"
-    found = asked.stdout.strip() or shutil.which(program) or os.environ.get(variable)
+    found = looked_up.stdout.strip() or shutil.which(program) or os.environ.get(variable)
     if not found:
         raise NotInstalled(program, f"make testbed builds it, or {variable} names its path")
     return found

@@ -76,7 +76,7 @@ class Receivers(WebServer):
 
 @dataclass(frozen=True)
 class Mail:
-    """A mail that arrived, and for whom."""
+    """A mail that arrived, and its recipients."""
 
     sender: str
     readers: tuple[str, ...]
@@ -106,7 +106,7 @@ class Mailbox:
     ) -> None:
         self.mails: list[Mail] = []
         self.login = ""
-        """The `user:password` that is asked for, if any."""
+        """The required `user:password`, if any."""
         self.ways = ways
         self.replies: dict[str, list[str]] = {}
         """The next replies to a command in place of the usual ones."""
@@ -119,10 +119,10 @@ class Mailbox:
         self.from_the_first_byte = from_the_first_byte
         mailbox = self
 
-        class Door(_Counter):
+        class Handler(_Counter):
             kept = mailbox
 
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Door)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -215,14 +215,14 @@ class _Counter(socketserver.BaseRequestHandler):
         if way == "PLAIN":
             _, user, password = initial.split("\0")
         else:
-            user = initial or self._asked("VXNlcm5hbWU6")
-            password = self._asked("UGFzc3dvcmQ6")
+            user = initial or self._prompt("VXNlcm5hbWU6")
+            password = self._prompt("UGFzc3dvcmQ6")
         self._who = f"{user}:{password}"
         is_right = self._who == self.kept.login
         self._say("235 welcome" if is_right else "535 the password is wrong")
         return True
 
-    def _asked(self, question: str) -> str:
+    def _prompt(self, question: str) -> str:
         self._say(f"334 {question}")
         return base64.b64decode(self._file.readline().strip()).decode()
 

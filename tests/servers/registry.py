@@ -19,7 +19,7 @@ class OciRegistry(WebServer):
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.files: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
-        # What was asked for, in order.
+        # The requests in order.
         self.requests: list[str] = []
         # So many requests are answered with 503 first.
         self.outages = 0
@@ -49,8 +49,8 @@ class OciRegistry(WebServer):
 
     def _token(self, request: Request) -> Answer:
         self.scopes += request.fields.get("scope", [])
-        wanted = f"Basic {base64.b64encode(self.login.encode()).decode()}"
-        if self.login and request.authorization != wanted:
+        expected = f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        if self.login and request.authorization != expected:
             return Answer(401)
         return in_json({"token": TOKEN})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the tests behaves like one, and its pods misbehave when they are told to."""
+"""The test cluster behaves like a real one, and its pods fail on request."""
 
 import json
 import subprocess
@@ -85,8 +85,8 @@ def test_a_job_completes(typed: Kubectl) -> None:
 )
 def test_pods_misbehave(typed: Kubectl, labels: Mapping[str, str], phase: str) -> None:
     typed("apply", document=deployment(labels))
-    wanted = "--output=jsonpath={.items[*].status.phase}"
-    eventually(lambda: phase in typed("get", "pods", wanted).split())
+    phases = "--output=jsonpath={.items[*].status.phase}"
+    eventually(lambda: phase in typed("get", "pods", phases).split())
 
 
 def test_the_token_opens_the_api(kubernetes: Kubernetes, namespace: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are found in the testbed, on this machine, or as told; CI misses none silently."""
+"""Programs come from the testbed, the PATH or a variable; CI fails if one is missing."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from servers.programs import TESTBED, NotInstalled, built_program, find, skip_or_fail
 
 
-def ask_testbed(
+def run_testbed(
     *arguments: str, cache: Path, left_out: str = ""
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -23,26 +23,26 @@ def ask_testbed(
     )
 
 
-def test_a_program_that_was_not_made_has_no_path(tmp_path: Path) -> None:
-    asked = ask_testbed("path", "dex", cache=tmp_path)
-    assert (asked.returncode, asked.stdout.strip()) == (0, "")
+def test_a_program_that_was_not_built_has_no_path(tmp_path: Path) -> None:
+    done = run_testbed("path", "dex", cache=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "")
 
 
-def test_a_program_without_a_recipe_is_told(tmp_path: Path) -> None:
-    asked = ask_testbed("emacs", cache=tmp_path)
-    assert asked.returncode == 2
-    assert "no recipe for emacs; there are envoy, dex" in asked.stderr
+def test_a_program_without_a_recipe_is_reported(tmp_path: Path) -> None:
+    done = run_testbed("emacs", cache=tmp_path)
+    assert done.returncode == 2
+    assert "no recipe for emacs; there are envoy, dex" in done.stderr
 
 
 @pytest.mark.parametrize("left_out", ["all", "dex, dolt"])
-def test_what_is_left_out_is_not_made(tmp_path: Path, left_out: str) -> None:
-    asked = ask_testbed("dex", "dolt", cache=tmp_path, left_out=left_out)
-    assert asked.returncode == 0
-    assert asked.stdout.count("is left out by PIPECD_TESTBED_SKIP") == 2
+def test_skipped_programs_are_not_built(tmp_path: Path, left_out: str) -> None:
+    done = run_testbed("dex", "dolt", cache=tmp_path, left_out=left_out)
+    assert done.returncode == 0
+    assert done.stdout.count("is left out by PIPECD_TESTBED_SKIP") == 2
     assert not list(tmp_path.iterdir())
 
 
-def test_a_program_may_be_on_this_machine_or_told(
+def test_a_program_may_be_on_the_path_or_named_by_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -56,7 +56,7 @@ def test_a_program_may_be_on_this_machine_or_told(
     assert built_program("dex") == str(tmp_path / "dex")
 
 
-def test_a_missing_program_of_the_system_is_told(
+def test_a_missing_system_program_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -210,7 +210,7 @@ class UpstreamInstallation(Installation):
         return list((await self.admin.call("ListDeployments", request)).deployments)
 
     async def add_application(self, path: str, draft: Application) -> str:
-        """Registers an application once its piped has told its repositories."""
+        """Registers an application once its piped has reported its repositories."""
         repository = ApplicationGitRepository(id="site", remote=self.origin.remote, branch="main")
         place = ApplicationGitPath(repo=repository, path=path, config_filename="app.pipecd.yaml")
         request = web_pb2.AddApplicationRequest(
@@ -229,7 +229,7 @@ class UpstreamInstallation(Installation):
         await self.admin.call("ApproveStage", request)
 
     async def introduced(self, piped_id: str) -> Any:
-        """A piped once it has told what it is."""
+        """Returns a piped once it has reported its metadata."""
         request = web_pb2.ListPipedsRequest(with_status=True)
         listed = (await self.admin.call("ListPipeds", request)).pipeds
         return next((p for p in listed if p.id == piped_id and p.started_at), None)

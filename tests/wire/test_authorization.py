@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key that stops working is read again, and asked about ever more rarely."""
+"""A rejected key is read again from its file and retried with backoff."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,7 +8,7 @@ from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.wire.authorization import RenewableAuthorization
 
 
-class Lock:
+class KeyFile:
     """A key in a file and a clock, both set by hand."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Lock:
             raise UserMistake("there is no file")
         return self.key
 
-    def admission(self) -> RenewableAuthorization:
+    def authorization(self) -> RenewableAuthorization:
         return RenewableAuthorization(
             self.read,
             lambda: Unauthenticated("rejected"),
@@ -29,36 +29,36 @@ class Lock:
         )
 
 
-async def test_a_key_that_never_worked_is_told_at_once_and_every_time() -> None:
-    admission = Lock().admission()
+async def test_a_key_that_never_worked_is_reported_at_once_and_every_time() -> None:
+    authorization = KeyFile().authorization()
     for _ in range(3):
-        assert isinstance(await admission.rejected("one"), Unauthenticated)
-        admission.check()
-    assert not admission.was_accepted
+        assert isinstance(await authorization.rejected("one"), Unauthenticated)
+        authorization.check()
+    assert not authorization.was_accepted
 
 
-async def test_a_key_that_worked_is_asked_about_ever_more_rarely() -> None:
-    lock = Lock()
-    admission = lock.admission()
-    admission.accepted()
+async def test_a_key_that_worked_is_retried_with_backoff() -> None:
+    key_file = KeyFile()
+    authorization = key_file.authorization()
+    authorization.accepted()
     pauses: list[float] = []
     with capture_logs() as logs:
         for _ in range(7):
-            assert await admission.rejected("one") is not None
+            assert await authorization.rejected("one") is not None
             with pytest.raises(Unauthenticated):
-                admission.check()
-            began = lock.seconds
+                authorization.check()
+            began = key_file.seconds
             while True:
                 try:
-                    admission.check()
+                    authorization.check()
                 except Unauthenticated:
-                    lock.seconds += 0.5
+                    key_file.seconds += 0.5
                 else:
                     break
-            pauses.append(lock.seconds - began)
-        admission.accepted()
+            pauses.append(key_file.seconds - began)
+        authorization.accepted()
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    admission.check()
+    authorization.check()
     assert [entry["event"] for entry in logs] == [
         "server rejects the key, retrying with backoff",
         "server accepts the key again",
@@ -66,23 +66,23 @@ async def test_a_key_that_worked_is_asked_about_ever_more_rarely() -> None:
 
 
 async def test_a_new_key_is_used_at_once() -> None:
-    lock = Lock()
-    admission = lock.admission()
-    admission.accepted()
-    lock.key = "two"
-    assert admission.authorization() == "one"
-    assert await admission.rejected("one") is None
-    assert admission.authorization() == "two"
-    admission.check()
+    key_file = KeyFile()
+    authorization = key_file.authorization()
+    authorization.accepted()
+    key_file.key = "two"
+    assert authorization.authorization() == "one"
+    assert await authorization.rejected("one") is None
+    assert authorization.authorization() == "two"
+    authorization.check()
     # Others that were under way with the old key are no rejection of the new one.
-    assert await admission.rejected("one") is None
-    assert await admission.rejected("two") is not None
+    assert await authorization.rejected("one") is None
+    assert await authorization.rejected("two") is not None
 
 
 async def test_a_key_that_cannot_be_read_again_stays_what_it_was() -> None:
-    lock = Lock()
-    admission = lock.admission()
-    admission.accepted()
-    lock.key = ""
-    assert await admission.rejected("one") is not None
-    assert admission.authorization() == "one"
+    key_file = KeyFile()
+    authorization = key_file.authorization()
+    authorization.accepted()
+    key_file.key = ""
+    assert await authorization.rejected("one") is not None
+    assert authorization.authorization() == "one"

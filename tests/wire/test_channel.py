@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel is connected when it is handed out, or the reader learns why not."""
+"""A channel is connected when it is returned, or the error says why not."""
 
 import socket
 from pathlib import Path
@@ -14,17 +14,17 @@ from pipecd.wire.server import TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
 
 
-async def test_a_server_that_is_away_is_told_within_the_deadline() -> None:
+async def test_an_unavailable_server_is_reported_within_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Unavailable, match=f"cannot connect to 127.0.0.1:{port} within 0.2s"):
         async with open_channel(
             f"127.0.0.1:{port}", authorization="", insecure=True, connect_timeout=0.2
         ):
-            pytest.fail("connected to nobody")
+            pytest.fail("connected without a server")
 
 
-async def test_a_server_that_answers_soon_is_not_worth_a_word(table: RpcTable[str]) -> None:
+async def test_a_connection_without_delay_is_not_logged(table: RpcTable[str]) -> None:
     async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
         address = f"127.0.0.1:{port}"
         with capture_logs() as logs:

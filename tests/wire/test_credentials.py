@@ -39,7 +39,7 @@ def test_the_key_of_a_piped_stays_out_of_logs() -> None:
 
 
 @pytest.mark.parametrize("key", ["a b", "a\nb", "é"])
-def test_a_key_that_cannot_travel_is_told_without_showing_it(key: str) -> None:
+def test_an_invalid_key_is_reported_without_showing_it(key: str) -> None:
     with pytest.raises(UserMistake, match="the piped key contains") as caught:
         credentials.piped_token("p", "i", key)
     assert key not in str(caught.value)
@@ -64,7 +64,7 @@ REFUSED = "Unauthenticated"
         pytest.param(authorization("piped-token a,b,c"), MALFORMED, id="another case"),
         pytest.param(authorization("Bearer a,b,c"), MALFORMED, id="an unknown scheme"),
         pytest.param(authorization("API-KEY a.b"), REFUSED, id="the scheme of another server"),
-        pytest.param(authorization("ID-TOKEN a"), REFUSED, id="a scheme that nobody accepts"),
+        pytest.param(authorization("ID-TOKEN a"), REFUSED, id="an unknown scheme"),
         pytest.param(authorization("PIPED-TOKEN a,b"), REFUSED, id="two fields"),
         pytest.param(authorization("PIPED-TOKEN a,b,c,d"), REFUSED, id="four fields"),
         pytest.param(authorization("PIPED-TOKEN ,b,c"), REFUSED, id="no project"),

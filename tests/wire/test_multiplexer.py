@@ -16,7 +16,7 @@ from pipecd.wire.multiplexer import multiplexed_port
 
 
 class Hello(asyncio.Protocol):
-    """A web server that knows one answer and tells who asked."""
+    """A web server that returns the address of the client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -77,7 +77,7 @@ async def test_the_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:
         await writer.wait_closed()
 
 
-async def test_a_connection_to_a_backend_that_is_gone_is_dropped(tmp_path: Path) -> None:
+async def test_a_connection_to_a_missing_backend_is_dropped(tmp_path: Path) -> None:
     async with multiplexed_port(Hello, tmp_path / "nobody.sock", host="127.0.0.1", port=0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -87,7 +87,7 @@ async def test_a_connection_to_a_backend_that_is_gone_is_dropped(tmp_path: Path)
         await writer.wait_closed()
 
 
-async def test_a_busy_port_is_refused_in_words(tmp_path: Path) -> None:
+async def test_a_busy_port_is_reported(tmp_path: Path) -> None:
     async with both(tmp_path) as port:
         with pytest.raises(UserMistake, match=f"port {port}"):
             async with multiplexed_port(Hello, tmp_path / "x", host="127.0.0.1", port=port):

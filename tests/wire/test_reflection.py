@@ -28,11 +28,11 @@ async def ask(
         response_deserializer=pb.ServerReflectionResponse.FromString,
     )
 
-    async def asked() -> AsyncIterator[pb.ServerReflectionRequest]:
+    async def stream() -> AsyncIterator[pb.ServerReflectionRequest]:
         for request in requests:
             yield request
 
-    return [answer async for answer in call(asked())]
+    return [answer async for answer in call(stream())]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -83,7 +83,7 @@ async def test_a_server_keeps_silent_by_default(table: RpcTable[str]) -> None:
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_without_its_package_reflection_is_refused_in_words(
+async def test_without_grpcio_reflection_the_error_names_the_package(
     table: RpcTable[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = builtins.__import__

@@ -158,9 +158,7 @@ async def test_health_follows_the_readiness_check(
         assert (await watched.read()).status == SERVING
 
 
-async def test_running_calls_finish_before_the_server_is_gone(
-    table: RpcTable[str], seen: Any
-) -> None:
+async def test_running_calls_end_before_the_server_stops(table: RpcTable[str], seen: Any) -> None:
     async with (
         grpc_server([table], host="127.0.0.1", port=0, grace=0.2) as port,
         open_channel(f"127.0.0.1:{port}", authorization="API-KEY k", insecure=True) as channel,
@@ -173,7 +171,7 @@ async def test_running_calls_finish_before_the_server_is_gone(
         await slow
 
 
-async def test_a_message_over_the_limit_is_refused_and_the_server_lives(
+async def test_a_message_over_the_limit_is_refused_and_the_server_continues(
     table: RpcTable[str],
 ) -> None:
     async with (

@@ -53,16 +53,16 @@ def test_all_errors_are_covered() -> None:
     assert {kind for kind, _ in KINDS} == own
 
 
-def test_an_error_made_for_one_room_keeps_the_code_of_its_kind() -> None:
+def test_a_subclass_of_an_error_has_the_code_of_its_base() -> None:
     class FileMistake(UserMistake):
         """A mistake in a file."""
 
     assert to_status(FileMistake("x"))[0] is CODE.INVALID_ARGUMENT
 
 
-def test_where_the_data_is_kept_stays_in_the_log() -> None:
+def test_the_address_of_the_database_is_only_in_the_log() -> None:
     away = StorageUnavailable(
-        "the database at db.internal:5432 is away", hint="look at db.internal"
+        "the database at db.internal:5432 is unavailable", hint="check db.internal"
     )
     assert to_status(away) == (grpc.StatusCode.UNAVAILABLE, StorageUnavailable.PUBLIC_MESSAGE)
 
@@ -74,7 +74,7 @@ def test_the_hint_reaches_the_caller() -> None:
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("secret"), TimeoutError("secret"), OSError(5, "secret")]
 )
-def test_what_we_did_not_expect_is_told_without_details(error: Exception) -> None:
+def test_an_unexpected_error_is_reported_without_details(error: Exception) -> None:
     assert to_status(error) == (CODE.INTERNAL, INTERNAL)
 
 
@@ -93,7 +93,7 @@ def test_what_we_did_not_expect_is_told_without_details(error: Exception) -> Non
         )
     ],
 )
-def test_what_upstream_retries_is_unavailable(code: grpc.StatusCode) -> None:
+def test_codes_that_upstream_retries_become_unavailable(code: grpc.StatusCode) -> None:
     error = from_rpc_error(rpc_error(code, None))
     assert type(error) is Unavailable
     assert str(error) == f"the call ended with {code.name}"

@@ -83,7 +83,7 @@ async def test_failures_become_statuses(
         stub = api_pb2_grpc.APIServiceStub(channel)
         assert await failure(stub.GetCommand(get_command(id))) == (code, text)
         assert (await stub.GetCommand(get_command("still up"))).command.id == "still up"
-    # What the gate refuses never reaches a part, so it is not counted.
+    # Invalid requests never reach a handler, so they are not counted.
     counted = [] if code is CODE.INVALID_ARGUMENT else [("GetCommand", code)]
     assert seen.calls == [*counted, ("GetCommand", CODE.OK)]
 
@@ -95,7 +95,7 @@ async def test_the_traceback_of_a_bug_is_in_the_log(table: RpcTable[str]) -> Non
     assert (line["event"], line["rpc"], line["exc_info"]) == ("call failed", "GetCommand", True)
 
 
-async def test_who_is_calling_is_asked_before_the_request_is_looked_at(
+async def test_the_caller_is_authenticated_before_the_request_is_validated(
     table: RpcTable[str], seen: Any
 ) -> None:
     async with (
@@ -109,14 +109,14 @@ async def test_who_is_calling_is_asked_before_the_request_is_looked_at(
 
 
 class Choosy(RpcTable[str]):
-    """A table that lets nobody use one of its RPCs."""
+    """A table that denies one of its RPCs to every caller."""
 
     async def authorize(self, rpc: str, caller: str) -> None:
         if rpc == "EnablePiped":
             raise Denied(f"{caller} may not")
 
 
-async def test_whether_the_caller_may_is_asked_before_the_request_is_looked_at(seen: Any) -> None:
+async def test_the_caller_is_authorized_before_the_request_is_validated(seen: Any) -> None:
     async def authenticate(metadata: Metadata) -> str:
         return credentials.parse_api_key(metadata)
 

@@ -153,7 +153,7 @@ async def test_pipeds_events_plan_previews_and_encryption(
     assert hybrid.decrypt(private, sealed.ciphertext) == "secret"
     event = await stub.RegisterEvent(pb.RegisterEventRequest(name="n", data="d"))
     assert event.event_id
-    asked = await stub.RequestPlanPreview(
+    requested = await stub.RequestPlanPreview(
         pb.RequestPlanPreviewRequest(
             repo_remote_url="git@h:o/r", head_branch="b", head_commit="c", base_branch="main"
         )
@@ -161,7 +161,7 @@ async def test_pipeds_events_plan_previews_and_encryption(
     # The time in which pipeds reconnect has passed.
     advance(30)
     results = await stub.GetPlanPreviewResults(
-        pb.GetPlanPreviewResultsRequest(commands=asked.commands)
+        pb.GetPlanPreviewResultsRequest(commands=requested.commands)
     )
     assert [r.error for r in results.results] == ["Maybe Piped is offline currently."]
     del admin

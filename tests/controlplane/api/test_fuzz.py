@@ -37,13 +37,13 @@ PIPED, APPLICATION, DEPLOYMENT = (f"00000000-0000-4000-8000-00000000000{n}" for 
 TEXTS = st.sampled_from(
     (PIPED, APPLICATION, DEPLOYMENT, "shop", "site", "s1", "v1", "../..", "\0", "e30=")
 )
-Door = tuple[RpcTable[Any], Metadata]
+Endpoint = tuple[RpcTable[Any], Metadata]
 Fill = Callable[[Message], Message]
 
 
 @dataclass(frozen=True)
 class Call:
-    """An RPC and the fields to set on its minimal_message valid or on an empty request."""
+    """An RPC and the fields to set on its smallest valid request or on an empty one."""
 
     rpc: str
     sent: bytes
@@ -51,13 +51,13 @@ class Call:
 
 
 @pytest.fixture
-async def doors(
+async def endpoints(
     cases: UseCases,
     stores: Stores,
     registered: RegisteredPiped,
     deployment: Deployment,
     admin: User,
-) -> dict[str, Door]:
+) -> dict[str, Endpoint]:
     own = await stores.pipeds.get(registered.id)
     own.id = PIPED
     await stores.pipeds.add(own)
@@ -140,8 +140,8 @@ def aimed(message: Message) -> Message:
     return message
 
 
-async def is_answered(door: Door, service: str, call: Call, minimal_message: Fill) -> None:
-    table, metadata = door
+async def is_answered(endpoint: Endpoint, service: str, call: Call, minimal_message: Fill) -> None:
+    table, metadata = endpoint
     request = call.sent
     if call.near_valid:
         rpc = SERVICES[service].methods_by_name[call.rpc]
@@ -182,32 +182,32 @@ many = settings(
 @many
 @given(call=st.one_of(odd_calls("piped"), odd_bytes("piped")))
 async def test_piped_service_answers_fuzzed_requests(
-    doors: dict[str, Door], minimal_message: Fill, call: Call
+    endpoints: dict[str, Endpoint], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["piped"], "piped", call, minimal_message)
+    await is_answered(endpoints["piped"], "piped", call, minimal_message)
 
 
 @many
 @given(call=st.one_of(odd_calls("external"), odd_bytes("external")))
 async def test_api_service_answers_fuzzed_requests(
-    doors: dict[str, Door], minimal_message: Fill, call: Call
+    endpoints: dict[str, Endpoint], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["external"], "external", call, minimal_message)
+    await is_answered(endpoints["external"], "external", call, minimal_message)
 
 
 @many
 @given(call=st.one_of(odd_calls("web"), odd_bytes("web")))
 async def test_web_service_answers_fuzzed_requests(
-    doors: dict[str, Door], minimal_message: Fill, call: Call
+    endpoints: dict[str, Endpoint], minimal_message: Fill, call: Call
 ) -> None:
-    await is_answered(doors["web"], "web", call, minimal_message)
+    await is_answered(endpoints["web"], "web", call, minimal_message)
 
 
 @pytest.mark.parametrize("service", [pytest.param(name, id=name) for name in SERVICES])
 async def test_every_rpc_answers_its_smallest_valid_request(
-    doors: dict[str, Door], minimal_message: Fill, service: str
+    endpoints: dict[str, Endpoint], minimal_message: Fill, service: str
 ) -> None:
     for rpc in SERVICES[service].methods:
         await is_answered(
-            doors[service], service, Call(rpc.name, b"", near_valid=True), minimal_message
+            endpoints[service], service, Call(rpc.name, b"", near_valid=True), minimal_message
         )

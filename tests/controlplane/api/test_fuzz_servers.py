@@ -2,8 +2,8 @@
 """More than twenty thousand fuzzed messages to every service, over real connections.
 
 Each RPC gets bytes without meaning, cut and bloated requests, fields of the wrong type, requests
-with odd values and such that are nearly right. Nothing may fail on our account, and no answer may
-tell what our insides look like. A failure names the seed that repeats it.
+with odd values and requests that are nearly valid. No call may end in an internal error, and no
+answer may show internals. A failure names the seed that repeats it.
 """
 
 import asyncio
@@ -72,7 +72,15 @@ SENSIBLE = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 # Texts that only appear in internal errors.
-INSIDES = ("Traceback", 'File "', "sqlite", "psycopg", "object at 0x", "Exception", "site-packages")
+INTERNALS = (
+    "Traceback",
+    'File "',
+    "sqlite",
+    "psycopg",
+    "object at 0x",
+    "Exception",
+    "site-packages",
+)
 # Each of these computes a bcrypt hash, which is slow.
 SLOW = {"GenerateAPIKey", "RegisterPiped", "RecreatePipedKey", "UpdateProjectStaticAdmin"}
 
@@ -104,8 +112,8 @@ async def all_at_once(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
 
 
 def check_words(words: str) -> None:
-    told = [part for part in INSIDES if part in words]
-    assert not told, f"seed {SEED}: {words[:300]}"
+    leaked = [part for part in INTERNALS if part in words]
+    assert not leaked, f"seed {SEED}: {words[:300]}"
 
 
 @pytest.fixture
@@ -113,7 +121,7 @@ async def known(
     registered: RegisteredPiped, deployment: Deployment, cases: UseCases, admin: User
 ) -> dict[str, str]:
     """The ids of existing objects, by the names of the fields that hold them."""
-    told = RegisterEventRequest(name="image", data="v2")
+    event = RegisterEventRequest(name="image", data="v2")
     return {
         "piped_id": registered.id,
         "application_id": deployment.application_id,
@@ -122,7 +130,7 @@ async def known(
         "project_id": "shop",
         "repo_id": "site",
         "command_id": await cases.pipeds.restart(registered.id, by=admin),
-        "event_id": await cases.events.register(told, by=admin),
+        "event_id": await cases.events.register(event, by=admin),
     }
 
 
@@ -160,7 +168,7 @@ async def channel(cases: UseCases) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, id=f"the door of {name}") for name in SERVICES]
+    "name", [pytest.param(name, id=f"the {name} service") for name in SERVICES]
 )
 async def test_fuzzed_messages_cause_no_internal_error_in(
     name: str, channel: grpc.aio.Channel, odd: Any, metadata: dict[str, Any]
@@ -202,8 +210,8 @@ async def browser(
     calls = GrpcWeb(web_service.web_table(cases))
     pages = create_console(cases, bus, insecure_cookie=True, now=now)
     rest = create_rest(api_service.api_table(cases), cases.api_keys.verify)
-    doors = dict.fromkeys(calls.prefixes(), calls)
-    served = WebServer(PathPrefixRouter({**doors, REST: rest}, pages))
+    services = dict.fromkeys(calls.prefixes(), calls)
+    served = WebServer(PathPrefixRouter({**services, REST: rest}, pages))
     limits = httpx2.Limits(max_connections=AT_ONCE)
     async with http_server(served, host="127.0.0.1", port=0) as port:
         cookies = {"token": metadata["web"][0][1].removeprefix("token=")}
@@ -228,12 +236,12 @@ async def test_fuzzed_grpc_web_frames_cause_no_internal_error(
         async def called() -> None:
             path = f"/{SERVICES['web'].full_name}/{rpc.name}"
             answer = await browser.post(path, content=frame, headers=headers)
-            told = f"seed {SEED}: {rpc.name}: {answer.status_code}: {answer.content[:200]!r}"
-            assert answer.status_code in (200, 415), told
+            details = f"seed {SEED}: {rpc.name}: {answer.status_code}: {answer.content[:200]!r}"
+            assert answer.status_code in (200, 415), details
             check_words(answer.text)
             if answer.status_code == 200:
                 status = answer.content.rpartition(b"grpc-status:")[2].partition(b"\r\n")[0]
-                assert status in SENSIBLE_NUMBERS, told
+                assert status in SENSIBLE_NUMBERS, details
 
         return called
 
@@ -286,8 +294,8 @@ async def test_fuzzed_paths_and_forms_are_answered_with_pages(
                 answer = await browser.get(path[:4000], params=fields)
             else:
                 answer = await browser.post(path[:4000], data=fields)
-            told = f"seed {SEED}: {path[:200]} {fields}: {answer.status_code}"
-            assert answer.status_code < 500, told
+            details = f"seed {SEED}: {path[:200]} {fields}: {answer.status_code}"
+            assert answer.status_code < 500, details
             check_words(answer.text)
 
         return visited
@@ -334,8 +342,8 @@ async def test_fuzzed_json_causes_no_internal_error(
                 content=body,
                 headers={"authorization": f"Bearer {key}"},
             )
-            told = f"seed {SEED}: {address.rpc}: {answer.status_code}: {answer.text[:200]}"
-            assert answer.status_code in (200, 400, 403, 404, 405, 409, 413), told
+            details = f"seed {SEED}: {address.rpc}: {answer.status_code}: {answer.text[:200]}"
+            assert answer.status_code in (200, 400, 403, 404, 405, 409, 413), details
             check_words(answer.text)
             answers[answer.status_code] += 1
 

@@ -41,7 +41,7 @@ async def check(cases: UseCases) -> AsyncIterator[Callable[..., Any]]:
     ):
         call: Any = channel.unary_unary(CHECK, response_deserializer=CheckResponse.FromString)
 
-        async def asked(**headers: str) -> tuple[int, str]:
+        async def send_check(**headers: str) -> tuple[int, str]:
             request = CheckRequest()
             request.attributes.request.http.path = OTLP_EXPORT_METHOD
             request.attributes.request.http.headers.update(headers)
@@ -49,7 +49,7 @@ async def check(cases: UseCases) -> AsyncIterator[Callable[..., Any]]:
             status = (await call(request.SerializeToString() + b"\xfa\x07\x01x")).status
             return status.code, status.message
 
-        yield asked
+        yield send_check
 
 
 async def test_a_piped_is_accepted_with_its_key(check: Callable[..., Any], bearer: Bearer) -> None:
@@ -118,9 +118,9 @@ def exporting(cases: UseCases) -> Exporting:
 
     @asynccontextmanager
     async def opened(export: Any = None) -> AsyncIterator[Callable[..., Any]]:
-        door = TraceForwarder(cases.credentials, export)
+        forwarder = TraceForwarder(cases.credentials, export)
         async with (
-            grpc_server([door], host="127.0.0.1", port=0, grace=0) as port,
+            grpc_server([forwarder], host="127.0.0.1", port=0, grace=0) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
             call: Any = channel.unary_unary(OTLP_EXPORT_METHOD)

@@ -30,8 +30,8 @@ class Both:
     """An application of v0 and one of v1, each with a deployment, by name."""
 
     names: dict[str, str]
-    programs: Any
-    people: Callable[[str, Message], Any]
+    api: Any
+    web: Callable[[str, Message], Any]
 
     def named(self, things: Any) -> set[str]:
         return {self.names[thing.id] for thing in things}
@@ -90,21 +90,21 @@ async def both(
 async def test_lists_of_applications_and_deployments_with(
     both: Both, options: dict[str, Any], found: set[str]
 ) -> None:
-    people, programs = both.people, both.programs
+    web, api = both.web, both.api
     applications = web_pb2.ListApplicationsRequest.Options(**options)
     request = web_pb2.ListApplicationsRequest(options=applications)
-    assert both.named((await people("ListApplications", request)).applications) == found
+    assert both.named((await web("ListApplications", request)).applications) == found
     deployments = web_pb2.ListDeploymentsRequest.Options(**options)
-    listed = await people("ListDeployments", web_pb2.ListDeploymentsRequest(options=deployments))
+    listed = await web("ListDeployments", web_pb2.ListDeploymentsRequest(options=deployments))
     assert both.named(listed.deployments) == found
-    by_key = await programs.ListApplications(api_pb2.ListApplicationsRequest(**options))
+    by_key = await api.ListApplications(api_pb2.ListApplicationsRequest(**options))
     assert both.named(by_key.applications) == found
-    by_key = await programs.ListDeployments(api_pb2.ListDeploymentsRequest(**options))
+    by_key = await api.ListDeployments(api_pb2.ListDeploymentsRequest(**options))
     assert both.named(by_key.deployments) == found
 
 
 async def test_an_application_keeps_the_fields_of_its_version(both: Both) -> None:
-    listed = await both.people("ListApplications", web_pb2.ListApplicationsRequest())
+    listed = await both.web("ListApplications", web_pb2.ListApplicationsRequest())
     by_name = {both.names[a.id]: a for a in listed.applications}
     assert by_name["v0"].platform_provider
     assert not by_name["v0"].deploy_targets_by_plugin
@@ -113,7 +113,7 @@ async def test_an_application_keeps_the_fields_of_its_version(both: Both) -> Non
 
 
 async def test_pipeds_are_listed_with_their_providers_or_plugins(both: Both) -> None:
-    listed = await both.people("ListPipeds", web_pb2.ListPipedsRequest(with_status=True))
+    listed = await both.web("ListPipeds", web_pb2.ListPipedsRequest(with_status=True))
     offers = {
         piped.name: ([p.name for p in piped.platform_providers], [p.name for p in piped.plugins])
         for piped in listed.pipeds
@@ -127,7 +127,7 @@ async def test_a_chain_contains_applications_of_v0_and_v1(
 ) -> None:
     made = new_deployment()
     await cases.chains.create(made, [Matcher(labels={"kind": "TERRAFORM"})], by=piped)
-    chains = await both.people("ListDeploymentChains", web_pb2.ListDeploymentChainsRequest())
+    chains = await both.web("ListDeploymentChains", web_pb2.ListDeploymentChainsRequest())
     (chain,) = chains.deployment_chains
     follower = chain.blocks[1].nodes[0].application_ref
     assert both.names[follower.application_id] == "v1"
@@ -137,8 +137,8 @@ async def test_an_application_is_migrated_to_v1(both: Both, application: Applica
     request = api_pb2.UpdateApplicationDeployTargetsRequest(
         application_id=application.id, deploy_targets_by_plugin={"kubernetes": TARGETS}
     )
-    await both.programs.UpdateApplicationDeployTargets(request)
-    got = await both.people(
+    await both.api.UpdateApplicationDeployTargets(request)
+    got = await both.web(
         "GetApplication", web_pb2.GetApplicationRequest(application_id=application.id)
     )
     assert got.application.deploy_targets_by_plugin["kubernetes"] == TARGETS

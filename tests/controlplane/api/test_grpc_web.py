@@ -30,9 +30,9 @@ Post = Callable[..., Any]
 @pytest.fixture
 async def site(cases: UseCases) -> AsyncIterator[str]:
     """A web server with gRPC-Web and pages."""
-    door = GrpcWeb(web_table(cases))
+    grpc_web = GrpcWeb(web_table(cases))
     pages = PlainTextResponse("a page")
-    web = WebServer(PathPrefixRouter(dict.fromkeys(door.prefixes(), door), pages))
+    web = WebServer(PathPrefixRouter(dict.fromkeys(grpc_web.prefixes(), grpc_web), pages))
     async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
         await web.stop()
@@ -109,7 +109,7 @@ async def test_a_call_sees_the_changes_of_the_previous_one(post: Post) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "told"),
+    ("method", "request_", "expected"),
     [
         pytest.param(
             "GetPiped",
@@ -136,9 +136,9 @@ async def test_a_call_sees_the_changes_of_the_previous_one(post: Post) -> None:
     ],
 )
 async def test_an_error_is_reported_in_the_trailers(
-    post: Post, method: str, request_: Message, told: tuple[str, str]
+    post: Post, method: str, request_: Message, expected: tuple[str, str]
 ) -> None:
-    assert status(await post(f"{SERVICE}{method}", framed(request_))) == told
+    assert status(await post(f"{SERVICE}{method}", framed(request_))) == expected
 
 
 async def test_a_message_that_is_not_ascii_is_escaped(post: Post) -> None:
@@ -187,8 +187,8 @@ async def test_a_cross_site_call_is_refused_from(
 async def test_a_same_origin_call_is_accepted_from(
     post: Post, site: str, headers: dict[str, str]
 ) -> None:
-    told = {name: site if value == "same" else value for name, value in headers.items()}
-    answer = await post(f"{SERVICE}GetMe", framed(pb.GetMeRequest()), **told)
+    sent = {name: site if value == "same" else value for name, value in headers.items()}
+    answer = await post(f"{SERVICE}GetMe", framed(pb.GetMeRequest()), **sent)
     assert unframed(answer.content)[1] == {"grpc-status": "0"}
 
 

@@ -35,11 +35,11 @@ async def ask(web_channel: grpc.aio.Channel, cookie: Cookie, viewer: User, store
     await stores.files.put(f"{folder}/block_meta.json", BLOCK)
     await stores.files.put(f"{folder}/chunk_0.json", CHUNK)
 
-    async def asked(name: str, **fields: Any) -> Any:
+    async def call(name: str, **fields: Any) -> Any:
         request = getattr(pb, f"{name}Request")(**fields)
         return await getattr(WebServiceStub(web_channel), name)(request, metadata=cookie(viewer))
 
-    return asked
+    return call
 
 
 @pytest.mark.parametrize(

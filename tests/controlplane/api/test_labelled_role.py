@@ -98,8 +98,8 @@ async def stand(
     plan = ReportDeploymentPlannedRequest(deployment_id=planned.id, stages=stages)
     await cases.deployment_reports.report_planned(plan, by=piped)
     for env in ("dev", "prod"):
-        told = RegisterEventRequest(name="image", data="v2", labels={"env": env})
-        await cases.events.register(told, by=admin)
+        event = RegisterEventRequest(name="image", data="v2", labels={"env": env})
+        await cases.events.register(event, by=admin)
     metadata = cookie(User(admin.project, "tom", ("dev team",)))
     stub = WebServiceStub(web_channel)
     return Stand(

@@ -314,10 +314,10 @@ INTERNAL_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 async def away(rig: Rig, minimal_message: Fill) -> None:
     """Asserts that every call reports the database as unavailable."""
-    told = await rig.codes(minimal_message)
+    codes = await rig.codes(minimal_message)
     others = {
         ".".join(name.split(".")[-2:]): code
-        for name, code in told.items()
+        for name, code in codes.items()
         if code is not UNAVAILABLE
     }
     # After the cached credentials expire, these calls fail as well.
@@ -344,8 +344,8 @@ async def test_during_a_redis_outage_no_call_is_unavailable(
     async with creating(rig) as acknowledged:
         redis.stop()
         try:
-            told = set((await rig.codes(minimal_message)).values())
-            assert told.isdisjoint({UNAVAILABLE, *INTERNAL_CODES})
+            codes = set((await rig.codes(minimal_message)).values())
+            assert codes.isdisjoint({UNAVAILABLE, *INTERNAL_CODES})
             await asyncio.sleep(AWAY_SECONDS)
             page = await rig.admin_page("/readyz")
             assert page.status_code == 200
@@ -377,8 +377,8 @@ async def test_during_a_bucket_outage_only_calls_that_need_it_fail(
     )
     assert (await rig.call(report, request))[0] is OK
     await rig.gate.stop()
-    told = await rig.codes(minimal_message)
-    assert INTERNAL_CODES.isdisjoint(told.values())
+    codes = await rig.codes(minimal_message)
+    assert INTERNAL_CODES.isdisjoint(codes.values())
     assert (await rig.call(checkpoint, whole))[0] is UNAVAILABLE
     # Log blocks between two checkpoints are stored in the database.
     request.blocks[0].CopyFrom(block(3))

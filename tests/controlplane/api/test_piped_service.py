@@ -198,8 +198,8 @@ async def test_the_other_rpcs(
     )
     assert not (await stub.ListUnhandledCommands(pb.ListUnhandledCommandsRequest())).commands
 
-    told = RegisterEventRequest(name="image", data="v1", labels={"a": "b"})
-    event_id = await cases.events.register(told, by=admin)
+    event = RegisterEventRequest(name="image", data="v1", labels={"a": "b"})
+    event_id = await cases.events.register(event, by=admin)
     latest = await stub.GetLatestEvent(pb.GetLatestEventRequest(name="image", labels={"a": "b"}))
     assert latest.event.id == event_id
     report = pb.ReportEventStatusesRequest.Event(

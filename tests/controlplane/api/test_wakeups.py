@@ -165,10 +165,10 @@ async def test_a_client_that_does_not_ask_gets_no_heartbeat(
 
 
 @pytest.mark.parametrize(
-    ("asked", "interval"), [(0, 0), (-1, 0), (float("nan"), 0), (0.01, 1), (3, 3), (1e9, 60)]
+    ("requested", "interval"), [(0, 0), (-1, 0), (float("nan"), 0), (0.01, 1), (3, 3), (1e9, 60)]
 )
-def test_the_interval_of_heartbeats_is_limited(asked: float, interval: float) -> None:
-    assert heartbeat_seconds(WatchWakeupsRequest(heartbeat_seconds=asked)) == interval
+def test_the_interval_of_heartbeats_is_limited(requested: float, interval: float) -> None:
+    assert heartbeat_seconds(WatchWakeupsRequest(heartbeat_seconds=requested)) == interval
 
 
 async def test_a_command_whose_signal_was_lost_wakes_its_piped_once(

@@ -188,8 +188,8 @@ async def test_deployments(
     assert (await ask("CancelDeployment", deployment_id=deployment.id)).command_id
     kinds = [c.type for c in await cases.commands.list_unhandled(by=piped)]
     assert sorted(kinds) == [2, 3, 6]
-    told = RegisterEventRequest(name="n", data="d", commit_hash="h", commit_url="https://u")
-    await cases.events.register(told, by=admin)
+    event = RegisterEventRequest(name="n", data="d", commit_hash="h", commit_url="https://u")
+    await cases.events.register(event, by=admin)
     (trace,) = (await ask("ListDeploymentTraces")).traces
     assert trace.trace.commit_hash == "h"
     (event,) = (await ask("ListEvents")).events
@@ -233,7 +233,7 @@ async def test_an_sso_configuration_of_upstreams_console_is_stored(
 
 
 @pytest.mark.parametrize(
-    ("sso", "told"),
+    ("sso", "error_text"),
     [
         pytest.param(
             {"session_ttl": -1},
@@ -250,12 +250,12 @@ async def test_an_sso_configuration_of_upstreams_console_is_stored(
     ],
 )
 async def test_an_sso_configuration_is_refused_with(
-    ask: Callable[..., Any], stores: Stores, sso: dict[str, Any], told: str
+    ask: Callable[..., Any], stores: Stores, sso: dict[str, Any], error_text: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await ask("UpdateProjectSSOConfig", sso=sso)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert told in (refused.value.details() or "")
+    assert error_text in (refused.value.details() or "")
     assert not (await stores.projects.get("shop")).HasField("sso")
 
 

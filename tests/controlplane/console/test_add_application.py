@@ -206,9 +206,9 @@ async def test_any_application_can_be_added_manually(
         pytest.param({"file": "x/y.yaml"}, "must not contain a slash", id="a file elsewhere"),
         pytest.param({"repository": ""}, "Choose a repository.", id="no repository"),
         pytest.param(
-            {"repository": "other"}, "repository is not found", id="a repository of nobody"
+            {"repository": "other"}, "repository is not found", id="an unknown repository"
         ),
-        pytest.param({"piped": "nobody"}, "The piped no longer exists", id="a piped of nobody"),
+        pytest.param({"piped": "nobody"}, "The piped no longer exists", id="an unknown piped"),
         pytest.param({"target": ""}, "Choose one platform provider.", id="no provider"),
     ],
 )

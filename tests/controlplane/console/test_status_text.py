@@ -70,7 +70,7 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             ],
             {},
             "Waiting for approval by ann or bob. Approved by bob so far.",
-            id="waiting for named people",
+            id="waiting for named approvers",
         ),
         pytest.param(
             DeploymentStatus.RUNNING,

@@ -301,8 +301,8 @@ async def test_concurrent_inserts_each_get_their_own_result(database: Database) 
 
 async def test_more_lookups_than_connections_are_all_answered(database: Database) -> None:
     await database.execute(ADD, {"name": "one", "value": "0"})
-    looks = [database.lookup(LOOKUP, {"name": "one" if i % 2 else "none"}) for i in range(300)]
-    assert [len(rows) for rows in await asyncio.gather(*looks)] == [i % 2 for i in range(300)]
+    lookups = [database.lookup(LOOKUP, {"name": "one" if i % 2 else "none"}) for i in range(300)]
+    assert [len(rows) for rows in await asyncio.gather(*lookups)] == [i % 2 for i in range(300)]
 
 
 @pytest.mark.usefixtures("row_locks")

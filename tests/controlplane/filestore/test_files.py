@@ -46,8 +46,8 @@ async def test_all_paths_with_a_prefix_are_listed(files: Files) -> None:
     paths = ["z", "a/bc.json", *(f"a/b/{i}.json" for i in range(8))]
     await asyncio.gather(*(files.put(path, b"") for path in paths))
     for prefix in ("", "a/", "a/b", "a/b/", "a/b/3.json", "a/x/", "y"):
-        wanted = tuple(sorted(path for path in paths if path.startswith(prefix)))
-        assert await files.list(prefix) == wanted
+        expected = tuple(sorted(path for path in paths if path.startswith(prefix)))
+        assert await files.list(prefix) == expected
 
 
 @pytest.mark.parametrize(

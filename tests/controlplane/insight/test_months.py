@@ -198,6 +198,6 @@ def test_names_of_months_sort_by_time() -> None:
 
 def test_labels_of_a_success_decide_where_it_counts() -> None:
     failed = replace(outcome("bad", 1), labels=(("env", "dev"),))
-    mended = replace(outcome("ok", 5), labels=(("env", "prod"),))
-    month = add_outcomes({}, [failed, mended])["2026-01"]
+    restored = replace(outcome("ok", 5), labels=(("env", "prod"),))
+    month = add_outcomes({}, [failed, restored])["2026-01"]
     assert find_restorations(month.totals, {})[0][0].labels == (("env", "prod"),)

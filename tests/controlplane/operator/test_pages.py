@@ -68,8 +68,8 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
     assert "<b>" not in listed
     assert "r&amp;d" in listed
     assert "/projects/reset-password?ID=r%26d" in listed
-    asked = (await http.get("/projects/reset-password", params={"ID": "r&d"})).text
-    assert 'value="r&amp;d"' in asked
+    form = (await http.get("/projects/reset-password", params={"ID": "r&d"})).text
+    assert 'value="r&amp;d"' in form
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ async def test_an_invalid_project_is_rejected(
 async def test_a_password_is_reset_after_the_id_is_typed(
     http: httpx2.AsyncClient, cases: UseCases, static_admin: StaticAdmin
 ) -> None:
-    asked = await http.get("/projects/reset-password", params={"ID": "shop"})
-    assert asked.status_code == 200
+    form = await http.get("/projects/reset-password", params={"ID": "shop"})
+    assert form.status_code == 200
     mistyped = await http.post(
         "/projects/reset-password", data={"ID": "shop", "confirmationID": "hop"}
     )
@@ -132,9 +132,9 @@ async def test_a_password_is_reset_after_the_id_is_typed(
     ],
 )
 async def test_no_password_is_reset_for(http: httpx2.AsyncClient, id: str, status: int) -> None:
-    asked = await http.get("/projects/reset-password", params={"ID": id})
+    form = await http.get("/projects/reset-password", params={"ID": id})
     done = await http.post("/projects/reset-password", data={"ID": id, "confirmationID": id})
-    assert (asked.status_code, done.status_code) == (status, status)
+    assert (form.status_code, done.status_code) == (status, status)
 
 
 async def test_every_other_path_shows_the_home_page(http: httpx2.AsyncClient) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of an HCL file is apply_replacement, and every other byte stays as it was."""
+"""A value of an HCL file is replaced, and every other byte stays as it was."""
 
 import contextlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of a JSON file is apply_replacement, and every other byte stays as it was."""
+"""A value of a JSON file is replaced, and every other byte stays as it was."""
 
 import json
 import re
@@ -29,7 +29,7 @@ FILE = """\
         pytest.param("$.image", 'v"2', '"shop:v1"', '"v\\"2"', id="text stays text"),
         pytest.param("$.image", "2", '"shop:v1"', '"2"', id="text of digits too"),
         pytest.param("$.count", "-4.5", '"count": 3', '"count": -4.5', id="a number stays a number"),
-        pytest.param("$.flag", "false", '"flag": true', '"flag": false', id="a truth value"),
+        pytest.param("$.flag", "false", '"flag": true', '"flag": false', id="a boolean"),
         pytest.param("$.deep[0].tag", "ü", '"a\\u0041"', '"ü"', id="an item of a list"),
         pytest.param("$.deep[*].tag", "b", '"a\\u0041"', '"b"', id="items that differ"),
     ],
@@ -56,7 +56,7 @@ def test_a_value_that_is_there_already_changes_nothing(path: str, value: str) ->
     [
         pytest.param('{"a": 1}', "$.b", "there is no $.b", id="a name that is not there"),
         pytest.param('{"a": 1}', "$.a", "is a number, and 'x' is not", id="text for a number"),
-        pytest.param('{"a": true}', "$.a", "is true or false, and 'x' is not", id="text for a truth value"),
+        pytest.param('{"a": true}', "$.a", "is true or false, and 'x' is not", id="text for a boolean"),
         pytest.param('{"a": null}', "$.a", "is null", id="null"),
         pytest.param('{"a": [1]}', "$.a", "is a list", id="a list"),
         pytest.param('{"a": 1', "$.a", "a comma or } is missing in line 1", id="an object without an end"),

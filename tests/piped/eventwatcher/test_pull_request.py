@@ -36,7 +36,7 @@ def pull_request(remote: str) -> PullRequest:
         pytest.param("file:///srv/shop", "", id="a repository on disk has no page"),
     ],
 )  # fmt: skip
-def test_where_people_open_one(remote: str, page: str) -> None:
+def test_the_page_where_users_open_a_pull_request(remote: str, page: str) -> None:
     assert compare_page(pull_request(remote)) == page
 
 
@@ -55,7 +55,7 @@ FIELDS = {"title": "title", "body": "body", "head": "new/image-1", "base": "main
         pytest.param("https://bitbucket.org/org/shop", "t", None, id="Bitbucket"),
     ],
 )  # fmt: skip
-def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
+def test_how_piped_opens_a_pull_request(remote: str, token: str, url: str | None) -> None:
     call = api_call(pull_request(remote), token)
     assert (call and call.url) == url
     if call is not None:
@@ -63,7 +63,7 @@ def test_how_piped_opens_one(remote: str, token: str, url: str | None) -> None:
         assert "Authorization" not in repr(call)
 
 
-def test_how_piped_opens_one_at_gitlab() -> None:
+def test_how_piped_opens_a_merge_request_at_gitlab() -> None:
     call = api_call(pull_request("https://gitlab.com/a/b/shop.git"), "t")
     assert call == ApiCall(
         "https://gitlab.com/api/v4/projects/a%2Fb%2Fshop/merge_requests",
@@ -113,7 +113,7 @@ async def test_a_pull_request_is_opened(host: GitHost) -> None:
         pytest.param(201, b"{}", "cannot be parsed", id="an answer without a page"),
     ],
 )  # fmt: skip
-async def test_a_host_that_refuses_is_told_of(
+async def test_a_refusal_of_the_host_is_reported(
     host: GitHost, code: int, answer: bytes, error: str
 ) -> None:
     host.says = Answer(code, answer)
@@ -121,7 +121,7 @@ async def test_a_host_that_refuses_is_told_of(
         await send_call(ApiCall(host.address, {}, {}, "html_url"))
 
 
-async def test_where_nothing_can_be_opened_people_are_told_where(host: GitHost) -> None:
+async def test_without_an_api_the_result_is_the_page_to_open(host: GitHost) -> None:
     remote = "git@github.com:org/shop.git"
     text = "open a pull request at https://github.com/org/shop/compare/main...new/image-1"
     assert await open_pull_request(pull_request(remote), "t") == text
@@ -129,7 +129,7 @@ async def test_where_nothing_can_be_opened_people_are_told_where(host: GitHost) 
     assert host.requests == []
 
 
-async def test_where_opening_fails_people_are_told_why_and_where() -> None:
+async def test_a_failure_is_reported_with_its_reason_and_the_page_to_open() -> None:
     text = await open_pull_request(pull_request("http://gitea.invalid/org/shop"), "t")
     assert text.startswith("no pull request could be opened: ")
     assert text.endswith("; open it at http://gitea.invalid/org/shop/compare/main...new/image-1")

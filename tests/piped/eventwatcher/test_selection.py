@@ -89,7 +89,7 @@ LATE = EventOutcome(pb.EVENT_OUTDATED, "late")
         pytest.param([GOOD, BAD, GOOD], BAD, id="a failure counts"),
         pytest.param([LATE, GOOD], GOOD, id="what one did, another may have missed"),
         pytest.param([GOOD, GOOD], GOOD, id="equal descriptions are written once"),
-        pytest.param([GOOD, EventOutcome(pb.EVENT_SUCCESS, "too")], EventOutcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are told"),
+        pytest.param([GOOD, EventOutcome(pb.EVENT_SUCCESS, "too")], EventOutcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are reported"),
     ],
 )  # fmt: skip
 def test_outcomes_together(outcomes: list[EventOutcome], whole: EventOutcome) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value of a YAML file is apply_replacement, and every other byte stays as it was."""
+"""A value of a YAML file is replaced, and every other byte stays as it was."""
 
 import re
 from typing import Any
@@ -55,7 +55,7 @@ last: end"""
         pytest.param("$.number", "5", "number: 3", "number: 5", id="a number stays a number"),
         pytest.param("$.number", "many", "number: 3", "number: many", id="a number may become text"),
         pytest.param("$.apiVersion", "123", "apiVersion: v1", 'apiVersion: "123"', id="text that reads as a number stays text"),
-        pytest.param("$.apiVersion", "on", "apiVersion: v1", 'apiVersion: "on"', id="text that reads as a truth value stays text"),
+        pytest.param("$.apiVersion", "on", "apiVersion: v1", 'apiVersion: "on"', id="text that reads as a boolean stays text"),
         pytest.param("$.apiVersion", "2026-11-15", "apiVersion: v1", 'apiVersion: "2026-11-15"', id="text that reads as a date stays text"),
         pytest.param("$.apiVersion", "a: b", "apiVersion: v1", 'apiVersion: "a: b"', id="what cannot be plain is quoted"),
         pytest.param("$.apiVersion", "", "apiVersion: v1", 'apiVersion: ""', id="nothing is quoted"),

@@ -104,13 +104,13 @@ def test_the_time_of_a_resource_says_when_it_changed() -> None:
     assert [r.created_at for r in other] == [7]
 
 
-def test_one_whose_age_nobody_knows_is_as_old_as_when_it_was_first_seen() -> None:
+def test_a_resource_of_unknown_age_keeps_the_time_it_was_first_seen() -> None:
     # Plugins of the SDK report the time of the read then.
     first = normalize_resources([ResourceState(id="1", created_at=7, updated_at=7)], (), now=7)
     later = normalize_resources([ResourceState(id="1", created_at=9, updated_at=9)], first, now=9)
     assert later == first
 
 
-def test_the_order_in_which_plugins_tell_does_not_matter() -> None:
+def test_the_order_of_reported_resources_does_not_matter() -> None:
     pods = [ResourceState(id=str(at), name="pod", created_at=3) for at in range(5)]
     assert normalize_resources(pods, (), now=7) == normalize_resources(reversed(pods), (), now=7)

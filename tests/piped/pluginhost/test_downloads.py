@@ -52,12 +52,12 @@ def files_in(directory: Path) -> list[str]:
 
 
 async def test_a_download_is_executable_and_reused(site: OciRegistry, directory: Path) -> None:
-    wanted_spec = spec(f"{site.address}/files/tool")
-    path = await PluginDownloads(directory).program(wanted_spec)
+    plugin = spec(f"{site.address}/files/tool")
+    path = await PluginDownloads(directory).program(plugin)
     assert path.read_bytes() == SCRIPT
     assert path.stat().st_mode & 0o777 == 0o755
     assert path.name.startswith("tool-")
-    assert await PluginDownloads(directory).program(wanted_spec) == path
+    assert await PluginDownloads(directory).program(plugin) == path
     assert len(site.requests) == 1
 
 
@@ -70,10 +70,10 @@ async def test_another_url_is_another_file(site: OciRegistry, directory: Path) -
 
 
 async def test_redownload_replaces_the_program(site: OciRegistry, directory: Path) -> None:
-    wanted_spec = spec(f"{site.address}/files/tool")
-    await PluginDownloads(directory).program(wanted_spec)
+    plugin = spec(f"{site.address}/files/tool")
+    await PluginDownloads(directory).program(plugin)
     site.files["tool"] = SCRIPT + b"# newer"
-    path = await PluginDownloads(directory, redownload=True).program(wanted_spec)
+    path = await PluginDownloads(directory, redownload=True).program(plugin)
     assert path.read_bytes().endswith(b"# newer")
 
 
@@ -86,11 +86,11 @@ async def test_a_new_checksum_downloads_the_new_content(site: OciRegistry, direc
 
 
 async def test_a_wrong_checksum_leaves_nothing_behind(site: OciRegistry, directory: Path) -> None:
-    wanted_spec = spec(f"{site.address}/files/tool", sum_of(b"another"))
+    plugin = spec(f"{site.address}/files/tool", sum_of(b"another"))
     with pytest.raises(
         UserMistake, match=r"plugin tool: the checksum of .* is sha256:\w+ and should"
     ):
-        await PluginDownloads(directory).program(wanted_spec)
+        await PluginDownloads(directory).program(plugin)
     assert files_in(directory) == []
 
 
@@ -98,11 +98,11 @@ async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
     site: OciRegistry, directory: Path
 ) -> None:
     site.outages = 2
-    wanted_spec = spec(f"{site.address}/files/tool?token=secret")
-    assert await PluginDownloads(directory).program(wanted_spec)
+    plugin = spec(f"{site.address}/files/tool?token=secret")
+    assert await PluginDownloads(directory).program(plugin)
     site.outages = 3
     with pytest.raises(Unavailable, match=r"plugin tool cannot be downloaded from \S+/files/tool: the server answered 503"):  # fmt: skip
-        await PluginDownloads(directory, redownload=True).program(wanted_spec)
+        await PluginDownloads(directory, redownload=True).program(plugin)
     assert len(files_in(directory)) == 1
 
 
@@ -161,8 +161,8 @@ async def test_a_program_is_pulled_from_an_oci_registry(
 ) -> None:
     (tmp_path / "tool").write_bytes(SCRIPT)
     digest = await push(registry, tmp_path / "tool")
-    wanted_spec = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
-    path = await PluginDownloads(directory).program(wanted_spec)
+    plugin = spec(f"oci://{registry.host}/team/plugin:v1", sum_of(SCRIPT))
+    path = await PluginDownloads(directory).program(plugin)
     assert path.read_bytes() == SCRIPT
     (tmp_path / "tool").write_bytes(SCRIPT + b"# newer")
     await push(registry, tmp_path / "tool")

@@ -40,8 +40,8 @@ def spec_of(path: Path, port: int) -> PluginSpec:
 async def hosted(
     spec: PluginSpec, host: MemoryHost, timeouts: PluginTimeouts | None = None
 ) -> AsyncGenerator[RemotePlugin, None]:
-    door = rpc_handlers(PLUGIN_SERVICE, host)
-    async with grpc_server([door], host="localhost", port=0, grace=0) as port:
+    handlers = rpc_handlers(PLUGIN_SERVICE, host)
+    async with grpc_server([handlers], host="localhost", port=0, grace=0) as port:
         command = [spec.url.removeprefix("file://")]
         supervisor = PluginSupervisor(PluginLaunch(spec, command, port), timeouts)
         running = asyncio.ensure_future(supervisor.run())
@@ -63,7 +63,7 @@ def executing(deployment: Deployment, stage: str, config: bytes = b"") -> pb.Exe
     )
 
 
-async def is_gone(pid: int) -> bool:
+async def has_ended(pid: int) -> bool:
     for _ in range(400):
         if not is_running(pid):
             return True
@@ -140,7 +140,7 @@ async def test_a_plugin_process_does_not_outlive_a_killed_piped(
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     for pid in children:
-        assert await is_gone(pid)
+        assert await has_ended(pid)
 
 
 def children_of(pid: int) -> list[int]:
@@ -229,8 +229,8 @@ async def test_a_plugin_process_serves_its_metrics_on_its_admin_port(
     program: Program, free_port: int
 ) -> None:
     path = program(COUNTING)
-    door = rpc_handlers(PLUGIN_SERVICE, MemoryHost())
-    async with grpc_server([door], host="localhost", port=0, grace=0) as port:
+    handlers = rpc_handlers(PLUGIN_SERVICE, MemoryHost())
+    async with grpc_server([handlers], host="localhost", port=0, grace=0) as port:
         arguments = start_arguments(spec_of(path, free_port), service_port=port)
         process = await asyncio.create_subprocess_exec(
             str(path), *arguments, "--log-encoding", "json", stderr=asyncio.subprocess.PIPE

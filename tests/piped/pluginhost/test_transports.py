@@ -47,9 +47,9 @@ async def plugin(
         if request.param == "in this process":
             yield LocalPlugin(PluginServer(platform, entry, host))
             return
-        door = rpc_handlers(PLUGIN_SERVICE, host)
+        handlers = rpc_handlers(PLUGIN_SERVICE, host)
         callbacks = await opened.enter_async_context(
-            grpc_server([door], host="127.0.0.1", port=0, grace=0)
+            grpc_server([handlers], host="127.0.0.1", port=0, grace=0)
         )
         back = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{callbacks}"))
         server = PluginServer(platform, entry, RemoteHost(back))

@@ -148,7 +148,7 @@ async def test_a_failed_job_fails_the_stage_with_its_reason(
 
 
 async def test_a_job_deleted_after_its_ttl_is_ready(application: Application) -> None:
-    """It may be done and gone before it is looked at for the first time."""
+    """It may be completed and deleted before the first poll."""
     connection = load_connection("", str(application.kubernetes.kubeconfig))
     deleted, log = Manifest(job(ttlSecondsAfterFinished=0)), list[str]()
     async with asyncio.timeout(10), open_client(connection) as client:

@@ -42,7 +42,7 @@ async def test_a_restart_is_followed_on_both_pages(
     notice = page.get_by_test_id("notice")
     await expect(notice).to_contain_text("picks it up in a moment")
     await is_live(page)
-    # Somebody else who looks at the list sees it, too.
+    # Another user with the list open sees it, too.
     await expect(watched.get_by_test_id("piped-status")).to_have_text("Restarting")
     (command,) = await cases.commands.list_unhandled(by=piped)
     advance(5)
