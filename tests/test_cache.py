@@ -66,7 +66,7 @@ def test_sizes_count_and_the_newest_value_is_cached_however_large() -> None:
     assert [cache.get(key) for key in "de"] == ["d", "eeee"]
 
 
-def test_values_are_invalidated_by_what_they_are() -> None:
+def test_values_are_invalidated_by_a_predicate() -> None:
     cache = LruCache[str, int](10)
     for key, value in (("a", 1), ("b", 2), ("c", 1)):
         cache.put(key, value)

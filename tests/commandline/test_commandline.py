@@ -77,7 +77,7 @@ def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
         pytest.param("thing break --how group", "the name is taken; choose another", id="a mistake inside groups"),
     ],
 )  # fmt: skip
-def test_what_a_person_can_mend_is_one_sentence_and_exit_1(
+def test_a_user_mistake_prints_one_sentence_and_exits_with_1(
     line: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tool, line.split()) == 1
@@ -124,5 +124,5 @@ def test_a_bug_beside_a_mistake_is_not_hidden() -> None:
         run(tool, ["thing", "break", "--how", "mixed"])
 
 
-def test_an_error_with_a_hint_says_both() -> None:
+def test_an_error_is_printed_with_its_hint() -> None:
     assert str(Unavailable("the server is away", hint="start it")) == "the server is away; start it"

@@ -72,10 +72,10 @@ def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
     [
         pytest.param(None, NotFound, f"the secret {SECRET}/versions/latest of Google Cloud does not exist; check its full", id="no such secret"),
         pytest.param((403, {"error": {"message": "no versions.access"}}), Denied, "denies access to the secret .*: no versions.access; check the service account", id="no permission"),
-        pytest.param((500, {}), Unavailable, "Google Cloud is unavailable for the secret", id="Google is away"),
+        pytest.param((500, {}), Unavailable, "Google Cloud is unavailable for the secret", id="Google is unavailable"),
     ],
 )  # fmt: skip
-def test_what_google_cloud_refuses_is_reported(
+def test_an_error_of_google_cloud_is_reported(
     google: Any, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.broken = broken
@@ -118,7 +118,7 @@ def test_the_region_is_found_where_upstream_finds_it(
     assert configsource.from_aws_secret(name)() == CONFIG
 
 
-def test_what_aws_refuses_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_aws_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="the secret none of AWS Secrets Manager does not exist"):
         configsource.from_aws_secret("none")()
     with pytest.raises(NotFound, match="the parameter none of AWS Systems Manager does not exist"):

@@ -32,7 +32,7 @@ async def test_a_plugin_of_upstream_passes_our_checks(
         assert findings[f"it runs {stage}"].verdict is Verdict.OK
 
 
-async def test_what_upstreams_pipectl_pushes_is_what_our_piped_runs(
+async def test_our_piped_runs_a_plugin_that_upstreams_pipectl_pushed(
     upstream_pipectl: Path, upstream_plugins: Path, registry: OciRegistry, tmp_path: Path
 ) -> None:
     program = upstream_plugins / "wait"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our piped goes on with what upstream's deployed to a real cluster, and no pod restarts."""
+"""Our piped takes over the applications of upstream's on a real cluster, and no pod restarts."""
 
 import json
 import shutil
@@ -143,7 +143,7 @@ class Place:
         return self.web().get("status", {}).get("availableReplicas") == 2
 
 
-async def test_what_upstream_deployed_goes_on_without_a_restart(
+async def test_applications_that_upstream_deployed_run_on_without_a_restart(
     open_bed: Any,
     generation: Generation,
     free_port: Callable[[], int],

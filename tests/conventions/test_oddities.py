@@ -19,7 +19,7 @@ TESTS_OF_ODDITIES = {
     "live-state events without a Kubernetes part do no harm": "controlplane/usecases/test_shared_objects.py::test_events_patch_a_snapshot_without_kubernetes_resources",
     "metadata is merged on a deployment that has none": "controlplane/usecases/test_deployments.py::test_metadata_is_merged",
     "an empty state key is reported": "controlplane/sso/test_flow.py::test_a_missing_state_key_is_reported",
-    "an encrypted value that is too short is reported": "secrets/test_keyfile.py::test_what_cannot_be_read_is_reported",
+    "an encrypted value that is too short is reported": "secrets/test_keyfile.py::test_invalid_ciphertext_is_reported",
     "a configured sign-in without a provider is a mistake in a file": "config/test_controlplane_rules.py::test_a_file_is_refused_with",
     "commands, secrets and applications of other projects are refused to API keys": "controlplane/api/test_api_service.py::test_an_object_of_another_project_is_denied_by",
     "applications of other projects are refused to users": "controlplane/usecases/test_applications.py::test_an_application_of_another_project_cannot_be",

@@ -101,7 +101,7 @@ async def test_a_renamed_repository_is_reported(
 
 
 class Redirects(WebServer):
-    """Sends everybody elsewhere and remembers what they expected about themselves."""
+    """Redirects every request and records its Authorization header."""
 
     def __init__(self) -> None:
         self.target = ""

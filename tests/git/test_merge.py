@@ -112,7 +112,7 @@ class TestMerge:
         pytest.param("", "main", "'' is not the hash of a commit", id="nothing"),
     ],
 )
-async def test_resolve_commit_reports_what_is_missing(
+async def test_resolve_commit_refuses(
     mirrored: Any, origin: Any, commit: str, name: str, expected: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages become the JSON that upstream stores, and come back as they were."""
+"""Messages survive a round trip through the JSON that upstream stores."""
 
 import base64
 import json
@@ -231,7 +231,7 @@ def test_a_null_element_is_an_empty_message() -> None:
         ('{"id":"x"', "delimiter"),
     ],
 )
-def test_a_broken_document_says_where_it_is_broken(text: str, error_text: str) -> None:
+def test_the_error_of_a_broken_document_names_the_position(text: str, error_text: str) -> None:
     with pytest.raises(ValueError, match=error_text):
         from_json(text, deployment_pb2.Deployment)
 

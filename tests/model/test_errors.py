@@ -4,7 +4,7 @@
 from pipecd.model.errors import UserMistake
 
 
-def test_an_error_says_what_is_wrong_and_what_to_do() -> None:
+def test_the_text_of_an_error_has_cause_and_remedy() -> None:
     assert str(UserMistake("the port is in use")) == "the port is in use"
     error = UserMistake("the port is in use", hint="choose another")
     assert str(error) == "the port is in use; choose another"

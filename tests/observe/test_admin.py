@@ -31,7 +31,7 @@ async def test_without_a_registry_the_metrics_are_empty() -> None:
         assert (await http.get("/metrics")).text == ""
 
 
-async def test_a_busy_port_is_refused_in_words() -> None:
+async def test_a_busy_port_is_reported() -> None:
     async with admin_server({}, host="127.0.0.1", port=0) as port:
         with pytest.raises(UserMistake, match=f"{port}.*--admin-port"):
             async with admin_server({}, host="127.0.0.1", port=port):

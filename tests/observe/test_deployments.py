@@ -23,14 +23,14 @@ def shown(statuses: DeploymentStatuses) -> dict[str, list[str]]:
     return found
 
 
-def test_what_is_known_here_is_newer_than_the_list() -> None:
+def test_a_changed_status_replaces_the_listed_one() -> None:
     statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PLANNED)])
     assert shown(statuses) == {"a": ["DEPLOYMENT_PLANNED"]}
     statuses.changed(deployment("a", pb.DEPLOYMENT_RUNNING))
     assert shown(statuses) == {"a": ["DEPLOYMENT_RUNNING"]}
 
 
-def test_a_deployment_that_goes_on_is_shown_after_every_report() -> None:
+def test_a_running_deployment_is_exported_after_every_report() -> None:
     statuses = DeploymentStatuses()
     statuses.changed(deployment("a", pb.DEPLOYMENT_RUNNING))
     for _ in range(3):
@@ -38,7 +38,7 @@ def test_a_deployment_that_goes_on_is_shown_after_every_report() -> None:
         statuses.reported()
 
 
-def test_one_that_ended_is_reported_once_and_never_unseen() -> None:
+def test_a_completed_deployment_is_exported_exactly_once() -> None:
     statuses = DeploymentStatuses()
     statuses.changed(deployment("a", pb.DEPLOYMENT_FAILURE))
     shown(statuses)

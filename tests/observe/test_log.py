@@ -43,7 +43,9 @@ def test_a_lower_level_shows_more() -> None:
 
 
 @pytest.mark.parametrize(("level", "encoding"), [("loud", "json"), ("info", "xml")])
-def test_an_unknown_word_is_refused_with_the_known_ones(level: str, encoding: str) -> None:
+def test_an_unknown_level_or_encoding_is_refused_with_the_valid_ones(
+    level: str, encoding: str
+) -> None:
     with pytest.raises(UserMistake, match="use "):
         log.configure(level, encoding)
 

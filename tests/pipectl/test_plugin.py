@@ -65,7 +65,7 @@ def test_a_new_plugin_works_and_its_tests_pass(typed: Typed, tmp_path: Path) -> 
         pytest.param("taken", "is not empty; name another directory with --dir", id="a directory that is in use"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_begun(
+def test_init_refuses(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error_text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -153,13 +153,13 @@ def test_a_program_that_is_no_plugin_is_reported(typed: Typed, tmp_path: Path) -
         pytest.param(["--", "no-such-program"], "the program 'no-such-program' was not found", id="a program that is not there"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_checked(typed: Typed, words: list[str], error_text: str) -> None:
+def test_check_refuses(typed: Typed, words: list[str], error_text: str) -> None:
     code, _, err = typed("check", *words)
     assert code == 1
     assert error_text in err
 
 
-async def test_what_is_pushed_is_what_piped_runs(
+async def test_piped_runs_a_pushed_plugin(
     typed: Typed, registry: OciRegistry, tmp_path: Path
 ) -> None:
     path = program(tmp_path, "#!/bin/sh\n")
@@ -180,7 +180,7 @@ async def test_what_is_pushed_is_what_piped_runs(
         pytest.param("linux/amd64=nowhere", "there is no file nowhere", id="a missing file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_pushed(typed: Typed, files: str, error_text: str) -> None:
+def test_push_refuses(typed: Typed, files: str, error_text: str) -> None:
     where = ("--registry", "localhost:1", "--repository", "r", "--tag", "t")
     code, _, err = typed("push", "--files", files, *where)
     assert code == 1

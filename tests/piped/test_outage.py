@@ -52,7 +52,7 @@ async def test_a_push_during_an_outage_is_deployed_after_it(
             await eventually(has_deployed(back, first, second), 40)
 
 
-async def test_a_disabled_piped_logs_it_and_goes_on_once_it_is_enabled(
+async def test_a_disabled_piped_logs_it_and_resumes_once_it_is_enabled(
     start_plane: StartControlPlane, whole_piped: RunPiped, origin: Origin
 ) -> None:
     first = origin.commit({"cart/app.pipecd.yaml": WAITING_CART})

@@ -251,7 +251,7 @@ def cluster(kubernetes: Kubernetes, namespace: str) -> Cluster:
 
 
 @pytest.mark.slow
-async def test_what_is_previewed_is_what_is_deployed(
+async def test_a_deployment_applies_what_the_preview_showed(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,

@@ -58,7 +58,9 @@ async def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
         pytest.param(["./not-executable"], "may not be run", id="a file that is no program"),
     ],
 )
-async def test_what_cannot_start_is_reported(argv: list[str], message: str, tmp_path: Path) -> None:
+async def test_a_program_that_cannot_start_is_reported(
+    argv: list[str], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "not-executable").write_text("hello")
     with pytest.raises(UserMistake, match=message):
         await run(argv, cwd=tmp_path)

@@ -66,7 +66,7 @@ def test_the_new_key_encrypts_and_the_old_one_still_decrypts() -> None:
         pytest.param((before(OLD[0]),), "encrypted for none of the 2 keys of this", id="two keys"),
     ],
 )
-def test_a_secret_for_an_unknown_key_says_so(
+def test_a_secret_for_an_unknown_key_is_reported(
     previous: tuple[PreviousKeySpec, ...], error_text: str
 ) -> None:
     with pytest.raises(UserMistake, match=error_text) as caught:
@@ -134,7 +134,7 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) 
         pytest.param((412, {"error": {"status": "FAILED_PRECONDITION", "message": "disabled"}}), UserMistake, "rejected the request for the key .*: disabled", id="a disabled key"),
     ],
 )  # fmt: skip
-def test_what_google_refuses_is_reported(
+def test_an_error_of_google_is_reported(
     google: Any, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.add_key(f"{RING}/1")
@@ -180,7 +180,7 @@ def test_older_keys_of_aws_still_decrypt(aws: Any) -> None:
     assert decrypter.decrypt(hybrid.encrypt(public, "the first")) == "the first"
 
 
-def test_what_aws_refuses_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_aws_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match=r"the key .* of AWS KMS does not exist; check its name and"):
         open_decrypter(service("AWS_KMS", "9c1d2cd0-3b4f-4b0e-9d52-0f6f5b0a8f11"))
     with pytest.raises(UserMistake, match="does not decrypt RSAES_OAEP_SHA_256; create it with"):

@@ -33,7 +33,7 @@ def test_secrets_of_upstream_are_read(pair: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: repr(p["plaintext"]))
-def test_our_secrets_have_the_shape_of_upstream_and_come_back(pair: Any) -> None:
+def test_our_secrets_have_the_format_of_upstream_and_can_be_decrypted(pair: Any) -> None:
     text = hybrid.encrypt(PUBLIC, pair["plaintext"])
     ours, theirs = base64.b64decode(text), base64.b64decode(pair["ciphertext"])
     assert len(ours) == len(theirs)
@@ -44,7 +44,7 @@ def test_our_secrets_have_the_shape_of_upstream_and_come_back(pair: Any) -> None
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 @settings(max_examples=20, deadline=None)
-def test_any_text_comes_back(text: str) -> None:
+def test_any_text_is_decrypted_unchanged(text: str) -> None:
     assert hybrid.decrypt(PRIVATE, hybrid.encrypt(PUBLIC, text)) == text
 
 
@@ -79,7 +79,7 @@ def altered(position: int) -> str:
         pytest.param(altered(-1), "read: it has been altered", id="an altered tag"),
     ],
 )
-def test_what_cannot_be_read_is_reported(text: str, error_text: str) -> None:
+def test_invalid_ciphertext_is_reported(text: str, error_text: str) -> None:
     with pytest.raises(UserMistake, match=error_text):
         hybrid.decrypt(PRIVATE, text)
 

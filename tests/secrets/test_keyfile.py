@@ -22,7 +22,7 @@ def test_values_of_upstream_are_read(pair: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: repr(p["plaintext"]))
-def test_our_values_have_the_same_length_and_come_back(pair: Any) -> None:
+def test_our_values_have_the_length_of_upstream_and_can_be_decrypted(pair: Any) -> None:
     text = KeyFile(CONTENT).encrypt(pair["plaintext"])
     assert len(text) == len(pair["ciphertext"])
     assert text != KeyFile(CONTENT).encrypt(pair["plaintext"])
@@ -53,7 +53,7 @@ def test_the_key_is_not_shown() -> None:
         pytest.param(base64.b64encode(bytes(28)).decode(), "with another key", id="zeros"),
     ],
 )
-def test_what_cannot_be_read_is_reported(text: str, error_text: str) -> None:
+def test_invalid_ciphertext_is_reported(text: str, error_text: str) -> None:
     with pytest.raises(UserMistake, match=error_text):
         KeyFile(CONTENT).decrypt(text)
 

@@ -58,7 +58,7 @@ def test_a_long_key_is_not_hashed_but_compared_by_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("hashed", ["", "redacted", "$2a$10$short", "é", PIPED_HASH[:-1]])
-def test_what_is_no_hash_matches_nothing(hashed: str) -> None:
+def test_an_invalid_hash_matches_no_key(hashed: str) -> None:
     assert not keys.key_matches(AUTH["piped_key"]["key"], hashed)
 
 

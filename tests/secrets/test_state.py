@@ -81,7 +81,7 @@ def test_another_key_refuses_it() -> None:
         check_state(STATE, "another", cookie=STATE, now=MADE)
 
 
-def test_without_a_key_nobody_signs_in() -> None:
+def test_without_a_state_key_no_user_signs_in() -> None:
     with pytest.raises(UserMistake, match="needs a state key"):
         new_state("", MADE)
     with pytest.raises(Unauthenticated):

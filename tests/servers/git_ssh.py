@@ -56,7 +56,7 @@ class GitSsh(Server):
 
     @property
     def private_key(self) -> str:
-        """The key that is let in."""
+        """The key that is accepted."""
         return self.key.read_text()
 
     @property

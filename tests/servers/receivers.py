@@ -46,7 +46,7 @@ class Receivers(WebServer):
         self.deliveries: list[Delivery] = []
         # The next answers at a path; afterwards everything is well again.
         self.answers: dict[str, list[Answer]] = {}
-        # Paths at which nobody ever answers.
+        # Paths that never answer.
         self.hanging: set[str] = set()
         self._ends = threading.Event()
         super().__init__()

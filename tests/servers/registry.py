@@ -24,7 +24,7 @@ class OciRegistry(WebServer):
         # So many requests are answered with 503 first.
         self.outages = 0
         self.wants_token = False
-        # Who gets a token; nobody in particular when it is empty.
+        # The `user:password` that gets a token; every caller gets one when it is empty.
         self.login = ""
         self.scopes: list[str] = []
         super().__init__(certificate)

@@ -79,7 +79,7 @@ async def test_a_new_key_is_used_at_once() -> None:
     assert await authorization.rejected("two") is not None
 
 
-async def test_a_key_that_cannot_be_read_again_stays_what_it_was() -> None:
+async def test_an_unreadable_key_file_leaves_the_key_unchanged() -> None:
     key_file = KeyFile()
     authorization = key_file.authorization()
     authorization.accepted()

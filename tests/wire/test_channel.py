@@ -39,7 +39,7 @@ async def test_a_connection_without_delay_is_not_logged(table: RpcTable[str]) ->
         pytest.param(False, "plain text \\(--insecure\\)", id="TLS without trusting the server"),
     ],
 )
-async def test_the_wrong_kind_of_connection_is_hinted_at(
+async def test_a_tls_mismatch_is_hinted_at(
     table: RpcTable[str], tls_files: TlsFiles, insecure: bool, hint: str
 ) -> None:
     async with grpc_server([table], host="127.0.0.1", port=0, tls=tls_files, grace=0) as port:

@@ -105,11 +105,11 @@ def test_the_session_is_found_among_the_cookies(cookie: str, token: str) -> None
 
 
 @pytest.mark.parametrize("cookie", ["", ";", "token", "token=", "Token=x", "atoken=x", "=", "a=b"])
-def test_without_a_session_cookie_nobody_is_known(cookie: str) -> None:
+def test_without_a_session_cookie_a_call_is_unauthenticated(cookie: str) -> None:
     with pytest.raises(Unauthenticated, match=r"^Unauthenticated$"):
         credentials.session_cookie((("cookie", cookie),))
 
 
-def test_without_any_cookie_nobody_is_known() -> None:
+def test_without_any_cookie_a_call_is_unauthenticated() -> None:
     with pytest.raises(Unauthenticated, match=r"^Unauthenticated$"):
         credentials.session_cookie((("user-agent", "x"),))

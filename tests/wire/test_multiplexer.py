@@ -56,7 +56,7 @@ async def test_http_and_grpc_share_the_port_and_pages_see_the_client(tmp_path: P
             assert {a.status for a in answers} == {health_pb2.HealthCheckResponse.SERVING}
 
 
-async def test_a_stream_that_goes_on_ends_when_the_listener_does(tmp_path: Path) -> None:
+async def test_an_open_stream_ends_with_the_listener(tmp_path: Path) -> None:
     async with both(tmp_path) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest())
@@ -65,7 +65,7 @@ async def test_a_stream_that_goes_on_ends_when_the_listener_does(tmp_path: Path)
         await watch.read()
 
 
-async def test_the_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:
+async def test_the_first_bytes_may_arrive_one_by_one(tmp_path: Path) -> None:
     async with both(tmp_path) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for byte in b"PRO":

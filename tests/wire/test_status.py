@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors become statuses at one edge, and come back as the same errors."""
+"""Errors become gRPC statuses, and statuses become the same errors again."""
 
 import grpc
 import grpc.aio

@@ -166,7 +166,7 @@ async def test_bytes_that_are_no_message_are_refused(table: RpcTable[str], body:
     assert text == "invalid request: the bytes are not a GetCommandRequest message"
 
 
-async def test_a_caller_that_goes_away_cancels_its_part(table: RpcTable[str], seen: Any) -> None:
+async def test_a_cancelled_call_cancels_its_handler(table: RpcTable[str], seen: Any) -> None:
     async with serving(table) as channel:
         call = api_pb2_grpc.APIServiceStub(channel).GetCommand(get_command("slow"))
         await seen.entered.wait()
@@ -195,7 +195,7 @@ async def test_a_stream_ends_with_the_server_and_not_after_the_grace(
         await asyncio.sleep(0)
         table.drain()
         await asyncio.sleep(0)
-        # The server goes on telling until none is left.
+        # The server repeats it until no stream is left.
         table.drain()
         assert await ending == (CODE.UNAVAILABLE, "the server is going away")
         watch(channel)

@@ -116,7 +116,7 @@ class Rig:
             return e.code(), e.details()
 
     async def codes(self, minimal_message: Fill) -> dict[str, grpc.StatusCode]:
-        """The result of every RPC with its minimal_message valid request."""
+        """The status code of every RPC for its smallest valid request."""
         rpcs = [rpc for service in SERVICES for rpc in service.methods]
 
         async def one(rpc: Any) -> grpc.StatusCode:
@@ -267,8 +267,8 @@ async def within(seconds: float, is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-# What is answered without the database: by the cache, the bucket or memory, because the minimal_message
-# request asks for nothing, or because it is refused before anything is read.
+# RPCs that need no database: the cache, the bucket or memory answers them, their smallest request
+# is empty, or they are refused before any read.
 WITHOUT_DATABASE = {
     "APIService.GetPlanPreviewResults": OK,
     "PipedService.ReportApplicationLiveStateEvents": OK,

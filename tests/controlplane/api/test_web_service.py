@@ -44,7 +44,7 @@ def may_call(role: str, rule: str) -> bool:
     if role == "Admin" or rule in ("ignored", "ignored=true"):
         return True
     if not rule:
-        # Upstream grants chains to nobody; here every role that reads deployments reads them.
+        # Upstream grants chains to no role; here every role that reads deployments reads them.
         return True
     resource, action = rule.split(":")
     may_edit = role == "Editor" and resource in ("APPLICATION", "DEPLOYMENT")

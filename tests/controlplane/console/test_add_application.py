@@ -49,7 +49,7 @@ class AddPage:
 
     @property
     def form(self) -> dict[str, str]:
-        """What the form of the found application submit_form."""
+        """The fields that the form of the unregistered application submits."""
         file = {"repository": "site", "path": "apps/cart", "file": "app.pipecd.yaml"}
         return {"piped": self.piped.piped, **file}
 
@@ -309,7 +309,9 @@ async def test_data_of_files_is_escaped(add_page: AddPage) -> None:
     assert "<script>alert" not in await add_page.page()
 
 
-async def test_a_project_without_pipeds_says_so(admin_browser: httpx2.AsyncClient) -> None:
+async def test_the_page_of_a_project_without_pipeds_says_so(
+    admin_browser: httpx2.AsyncClient,
+) -> None:
     page = (await admin_browser.get(PAGE)).text
     assert "No piped is enabled" in page
     assert 'class="btn primary" href="/settings/piped"' in page

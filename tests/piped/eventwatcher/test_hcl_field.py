@@ -121,7 +121,7 @@ def test_invalid_hcl_is_an_error(text: str, error: str) -> None:
 
 
 @given(value=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_what_was_written_is_read_again(value: str) -> None:
+def test_any_replaced_value_can_be_read_back(value: str) -> None:
     changed = replace_field('x "y" {\n  a = "old" # c\n}\n', parse_hcl, "$.x.y.a", value)
     start, end = 'x "y" {\n  a = ', " # c\n}\n"
     assert changed.startswith(start) and changed.endswith(end)

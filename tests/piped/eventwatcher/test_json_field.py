@@ -81,7 +81,7 @@ signs = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(tree=trees, value=signs, indent=st.sampled_from([None, 0, 3]))
-def test_what_was_written_is_read_again(tree: object, value: str, indent: int | None) -> None:
+def test_any_replaced_value_can_be_read_back(tree: object, value: str, indent: int | None) -> None:
     text = json.dumps({"before": tree, "a": "old", "after": tree}, indent=indent)
     changed = replace_field(text, parse_json, "$.a", value)
     assert json.loads(changed) == {"before": tree, "a": value, "after": tree}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first group of an expression matches is apply_replacement, wherever it matches."""
+"""The first group of an expression is replaced wherever the expression matches."""
 
 import contextlib
 import re

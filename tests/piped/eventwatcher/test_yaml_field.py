@@ -138,7 +138,7 @@ styles = st.sampled_from(["old", "3", "'old'", '"old"', "&a old", "!!str old", "
 
 
 @given(value=values, old=styles, before=printable, after=printable)
-def test_what_was_written_is_read_again(value: str, old: str, before: str, after: str) -> None:
+def test_any_replaced_value_can_be_read_back(value: str, old: str, before: str, after: str) -> None:
     head = yaml.safe_dump({"before": before}, allow_unicode=True)
     tail = yaml.safe_dump({"after": after}, allow_unicode=True)
     text = f"{head}a:\n  b: {old}\n{tail}"
@@ -151,7 +151,7 @@ def test_what_was_written_is_read_again(value: str, old: str, before: str, after
 
 
 @given(value=values)
-def test_within_brackets_what_was_written_is_read_again(value: str) -> None:
+def test_any_value_in_a_flow_list_can_be_read_back(value: str) -> None:
     changed = replace_field("{a: [old, x], b: y}", parse_yaml, "$.a[0]", value)
     assert yaml.load(changed, yaml.CBaseLoader) == {"a": [value, "x"], "b": "y"}
     assert changed.startswith("{a: [") and changed.endswith(", x], b: y}")

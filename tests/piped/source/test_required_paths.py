@@ -118,7 +118,7 @@ OWN = {"apps/web/app.pipecd.yaml"}
         ),
     ],
 )
-async def test_what_a_working_copy_contains(
+async def test_a_working_copy_contains(
     origin: Origin,
     sourced: Sourced,
     tmp_path: Path,
