@@ -14,6 +14,8 @@ from botocore.config import Config
 
 from pipecd.commandline import configsource
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
+from servers.google import GoogleCloud
+from servers.objects import S3
 from servers.web import Answer, Request, WebServer, in_json
 
 CONFIG = b"kind: Piped\nspec: {projectID: sh\xc3\xb6p}\n"
@@ -54,13 +56,13 @@ def test_data_is_base64() -> None:
         pytest.param(SECRET, b"latest", id="the latest version if none is named"),
     ],
 )
-def test_a_secret_of_google_cloud(google: Any, name: str, content: bytes) -> None:
+def test_a_secret_of_google_cloud(google: GoogleCloud, name: str, content: bytes) -> None:
     google.secrets[f"{SECRET}/versions/3"] = b"version 3"
     google.secrets[f"{SECRET}/versions/latest"] = b"latest"
     assert configsource.from_gcp_secret(name)() == content
 
 
-def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
+def test_a_secret_of_google_cloud_is_read_anew(google: GoogleCloud) -> None:
     read = configsource.from_gcp_secret(SECRET)
     for content in (b"a", b"b"):
         google.secrets[f"{SECRET}/versions/latest"] = content
@@ -76,7 +78,7 @@ def test_a_secret_of_google_cloud_is_read_anew(google: Any) -> None:
     ],
 )  # fmt: skip
 def test_an_error_of_google_cloud_is_reported(
-    google: Any, broken: Any, kind: type[PipecdError], error_text: str
+    google: GoogleCloud, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.broken = broken
     with pytest.raises(kind, match=error_text):
@@ -99,26 +101,26 @@ def test_without_credentials_for_google_cloud_the_error_has_a_remedy(
         pytest.param({"SecretBinary": CONFIG}, id="bytes, of which upstream dies"),
     ],
 )
-def test_a_secret_of_aws(aws: Any, content: Any) -> None:
+def test_a_secret_of_aws(aws: S3, content: Any) -> None:
     assert configsource.from_aws_secret(new_secret(**content))() == CONFIG
 
 
 @pytest.mark.parametrize("kind", ["String", "SecureString"])
-def test_a_parameter_of_aws(aws: Any, kind: str) -> None:
+def test_a_parameter_of_aws(aws: S3, kind: str) -> None:
     name = f"/piped/{uuid4().hex}"
     client("ssm").put_parameter(Name=name, Type=kind, Value=ENCODED)
     assert configsource.from_aws_ssm_parameter(name)() == CONFIG
 
 
 def test_the_region_is_found_where_upstream_finds_it(
-    aws: Any, monkeypatch: pytest.MonkeyPatch
+    aws: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = new_secret(SecretString=ENCODED)
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert configsource.from_aws_secret(name)() == CONFIG
 
 
-def test_an_error_of_aws_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_aws_is_reported(aws: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="the secret none of AWS Secrets Manager does not exist"):
         configsource.from_aws_secret("none")()
     with pytest.raises(NotFound, match="the parameter none of AWS Systems Manager does not exist"):
@@ -144,7 +146,7 @@ def refusing() -> Iterator[str]:
 
 
 def test_a_missing_permission_of_aws_is_reported(
-    aws: Any, monkeypatch: pytest.MonkeyPatch, refusing: str
+    aws: S3, monkeypatch: pytest.MonkeyPatch, refusing: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", refusing)
     error_text = r"AWS denies access to the secret a .*: no GetSecretValue; check the credentials"

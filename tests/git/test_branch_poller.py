@@ -18,11 +18,13 @@ from pipecd.git.branch_poller import (
 )
 from pipecd.git.credentials import GitCredentials, git_environment
 from pipecd.model.errors import Denied, Unavailable, UserMistake
+from servers.git_http import GitHttp
+from servers.origin import Origin
 from servers.web import Answer, Request, WebServer
 
 
 async def test_a_poll_is_one_request_over_one_connection(
-    mirrored: Any, origin: Any, git_http: Any
+    mirrored: Any, origin: Origin, git_http: GitHttp
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
         first = await mirror.update()
@@ -35,7 +37,7 @@ async def test_a_poll_is_one_request_over_one_connection(
         assert mirror.poll_interval == pytest.approx(HTTP_POLL_INTERVAL, rel=0.11)
 
 
-async def test_a_server_of_protocol_0_is_supported(origin: Any, git_http: Any) -> None:
+async def test_a_server_of_protocol_0_is_supported(origin: Origin, git_http: GitHttp) -> None:
     origin.git("config", "protocol.version", "0")
     origin.git("branch", "other")
     refs = SmartHttpClient(git_http.url("origin/.git"), "refs/heads/main")
@@ -52,7 +54,7 @@ async def test_a_server_of_protocol_0_is_supported(origin: Any, git_http: Any) -
 
 
 async def test_an_unavailable_server_is_reported_and_recovers(
-    mirrored: Any, origin: Any, git_http: Any
+    mirrored: Any, origin: Origin, git_http: GitHttp
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
         await mirror.update()
@@ -64,7 +66,9 @@ async def test_an_unavailable_server_is_reported_and_recovers(
         assert (await mirror.update()).hash == pushed
 
 
-async def test_revoked_credentials_are_reported(mirrored: Any, origin: Any, git_http: Any) -> None:
+async def test_revoked_credentials_are_reported(
+    mirrored: Any, origin: Origin, git_http: GitHttp
+) -> None:
     git_http.require("ann", "old")
     credentials = GitCredentials(username="ann", password="old")
     async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
@@ -75,7 +79,7 @@ async def test_revoked_credentials_are_reported(mirrored: Any, origin: Any, git_
 
 
 async def test_a_deleted_branch_and_an_empty_repository_are_reported(
-    mirrored: Any, origin: Any, new_origin: Any, git_http: Any
+    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
         await mirror.update()
@@ -89,7 +93,7 @@ async def test_a_deleted_branch_and_an_empty_repository_are_reported(
 
 
 async def test_a_renamed_repository_is_reported(
-    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     async with mirrored(git_http.url("origin/.git")) as mirror:
         head = await mirror.update()
@@ -122,7 +126,7 @@ def redirects() -> Iterator[Redirects]:
 
 
 async def test_redirects_are_followed(
-    mirrored: Any, origin: Any, git_http: Any, redirects: Redirects
+    mirrored: Any, origin: Origin, git_http: GitHttp, redirects: Redirects
 ) -> None:
     redirects.target = git_http.address
     async with mirrored(f"{redirects.address}/origin/.git") as mirror:
@@ -132,7 +136,7 @@ async def test_redirects_are_followed(
 
 
 async def test_a_redirect_to_another_host_drops_the_password(
-    mirrored: Any, git_http: Any, redirects: Redirects
+    mirrored: Any, git_http: GitHttp, redirects: Redirects
 ) -> None:
     elsewhere = f"http://localhost:{redirects.port}"
     credentials = GitCredentials(username="ann", password="s3cret")
@@ -155,7 +159,7 @@ async def test_a_redirect_to_another_host_drops_the_password(
 
 
 async def test_remotes_that_need_git_settings_fall_back_to_ls_remote(
-    origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    origin: Origin, git_http: GitHttp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "gitconfig"
     own.write_text(f'[url "{git_http.address}/"]\n\tinsteadOf = http://127.0.0.1:9/\n')
@@ -171,7 +175,7 @@ async def test_remotes_that_need_git_settings_fall_back_to_ls_remote(
 
 
 async def test_an_untrusted_certificate_is_reported(
-    mirrored: Any, origin: Any, git_https: Any
+    mirrored: Any, origin: Origin, git_https: GitHttp
 ) -> None:
     async with mirrored(git_https.url("origin/.git")) as mirror:
         with pytest.raises(Unavailable, match="the certificate of the host is not trusted"):
@@ -180,8 +184,8 @@ async def test_an_untrusted_certificate_is_reported(
 
 async def test_an_authority_of_this_machine_is_trusted(
     mirrored: Any,
-    origin: Any,
-    git_https: Any,
+    origin: Origin,
+    git_https: GitHttp,
     certificate: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,7 +199,11 @@ async def test_an_authority_of_this_machine_is_trusted(
 
 
 async def test_passwords_never_appear_in_arguments(
-    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirrored: Any,
+    origin: Origin,
+    git_http: GitHttp,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Git shows addresses to its helpers in their arguments, which every user can read."""
     trace = tmp_path / "trace"

@@ -28,7 +28,7 @@ async def written(mirror: Any, commit: str, into: Path) -> list[str]:
 
 
 async def test_a_commit_removed_from_the_remote_stays_usable(
-    mirrored: Any, origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, tmp_path: Path
 ) -> None:
     old = origin.commit({"a": "1"})
     async with mirrored(origin.remote) as mirror:
@@ -45,7 +45,7 @@ async def test_a_commit_removed_from_the_remote_stays_usable(
 
 
 async def test_repacking_deletes_no_object(
-    mirrored: Any, origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirrored: Any, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipecd.git.clone._REPACK_AFTER_FETCHES", 3)
     async with mirrored(origin.remote) as mirror:
@@ -63,7 +63,7 @@ async def test_repacking_deletes_no_object(
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
 async def test_a_checkout_recovers_from_a_corrupt_object(
-    mirrored: Any, origin: Any, tmp_path: Path, how: str
+    mirrored: Any, origin: Origin, tmp_path: Path, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
@@ -77,7 +77,7 @@ async def test_a_checkout_recovers_from_a_corrupt_object(
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
 async def test_the_next_update_recovers_from_a_corrupt_object(
-    mirrored: Any, origin: Any, how: str
+    mirrored: Any, origin: Origin, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
@@ -92,7 +92,7 @@ async def test_the_next_update_recovers_from_a_corrupt_object(
 
 
 async def test_an_unreadable_directory_is_not_taken_for_an_empty_one(
-    mirrored: Any, origin: Any
+    mirrored: Any, origin: Origin
 ) -> None:
     head = origin.commit({"app/a": "1"})
     async with mirrored(origin.remote) as mirror:
@@ -240,7 +240,7 @@ def break_object(repository: Path, id_: str, how: str) -> None:
         file.write_bytes(b"" if how == "empty" else b"junk")
 
 
-async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Any) -> None:
+async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
         assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
@@ -252,7 +252,7 @@ async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Any
         assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
-async def test_a_cancelled_read_does_not_disturb_the_next(mirrored: Any, origin: Any) -> None:
+async def test_a_cancelled_read_does_not_disturb_the_next(mirrored: Any, origin: Origin) -> None:
     origin.commit({f"file-{i}": str(i) * 5000 for i in range(50)})
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
@@ -290,7 +290,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_is_reported_and_recovered_from(
-    origin: Any, small_disk: Path, tmp_path: Path
+    origin: Origin, small_disk: Path, tmp_path: Path
 ) -> None:
     first = origin.git("rev-parse", "HEAD")
     repository = Repository("web", origin.remote, "main")
@@ -319,7 +319,7 @@ async def test_a_full_disk_is_reported_and_recovered_from(
 
 
 async def test_a_huge_file_is_written_but_not_read(
-    mirrored: Any, origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"huge": b"0" * (5 * 1024 * 1024)})
     async with mirrored(origin.remote) as mirror:
@@ -329,7 +329,7 @@ async def test_a_huge_file_is_written_but_not_read(
         assert await written(mirror, head, tmp_path / "w") == ["README", "huge"]
 
 
-async def test_a_missing_path_is_reported(mirrored: Any, origin: Any, tmp_path: Path) -> None:
+async def test_a_missing_path_is_reported(mirrored: Any, origin: Origin, tmp_path: Path) -> None:
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()
         with pytest.raises(NotFound, match="was not found"):

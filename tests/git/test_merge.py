@@ -10,6 +10,7 @@ import pytest
 
 from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from servers.origin import Origin
 
 OLD_GIT = """#!/bin/sh
 case "$*" in *--write-tree*) echo "usage: git merge-tree" >&2; exit 129;; esac
@@ -29,7 +30,7 @@ def git_that(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -
     return request.param
 
 
-def branch(origin: Any, files: dict[str, Any], name: str = "feature") -> str:
+def branch(origin: Origin, files: dict[str, Any], name: str = "feature") -> str:
     """A branch with one commit; the main branch stays where it is."""
     origin.git("checkout", "-q", "-b", name)
     created = origin.commit(files)
@@ -40,7 +41,7 @@ def branch(origin: Any, files: dict[str, Any], name: str = "feature") -> str:
 @pytest.mark.usefixtures("git_that")
 class TestMerge:
     async def test_a_merge_has_both_changes_and_moves_no_branch(
-        self, mirrored: Any, origin: Any
+        self, mirrored: Any, origin: Origin
     ) -> None:
         origin.commit({"a": "1\n2\n3\n4\n5\n", "moved": "some\nlines\nhere\n"})
         feature = branch(origin, {"a": "1\n2\n3\n4\nfive\n", "new": "n"})
@@ -58,7 +59,7 @@ class TestMerge:
             assert [ref.name for ref in refs] == ["main"]
             assert not list(mirror.clone.directory.glob("merge-*"))
 
-    async def test_a_merge_follows_renames(self, mirrored: Any, origin: Any) -> None:
+    async def test_a_merge_follows_renames(self, mirrored: Any, origin: Origin) -> None:
         origin.commit({"old": "".join(f"line {n}\n" for n in range(20))})
         feature = branch(origin, {"old": "".join(f"line {n}\n" for n in range(20)) + "more\n"})
         origin.git("mv", "old", "new")
@@ -73,7 +74,7 @@ class TestMerge:
             )
             assert (await mirror.objects.read_file(created, "new")).endswith(b"more\n")
 
-    async def test_conflicts_name_the_files(self, mirrored: Any, origin: Any) -> None:
+    async def test_conflicts_name_the_files(self, mirrored: Any, origin: Origin) -> None:
         origin.commit({"a": "1\n", "b/c d": "1\n", "keep": "1\n"})
         feature = branch(origin, {"a": "2\n", "b/c d": "2\n", "keep": "2\n"})
         main = origin.commit({"a": "3\n", "b/c d": None})
@@ -85,14 +86,16 @@ class TestMerge:
             assert e.value.files == ("a", "b/c d")
             assert not list(mirror.clone.directory.glob("merge-*"))
 
-    async def test_merging_an_ancestor_returns_the_base(self, mirrored: Any, origin: Any) -> None:
+    async def test_merging_an_ancestor_returns_the_base(
+        self, mirrored: Any, origin: Origin
+    ) -> None:
         first = origin.git("rev-parse", "HEAD")
         main = origin.commit({"a": "1"})
         async with mirrored(origin.remote) as mirror:
             await mirror.update()
             assert await merge_commits(mirror.clone, main, first, "on trial") == main
 
-    async def test_unrelated_histories_are_not_merged(self, mirrored: Any, origin: Any) -> None:
+    async def test_unrelated_histories_are_not_merged(self, mirrored: Any, origin: Origin) -> None:
         main = origin.git("rev-parse", "HEAD")
         origin.git("checkout", "-q", "--orphan", "feature")
         feature = origin.commit({"other": "1"})
@@ -113,7 +116,7 @@ class TestMerge:
     ],
 )
 async def test_resolve_commit_refuses(
-    mirrored: Any, origin: Any, commit: str, name: str, expected: str
+    mirrored: Any, origin: Origin, commit: str, name: str, expected: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match=expected):
@@ -122,7 +125,7 @@ async def test_resolve_commit_refuses(
 
 @pytest.mark.parametrize("name", ["--upload-pack=touch x", "a b", "a:b"])
 async def test_an_invalid_branch_name_never_reaches_git(
-    mirrored: Any, origin: Any, name: str
+    mirrored: Any, origin: Origin, name: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(UserMistake):

@@ -13,10 +13,12 @@ import pytest
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import open_mirrors
 from pipecd.model.errors import Denied, NotFound, Unavailable, UserMistake
+from servers.git_http import GitHttp
+from servers.origin import Origin
 
 
 async def test_the_head_commit_has_author_date_body_and_trailers(
-    mirrored: Any, origin: Any
+    mirrored: Any, origin: Origin
 ) -> None:
     origin.commit(
         {"a": "1"},
@@ -32,7 +34,9 @@ async def test_the_head_commit_has_author_date_body_and_trailers(
 
 
 @pytest.mark.parametrize("form", ["file://{}", "{}"], ids=["a file address", "a plain path"])
-async def test_a_push_to_a_local_remote_is_noticed(mirrored: Any, origin: Any, form: str) -> None:
+async def test_a_push_to_a_local_remote_is_noticed(
+    mirrored: Any, origin: Origin, form: str
+) -> None:
     async with mirrored(form.format(origin.path)) as mirror:
         first = await mirror.update()
         assert (await mirror.update()) is first
@@ -40,7 +44,7 @@ async def test_a_push_to_a_local_remote_is_noticed(mirrored: Any, origin: Any, f
         assert (await mirror.update()).hash == pushed
 
 
-async def test_a_push_is_noticed_after_the_refs_were_packed(mirrored: Any, origin: Any) -> None:
+async def test_a_push_is_noticed_after_the_refs_were_packed(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
@@ -48,7 +52,7 @@ async def test_a_push_is_noticed_after_the_refs_were_packed(mirrored: Any, origi
         assert (await mirror.update()).hash == pushed
 
 
-async def test_a_push_is_noticed_at_once(mirrored: Any, origin: Any) -> None:
+async def test_a_push_is_noticed_at_once(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         origin.commit({"a": "1"})
@@ -58,7 +62,7 @@ async def test_a_push_is_noticed_at_once(mirrored: Any, origin: Any) -> None:
 
 
 async def test_a_force_push_is_followed_and_the_old_commit_stays(
-    mirrored: Any, origin: Any
+    mirrored: Any, origin: Origin
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         old = origin.commit({"a": "1"})
@@ -69,7 +73,9 @@ async def test_a_force_push_is_followed_and_the_old_commit_stays(
         assert await mirror.objects.changed_files(old, new) == ("a", "b")
 
 
-async def test_a_commit_of_another_branch_is_fetched_on_demand(mirrored: Any, origin: Any) -> None:
+async def test_a_commit_of_another_branch_is_fetched_on_demand(
+    mirrored: Any, origin: Origin
+) -> None:
     origin.git("config", "uploadpack.allowAnySHA1InWant", "true")
     origin.git("checkout", "-q", "-b", "side")
     side = origin.commit({"side": "1"})
@@ -81,7 +87,7 @@ async def test_a_commit_of_another_branch_is_fetched_on_demand(mirrored: Any, or
         assert await mirror.objects.read_file(side, "side") == b"1"
 
 
-async def test_a_commit_that_does_not_exist_is_reported(mirrored: Any, origin: Any) -> None:
+async def test_a_commit_that_does_not_exist_is_reported(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match=r"commit 1{40} is not in repository 'web'.*force push"):
             await mirror.clone.ensure_commit("1" * 40)
@@ -89,14 +95,14 @@ async def test_a_commit_that_does_not_exist_is_reported(mirrored: Any, origin: A
 
 @pytest.mark.parametrize("commit", ["", "HEAD", "--all", "main:x"])
 async def test_only_hashes_can_be_fetched_as_commits(
-    mirrored: Any, origin: Any, commit: str
+    mirrored: Any, origin: Origin, commit: str
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         with pytest.raises(NotFound, match="is not the hash of a commit"):
             await mirror.clone.ensure_commit(commit)
 
 
-async def test_a_deleted_branch_is_reported_and_recovers(mirrored: Any, origin: Any) -> None:
+async def test_a_deleted_branch_is_reported_and_recovers(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote, branch="live") as mirror:
         with pytest.raises(UserMistake, match="the branch does not exist") as caught:
             await mirror.update()
@@ -124,7 +130,7 @@ async def test_an_unreachable_host_is_reported_as_retryable(mirrored: Any) -> No
 
 
 async def test_a_mirror_is_reused_after_a_restart(
-    mirrored: Any, origin: Any, git_http: Any
+    mirrored: Any, origin: Origin, git_http: GitHttp
 ) -> None:
     url = git_http.url("origin/.git")
     async with mirrored(url) as mirror:
@@ -140,7 +146,7 @@ async def test_a_mirror_is_reused_after_a_restart(
         assert (await mirror.update()).hash == origin.git("rev-parse", "HEAD")
 
 
-async def test_a_corrupt_mirror_is_cloned_again(mirrored: Any, origin: Any) -> None:
+async def test_a_corrupt_mirror_is_cloned_again(mirrored: Any, origin: Origin) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()
         shutil.rmtree(mirror.clone.directory / "objects")
@@ -152,7 +158,7 @@ async def test_a_corrupt_mirror_is_cloned_again(mirrored: Any, origin: Any) -> N
 
 
 async def test_the_password_is_sent_on_every_operation(
-    mirrored: Any, origin: Any, git_http: Any
+    mirrored: Any, origin: Origin, git_http: GitHttp
 ) -> None:
     git_http.require("ann", "s3cret")
     url = git_http.url("origin/.git")
@@ -175,7 +181,7 @@ async def test_the_password_is_sent_on_every_operation(
     ],
 )
 async def test_denied_access_is_reported_without_the_password(
-    mirrored: Any, origin: Any, git_http: Any, credentials: GitCredentials
+    mirrored: Any, origin: Origin, git_http: GitHttp, credentials: GitCredentials
 ) -> None:
     git_http.require("ann", "s3cret")
     async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
@@ -185,7 +191,9 @@ async def test_denied_access_is_reported_without_the_password(
     assert "wr0ng" not in str(caught.value)
 
 
-async def test_a_token_in_the_url_is_not_shown(mirrored: Any, origin: Any, git_http: Any) -> None:
+async def test_a_token_in_the_url_is_not_shown(
+    mirrored: Any, origin: Origin, git_http: GitHttp
+) -> None:
     git_http.require("ann", "s3cret")
     url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")
     async with mirrored(url) as mirror:
@@ -195,7 +203,7 @@ async def test_a_token_in_the_url_is_not_shown(mirrored: Any, origin: Any, git_h
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_a_repository_of_another_user_is_read(mirrored: Any, origin: Any) -> None:
+async def test_a_repository_of_another_user_is_read(mirrored: Any, origin: Origin) -> None:
     for path in (origin.path, *origin.path.rglob("*")):
         os.chown(path, 12345, 12345, follow_symlinks=False)
     async with mirrored(origin.remote) as mirror:
@@ -203,7 +211,7 @@ async def test_a_repository_of_another_user_is_read(mirrored: Any, origin: Any) 
 
 
 async def test_mirrors_of_removed_repositories_are_deleted(
-    mirrored: Any, origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, tmp_path: Path
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         await mirror.update()

@@ -11,15 +11,16 @@ import pytest
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
 from pipecd.model.errors import NotFound, UserMistake
+from servers.origin import Origin
 
 
 @pytest.fixture
-async def mirror(mirrored: Any, origin: Any) -> AsyncIterator[Mirror]:
+async def mirror(mirrored: Any, origin: Origin) -> AsyncIterator[Mirror]:
     async with mirrored(origin.remote) as mirror:
         yield mirror
 
 
-async def test_files_are_located_and_read_in_one_batch(mirror: Mirror, origin: Any) -> None:
+async def test_files_are_located_and_read_in_one_batch(mirror: Mirror, origin: Origin) -> None:
     origin.commit({"app/a.yaml": "one", "app/empty": "", "b": b"\x00\xff\n"})
     (origin.path / "app" / "link").symlink_to("a.yaml")
     (origin.path / "app" / "out").symlink_to("../../secret")
@@ -51,19 +52,19 @@ async def test_files_are_located_and_read_in_one_batch(mirror: Mirror, origin: A
     }
 
 
-async def test_a_huge_file_is_not_read(mirror: Mirror, origin: Any) -> None:
+async def test_a_huge_file_is_not_read(mirror: Mirror, origin: Origin) -> None:
     head = origin.commit({"big": b"x" * (4 * 1024 * 1024 + 1)})
     await mirror.update()
     assert await mirror.objects.locate(head, ["big"]) == {"big": Missing("is larger than 4 MiB")}
 
 
-async def test_a_missing_file_is_reported_with_its_commit(mirror: Mirror, origin: Any) -> None:
+async def test_a_missing_file_is_reported_with_its_commit(mirror: Mirror, origin: Origin) -> None:
     head = await mirror.update()
     with pytest.raises(NotFound, match=f"x.yaml was not found at commit {head.hash[:7]}"):
         await mirror.objects.read_file(head.hash, "x.yaml")
 
 
-async def test_names_that_are_not_utf8_survive(mirror: Mirror, origin: Any) -> None:
+async def test_names_that_are_not_utf8_survive(mirror: Mirror, origin: Origin) -> None:
     first = (await mirror.update()).hash
     name = os.fsdecode(b"caf\xe9 \xf0.txt")
     second = origin.commit({name: "x", "with\nbreak": "y"})
@@ -72,7 +73,7 @@ async def test_names_that_are_not_utf8_survive(mirror: Mirror, origin: Any) -> N
     assert [f.path for f in await mirror.objects.files(second)] == ["README", name, "with\nbreak"]
 
 
-async def test_a_moved_file_changes_both_paths(mirror: Mirror, origin: Any) -> None:
+async def test_a_moved_file_changes_both_paths(mirror: Mirror, origin: Origin) -> None:
     first = origin.commit({"app1/x": "a long enough content to be recognised\n" * 9})
     (origin.path / "app2").mkdir()
     (origin.path / "app1" / "x").rename(origin.path / "app2" / "x")
@@ -81,7 +82,7 @@ async def test_a_moved_file_changes_both_paths(mirror: Mirror, origin: Any) -> N
     assert await mirror.objects.changed_files(first, second) == ("app1/x", "app2/x")
 
 
-async def test_files_below_a_directory(mirror: Mirror, origin: Any) -> None:
+async def test_files_below_a_directory(mirror: Mirror, origin: Origin) -> None:
     head = origin.commit({"a/1": "", "a/b/2": "", "ab/3": "", "*/4": ""})
     await mirror.update()
     assert [f.path for f in await mirror.objects.files(head, "a")] == ["a/1", "a/b/2"]
@@ -89,7 +90,7 @@ async def test_files_below_a_directory(mirror: Mirror, origin: Any) -> None:
 
 
 async def test_a_checkout_keeps_modes_and_links(
-    mirror: Mirror, origin: Any, tmp_path: Path
+    mirror: Mirror, origin: Origin, tmp_path: Path
 ) -> None:
     origin.commit({"app/run.sh": "#!/bin/sh\n", "app/x": "1"})
     (origin.path / "app/run.sh").chmod(0o755)
@@ -112,7 +113,7 @@ async def test_a_checkout_keeps_modes_and_links(
 
 
 async def test_only_the_requested_paths_are_written(
-    mirror: Mirror, origin: Any, tmp_path: Path
+    mirror: Mirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"a/1": "", "b/2": "", "c": ""})
     await mirror.update()
@@ -127,7 +128,7 @@ async def test_only_the_requested_paths_are_written(
 
 
 async def test_a_commit_without_files_is_an_empty_directory(
-    mirror: Mirror, origin: Any, tmp_path: Path
+    mirror: Mirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"README": None})
     await mirror.update()
@@ -149,7 +150,7 @@ async def test_unknown_commits_are_reported(mirror: Mirror, tmp_path: Path) -> N
         await mirror.checkout.write("2" * 40, tmp_path)
 
 
-async def test_a_commit_with_an_odd_author_and_no_message(mirror: Mirror, origin: Any) -> None:
+async def test_a_commit_with_an_odd_author_and_no_message(mirror: Mirror, origin: Origin) -> None:
     origin.git(
         "-c",
         b"user.name=Caf\xe9",

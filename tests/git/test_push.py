@@ -8,10 +8,12 @@ import pytest
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.push import CommitDraft, PushRequest, message_with_trailers, push
 from pipecd.model.errors import Conflict, Denied, UserMistake
+from servers.git_http import GitHttp
+from servers.origin import Origin
 
 
 @pytest.fixture
-def shared(origin: Any) -> Any:
+def shared(origin: Origin) -> Any:
     """A repository that others can push to."""
     origin.git("config", "receive.denyCurrentBranch", "updateInstead")
     return origin
@@ -92,7 +94,7 @@ async def test_a_new_branch_starts_at_the_watched_one(
 
 
 async def test_a_push_over_http_carries_the_password(
-    mirrored: Any, shared: Any, git_http: Any, change: Any
+    mirrored: Any, shared: Any, git_http: GitHttp, change: Any
 ) -> None:
     git_http.require("ann", "s3cret")
     credentials = GitCredentials(username="ann", password="s3cret")
@@ -101,7 +103,7 @@ async def test_a_push_over_http_carries_the_password(
     assert shared.git("rev-parse", "main") == created
 
 
-async def test_a_rejected_push_is_reported(mirrored: Any, origin: Any, change: Any) -> None:
+async def test_a_rejected_push_is_reported(mirrored: Any, origin: Origin, change: Any) -> None:
     hook = origin.path / ".git" / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho no pushes on Sunday >&2\nexit 1\n")

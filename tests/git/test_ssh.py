@@ -11,7 +11,8 @@ from pipecd.git.branch_poller import LS_REMOTE_POLL_INTERVAL
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.push import push
 from pipecd.model.errors import Denied, Unavailable
-from servers.git_ssh import new_key
+from servers.git_ssh import GitSsh, new_key
+from servers.origin import Origin
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +25,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield created
 
 
-def credentials(git_ssh: Any) -> GitCredentials:
+def credentials(git_ssh: GitSsh) -> GitCredentials:
     return GitCredentials(ssh_key=git_ssh.private_key.encode())
 
 
 async def test_polls_and_fetches_share_one_connection(
-    mirrored: Any, origin: Any, git_ssh: Any
+    mirrored: Any, origin: Origin, git_ssh: GitSsh
 ) -> None:
     before = git_ssh.connections()
     async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
@@ -42,7 +43,7 @@ async def test_polls_and_fetches_share_one_connection(
 
 
 async def test_a_change_is_pushed_over_ssh(
-    mirrored: Any, origin: Any, git_ssh: Any, change: Any
+    mirrored: Any, origin: Origin, git_ssh: GitSsh, change: Any
 ) -> None:
     origin.git("config", "receive.denyCurrentBranch", "ignore")
     async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
@@ -51,7 +52,7 @@ async def test_a_change_is_pushed_over_ssh(
 
 
 async def test_the_first_host_key_is_trusted_and_a_changed_one_refused(
-    mirrored: Any, origin: Any, git_ssh: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     url = git_ssh.url(origin.path)
     async with mirrored(url, credentials=credentials(git_ssh)) as mirror:
@@ -70,7 +71,7 @@ async def test_the_first_host_key_is_trusted_and_a_changed_one_refused(
 
 
 async def test_strict_host_key_checking_of_the_user_applies(
-    mirrored: Any, origin: Any, git_ssh: Any, home: Path
+    mirrored: Any, origin: Origin, git_ssh: GitSsh, home: Path
 ) -> None:
     (home / ".ssh" / "config").write_text("StrictHostKeyChecking yes\n")
     url = git_ssh.url(origin.path)
@@ -82,7 +83,7 @@ async def test_strict_host_key_checking_of_the_user_applies(
 
 
 async def test_host_and_ssh_config_file_of_the_configuration_apply(
-    mirrored: Any, origin: Any, git_ssh: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     own = tmp_path / "ssh settings"
     own.write_text(f"Host git.example.com\n  Port {git_ssh.port}\n")
@@ -98,7 +99,7 @@ async def test_host_and_ssh_config_file_of_the_configuration_apply(
 
 
 async def test_a_wrong_key_is_reported(
-    mirrored: Any, origin: Any, git_ssh: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     new_key(tmp_path / "other")
     other = GitCredentials(ssh_key=(tmp_path / "other").read_bytes())
@@ -108,7 +109,7 @@ async def test_a_wrong_key_is_reported(
 
 
 async def test_an_unavailable_host_is_reported_and_recovers(
-    mirrored: Any, origin: Any, git_ssh: Any
+    mirrored: Any, origin: Origin, git_ssh: GitSsh
 ) -> None:
     async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
         head = await mirror.update()

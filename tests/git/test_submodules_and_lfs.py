@@ -13,6 +13,8 @@ import pytest
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.remote import submodule_remote
 from pipecd.model.errors import Denied, PipecdError, UserMistake
+from servers.git_http import GitHttp
+from servers.origin import Origin
 
 LARGE = b"a large file" * 100_000
 LFS_APP = (".gitattributes", "app")
@@ -24,7 +26,7 @@ def note(content: bytes) -> str:
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {len(content)}\n"
 
 
-def keep(git_http: Any, *contents: bytes) -> None:
+def keep(git_http: GitHttp, *contents: bytes) -> None:
     git_http.large_files |= {hashlib.sha256(content).hexdigest(): content for content in contents}
 
 
@@ -53,7 +55,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 async def test_nested_submodules_are_written(
-    mirrored: Any, origin: Any, new_origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, new_origin: Any, tmp_path: Path
 ) -> None:
     inner, middle = new_origin("inner"), new_origin("middle")
     deep = inner.commit({"deep": "1"})
@@ -72,7 +74,7 @@ async def test_nested_submodules_are_written(
 
 
 async def test_a_submodule_over_http_gets_the_password_of_its_host(
-    mirrored: Any, origin: Any, new_origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
 ) -> None:
     git_http.require("ann", "s3cret")
     library = new_origin("library")
@@ -84,7 +86,7 @@ async def test_a_submodule_over_http_gets_the_password_of_its_host(
 
 
 async def test_a_missing_submodule_fails_only_where_it_is_requested(
-    mirrored: Any, origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, tmp_path: Path
 ) -> None:
     head = add_submodule(origin, "app/lib", "../gone", "1" * 40)
     async with mirrored(origin.remote) as mirror:
@@ -127,7 +129,7 @@ def test_forbidden_remotes_of_submodules(parent: str, url: str) -> None:
 
 
 async def test_lfs_files_are_written_and_shared(
-    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     git_http.require("ann", "s3cret")
     small = b"small"
@@ -157,7 +159,7 @@ async def test_lfs_files_are_written_and_shared(
 
 
 async def test_a_missing_lfs_file_fails_only_where_it_is_requested(
-    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     gone = note(b"nobody has it")
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/gone.bin": gone})
@@ -169,7 +171,7 @@ async def test_a_missing_lfs_file_fails_only_where_it_is_requested(
 
 
 async def test_a_missing_git_lfs_program_is_reported(
-    mirrored: Any, origin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirrored: Any, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -183,7 +185,7 @@ async def test_a_missing_git_lfs_program_is_reported(
 
 
 async def test_lfs_reports_a_wrong_password(
-    mirrored: Any, origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/a.bin": note(LARGE)})
     keep(git_http, LARGE)
@@ -195,7 +197,7 @@ async def test_lfs_reports_a_wrong_password(
 
 
 async def test_a_pointer_without_the_lfs_attribute_is_a_regular_file(
-    mirrored: Any, origin: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"app/a.bin": note(b"x")})
     async with mirrored(origin.remote) as mirror:
@@ -205,7 +207,7 @@ async def test_a_pointer_without_the_lfs_attribute_is_a_regular_file(
 
 @pytest.mark.slow
 async def test_unused_submodules_and_lfs_objects_are_removed_at_the_next_start(
-    mirrored: Any, origin: Any, new_origin: Any, git_http: Any, tmp_path: Path
+    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
 ) -> None:
     library = new_origin("library")
     commit = library.commit({"x": "1"})

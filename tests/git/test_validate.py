@@ -15,6 +15,7 @@ from pipecd.git.merge import merge_commits, resolve_commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.validate import validate_branch, validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from servers.origin import Origin
 
 OPTION = "--output=stolen"
 
@@ -67,7 +68,7 @@ def test_paths_outside_of_the_repository_are_refused(path: str) -> None:
     ],
 )
 async def test_an_option_never_reaches_git(
-    mirrored: Any, origin: Any, call: Callable[[Mirror, str], Awaitable[object]]
+    mirrored: Any, origin: Origin, call: Callable[[Mirror, str], Awaitable[object]]
 ) -> None:
     async with mirrored(origin.remote) as mirror:
         head = await mirror.update()

@@ -12,6 +12,9 @@ import pytest
 from pipecd.launcher.command import launcher
 from pipecd.launcher.source import open_source
 from pipecd.model.errors import NotFound, UserMistake
+from servers.git_ssh import GitSsh
+from servers.google import GoogleCloud
+from servers.objects import S3
 from servers.origin import Origin
 
 CONFIG = b"kind: Piped\n"
@@ -37,7 +40,7 @@ async def test_a_file_takes_precedence(tmp_path: Path) -> None:
 
 
 async def test_a_configuration_in_the_secret_stores_of_clouds(
-    tmp_path: Path, aws: Any, google: Any
+    tmp_path: Path, aws: S3, google: GoogleCloud
 ) -> None:
     name = f"piped-{uuid4().hex}"
     secrets, parameters = boto3.client("secretsmanager"), boto3.client("ssm")
@@ -86,7 +89,7 @@ async def test_a_commit_to_the_file_in_git_is_loaded(tmp_path: Path) -> None:
         assert await load() == b"second", "the clone of the earlier start is reused"
 
 
-async def test_git_over_ssh_uses_the_key(tmp_path: Path, git_ssh: Any) -> None:
+async def test_git_over_ssh_uses_the_key(tmp_path: Path, git_ssh: GitSsh) -> None:
     repository = Origin.begin(tmp_path / "repository")
     repository.commit({FILE: "over ssh"})
     (tmp_path / "key").write_text(git_ssh.private_key)

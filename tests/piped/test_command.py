@@ -14,6 +14,7 @@ import pytest
 from pipecd.model.errors import UserMistake
 from pipecd.piped.command import run, settings_of
 from servers.control_plane import OpenControlPlane
+from servers.objects import S3
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
 from servers.polling import eventually
@@ -59,7 +60,7 @@ def test_flags_become_settings(tmp_path: Path) -> None:
     assert (given.grace, given.with_metrics, given.launcher_version) == (90, False, "v1")
 
 
-def test_the_configuration_may_come_from_aws(tmp_path: Path, aws: Any) -> None:
+def test_the_configuration_may_come_from_aws(tmp_path: Path, aws: S3) -> None:
     content = write_config(tmp_path, "of-aws").read_bytes()
     secrets: Any = boto3.client("secretsmanager")
     name = f"piped-{tmp_path.name}"

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import GatedControlPlane, OpenControlPlane
+from servers.google import GoogleCloud
 from servers.origin import Origin
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ async def test_a_new_key_is_used_at_once_and_the_old_one_until_it_is_removed(
 
 
 async def test_a_key_of_a_cloud_works_like_any_other(
-    open_plane: OpenControlPlane, origin: Origin, google: Any
+    open_plane: OpenControlPlane, origin: Origin, google: GoogleCloud
 ) -> None:
     origin.commit({"README": ""})
     name = "projects/shop/locations/global/keyRings/r/cryptoKeys/piped/cryptoKeyVersions/1"

@@ -11,6 +11,7 @@ import httpx2
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.deployment import DeploymentStatus
 from servers.control_plane import RunPiped, StartControlPlane
+from servers.git_http import GitHttp
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.samples import WAITING_CART
@@ -34,7 +35,7 @@ async def test_a_webhook_deploys_before_the_next_poll(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,
     origin: Origin,
-    git_http: Any,
+    git_http: GitHttp,
 ) -> None:
     origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
     remote = git_http.url("origin/.git")

@@ -23,6 +23,8 @@ from pipecd.config.piped import (
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.secrets import hybrid
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
+from servers.google import GoogleCloud
+from servers.objects import S3
 
 RING = "projects/shop/locations/global/keyRings/ring/cryptoKeys/piped/cryptoKeyVersions"
 
@@ -94,7 +96,7 @@ def comes_back(decrypter: Decrypter) -> bool:
     return decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "höchst")) == "höchst"
 
 
-def test_a_google_key_decrypts_each_secret_with_one_request(google: Any) -> None:
+def test_a_google_key_decrypts_each_secret_with_one_request(google: GoogleCloud) -> None:
     google.add_key(f"{RING}/2")
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/2"))
     text = hybrid.encrypt(decrypter.public_key, "hunter22")
@@ -103,7 +105,7 @@ def test_a_google_key_decrypts_each_secret_with_one_request(google: Any) -> None
 
 
 def test_requests_to_google_use_the_given_service_accounts(
-    google: Any, monkeypatch: pytest.MonkeyPatch
+    google: GoogleCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     google.add_key(f"{RING}/1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
@@ -112,7 +114,7 @@ def test_requests_to_google_use_the_given_service_accounts(
     assert comes_back(open_decrypter(service("GCP_KMS", f"{RING}/1", **files)))
 
 
-def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) -> None:
+def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: GoogleCloud) -> None:
     google.add_key(f"{RING}/1")
     google.add_key(f"{RING}/2")
     first = open_decrypter(service("GCP_KMS", f"{RING}/1")).public_key
@@ -135,7 +137,7 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Any) 
     ],
 )  # fmt: skip
 def test_an_error_of_google_is_reported(
-    google: Any, broken: Any, kind: type[PipecdError], error_text: str
+    google: GoogleCloud, broken: Any, kind: type[PipecdError], error_text: str
 ) -> None:
     google.add_key(f"{RING}/1")
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/1"))
@@ -146,7 +148,7 @@ def test_an_error_of_google_is_reported(
     assert comes_back(decrypter)
 
 
-def test_a_key_of_google_needs_its_version_and_its_purpose(google: Any) -> None:
+def test_a_key_of_google_needs_its_version_and_its_purpose(google: GoogleCloud) -> None:
     with pytest.raises(UserMistake, match="names no version of a key"):
         open_decrypter(service("GCP_KMS", RING.removesuffix("/cryptoKeyVersions")))
     google.add_key(f"{RING}/1")
@@ -155,7 +157,7 @@ def test_a_key_of_google_needs_its_version_and_its_purpose(google: Any) -> None:
         open_decrypter(service("GCP_KMS", f"{RING}/1"))
 
 
-def test_google_needs_credentials(google: Any, tmp_path: Path) -> None:
+def test_google_needs_credentials(google: GoogleCloud, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("{}")
     for file, error_text in [("nowhere", "No such file"), ("text", "no key of a service account")]:
         account = str(tmp_path / file)
@@ -168,11 +170,11 @@ def aws_key(usage: str = "ENCRYPT_DECRYPT") -> str:
     return kms.create_key(KeyUsage=usage, KeySpec="RSA_2048")["KeyMetadata"]["KeyId"]
 
 
-def test_a_key_of_aws_opens_secrets(aws: Any) -> None:
+def test_a_key_of_aws_opens_secrets(aws: S3) -> None:
     assert comes_back(open_decrypter(service("AWS_KMS", aws_key(), region="eu-west-1")))
 
 
-def test_older_keys_of_aws_still_decrypt(aws: Any) -> None:
+def test_older_keys_of_aws_still_decrypt(aws: S3) -> None:
     first, second = aws_key(), aws_key()
     public = open_decrypter(service("AWS_KMS", first)).public_key
     decrypter = open_decrypter(service("AWS_KMS", second, PreviousKeySpec(key_name=first)))
@@ -180,7 +182,7 @@ def test_older_keys_of_aws_still_decrypt(aws: Any) -> None:
     assert decrypter.decrypt(hybrid.encrypt(public, "the first")) == "the first"
 
 
-def test_an_error_of_aws_is_reported(aws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_aws_is_reported(aws: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match=r"the key .* of AWS KMS does not exist; check its name and"):
         open_decrypter(service("AWS_KMS", "9c1d2cd0-3b4f-4b0e-9d52-0f6f5b0a8f11"))
     with pytest.raises(UserMistake, match="does not decrypt RSAES_OAEP_SHA_256; create it with"):

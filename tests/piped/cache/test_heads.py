@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.cache.heads import PollInterval, RepositoryHead, RepositoryHeads
+from servers.git_http import GitHttp
 from servers.origin import NewOrigin
 from servers.polling import eventually
 
@@ -128,7 +129,7 @@ async def test_a_failing_remote_is_logged_once_and_so_is_its_recovery(
 
 @pytest.mark.slow
 async def test_a_remote_is_polled_less_often_where_wakeups_announce_pushes(
-    new_origin: NewOrigin, git_http: Any, running: Any, tmp_path: Path
+    new_origin: NewOrigin, git_http: GitHttp, running: Any, tmp_path: Path
 ) -> None:
     origin = new_origin("one")
     origin.commit({"a": "1"})
