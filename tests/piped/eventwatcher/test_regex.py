@@ -5,7 +5,7 @@ import contextlib
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
@@ -52,12 +52,13 @@ async def test_a_value_that_cannot_be_replaced_is_an_error(pattern: str, error: 
         await replace_regex("some text", pattern, "NEW")
 
 
-async def test_an_expression_that_takes_for_ever_is_ended() -> None:
+async def test_an_expression_without_end_times_out() -> None:
     with pytest.raises(UserMistake, match="takes too long"):
         await replace_regex("a" * 60 + "!", "(a+)+$", "NEW", timeout_seconds=0.5)
 
 
 @given(st.text("ab()[]^$.*+?|\\dQE:{}1,", max_size=12))
-def test_whatever_an_expression_is_it_is_translated_or_refused(pattern: str) -> None:
+@settings(deadline=None)
+def test_any_expression_is_translated_or_refused(pattern: str) -> None:
     with contextlib.suppress(UserMistake):
         re.compile(translate(pattern), re.ASCII)
