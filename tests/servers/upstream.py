@@ -196,7 +196,7 @@ class UpstreamInstallation(Installation):
             yield admin, address
 
     def ops(self) -> AbstractAsyncContextManager[Program]:
-        """Our upkeep on its stores; that of upstream gives up over the indexes of Dolt."""
+        """Runs our background jobs on its stores; upstream's fail because of the indexes of Dolt."""
         cache = f"--cache-address=127.0.0.1:{self.plane.redis.port}"
         ports = ("--http-port=0", "--admin-port=0")
         return self.running(OUR_PIPECD, "ops", f"--config-file={self.plane.config}", cache, *ports)
