@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many reads and updates each store does in a second, asked as the servers ask it.
+"""Reads and updates per second of each datastore engine, through the stores of the control plane.
 
-SQLite always; MariaDB, PostgreSQL and Dolt when their programs are installed.
+Always measures SQLite; MariaDB, PostgreSQL and Dolt if their programs are installed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from rig.seed import PROJECT, deployment
 async def per_second(
     name: str, clients: int, seconds: float, call: Callable[[int], Awaitable[object]]
 ) -> None:
-    """Prints how many calls so many clients get answered in a second."""
+    """Prints how many calls per second so many concurrent clients complete."""
     done = 0
     end = time.perf_counter() + seconds
 
@@ -68,11 +68,11 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
         await stores.deployments.add(deployment(new_id(), "piped"))
 
     async def page(_: int) -> None:
-        wanted = DeploymentFilter(PROJECT, labels={"env": "dev"})
-        await stores.deployments.list(wanted, PageRequest(size=30))
+        filters = DeploymentFilter(PROJECT, labels={"env": "dev"})
+        await stores.deployments.list(filters, PageRequest(size=30))
 
     async def running(_: int) -> None:
-        await stores.deployments.list_not_completed("nobody")
+        await stores.deployments.list_not_completed("no such piped")
 
     async def log(number: int) -> None:
         block = LogBlock(index=next(counter), log="a line of a log", created_at=1)
@@ -83,7 +83,7 @@ async def measure(stores: Stores, documents: int, seconds: float) -> None:
         await per_second("read, change, write a deployment", clients, seconds, change)
         await per_second("add a deployment", clients, seconds, add)
         await per_second("page of 30 by label", clients, seconds, page)
-        await per_second("not completed, none found", clients, seconds, running)
+        await per_second("not completed, no match", clients, seconds, running)
         await per_second("append a line to a stage log", clients, seconds, log)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push to discovered, in a repository of many applications that nobody has registered.
+"""Time from a push to the discovery of an application among many unregistered ones.
 
-A control plane, a piped of its own process, and a repository on disk or behind `git http-backend`.
-An application that is new, and then one that got another name, must show in the control plane.
+Runs a control plane, a piped process, and a repository on disk or behind `git http-backend`.
+Pushes alternately a new application and a new name for it.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pipecd.controlplane.app import ControlPlane
 from pipecd.observe.log import configure
-from push import ADMIN, Copy, GitHttp, piped, plane
+from push import ADMIN, Clone, GitHttp, piped, plane
 
-ASKED = 2.0
+TARGET = 2.0
 APPLICATIONS, PUSHES = 500, 10
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -33,42 +33,42 @@ spec:
 """
 
 
-def write(copy: Copy, directory: str, name: str) -> None:
-    place = copy.tree / "apps" / directory
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "app.pipecd.yaml").write_text(APP.format(name=name))
+def write(clone: Clone, directory: str, name: str) -> None:
+    path = clone.tree / "apps" / directory
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "app.pipecd.yaml").write_text(APP.format(name=name))
 
 
-async def shown(running: ControlPlane, name: str, *, count: int) -> float:
-    """The moment when the application is offered, among that many in all."""
+async def wait_until_listed(running: ControlPlane, name: str, *, count: int) -> float:
+    """Returns the time when the control plane lists the application as one of so many."""
     async with asyncio.timeout(120):
         while True:
-            found = await running.cases.application_reports.list_unregistered(by=ADMIN)
-            if len(found) == count and any(info.name == name for info in found):
+            listed = await running.cases.application_reports.list_unregistered(by=ADMIN)
+            if len(listed) == count and any(info.name == name for info in listed):
                 return time.perf_counter()
             await asyncio.sleep(0.01)
 
 
-async def measured(applications: int, pushes: int, *, over_http: bool) -> list[float]:
-    """Seconds from each push, which has arrived, to its application."""
+async def measure(applications: int, pushes: int, *, over_http: bool) -> list[float]:
+    """Returns the seconds from the end of each push to the discovery."""
     directory = Path(tempfile.mkdtemp(prefix="pipecd-bench-"))
-    copy = Copy(directory)
+    clone = Clone(directory)
     for number in range(applications):
-        write(copy, f"app-{number:03}", f"app-{number:03}")
-    copy.push("applications")
-    server = GitHttp(copy.bare.parent)
-    remote = server.url("site.git") if over_http else f"file://{copy.bare}"
+        write(clone, f"app-{number:03}", f"app-{number:03}")
+    clone.push("applications")
+    server = GitHttp(clone.bare.parent)
+    remote = server.url("site.git") if over_http else f"file://{clone.bare}"
     taken: list[float] = []
     try:
         async with plane(directory) as running, piped(running, directory, remote):
-            await shown(running, "app-000", count=applications)
+            await wait_until_listed(running, "app-000", count=applications)
             for number in range(pushes):
-                place = f"new-{number // 2}"
-                write(copy, place, name := f"{place}-{number % 2}")
-                await asyncio.to_thread(copy.push, name)
+                path = f"new-{number // 2}"
+                write(clone, path, name := f"{path}-{number % 2}")
+                await asyncio.to_thread(clone.push, name)
                 pushed = time.perf_counter()
                 count = applications + number // 2 + 1
-                taken.append(await shown(running, name, count=count) - pushed)
+                taken.append(await wait_until_listed(running, name, count=count) - pushed)
     finally:
         server.close()
         shutil.rmtree(directory, ignore_errors=True)
@@ -82,11 +82,11 @@ def main() -> None:
     given = options.parse_args()
     configure("error", "console", program="bench")
     for over_http in (False, True):
-        taken = asyncio.run(measured(given.applications, given.pushes, over_http=over_http))
+        taken = asyncio.run(measure(given.applications, given.pushes, over_http=over_http))
         where = "http" if over_http else "local"
         print(
             f"push to discovered, {given.applications} applications, {where} remote: "
-            f"median {statistics.median(taken):.2f} s, longest {max(taken):.2f} s (asked {ASKED})"
+            f"median {statistics.median(taken):.2f} s, longest {max(taken):.2f} s (target {TARGET})"
         )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One piped that keeps an eye on many applications of a real cluster on which nothing changes.
+"""Drift detection of one piped with many applications on a real, idle cluster.
 
-Each application has three objects. They are put on the cluster as a deployment would leave them,
-so that the looks find every application in sync.
+Each application has three objects, created as a deployment would create them, so that every
+application is in sync.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from rig.control_plane import run_control_plane
 from rig.engines import engine
 from rig.piped import PipedProcess, SeededPiped, git, run_piped, seed_piped
 
-APPLICATIONS, ASKED_PROCESSOR, ASKED_SECONDS = 1000, 5, 2
-MEASURED_SECONDS, GIVE_UP = 60.0, 600.0
+APPLICATIONS, TARGET_PROCESSOR, TARGET_SECONDS = 1000, 5, 2
+MEASURED_SECONDS, TIMEOUT_SECONDS = 60.0, 600.0
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
 kind: KubernetesApp
@@ -37,7 +37,7 @@ spec:
 
 
 def objects(name: str) -> Iterator[dict[str, Any]]:
-    """What an application consists of."""
+    """Yields the manifests of an application."""
     for part in ("settings", "texts"):
         metadata = {"name": f"{name}-{part}", "namespace": "default"}
         data = {f"key-{number}": "value" for number in range(10)}
@@ -51,27 +51,27 @@ def commit(repository: Path, names: list[str]) -> None:
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch=main")
     for name in names:
-        place = repository / name
-        place.mkdir()
-        (place / "app.pipecd.yaml").write_text(CONFIG.format(name=name))
-        (place / "all.yaml").write_text("\n---\n".join(map(json.dumps, objects(name))))
+        path = repository / name
+        path.mkdir()
+        (path / "app.pipecd.yaml").write_text(CONFIG.format(name=name))
+        (path / "all.yaml").write_text("\n---\n".join(map(json.dumps, objects(name))))
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", "first")
 
 
 def apply(kubernetes: Any, seeded: SeededPiped) -> None:
-    """Puts the objects of all applications on the cluster, with the marks of their owners."""
+    """Creates the objects of all applications on the cluster, with the metadata that piped sets."""
 
     def put(item: tuple[str, str]) -> None:
         name, id_ = item
         for body in objects(name):
-            marks = {
+            owner = {
                 "pipecd.dev/managed-by": "piped",
                 "pipecd.dev/piped": seeded.piped,
                 "pipecd.dev/application": id_,
             }
             version = {"pipecd.dev/original-api-version": body["apiVersion"]}
-            body["metadata"] |= {"labels": marks, "annotations": marks | version}
+            body["metadata"] |= {"labels": owner, "annotations": owner | version}
             plural = f"{body['kind'].lower()}s"
             kubernetes.ask("POST", f"/api/v1/namespaces/default/{plural}", body)
 
@@ -79,19 +79,19 @@ def apply(kubernetes: Any, seeded: SeededPiped) -> None:
         list(pool.map(put, seeded.applications.items()))
 
 
-def in_state(database: sqlite3.Connection, status: SyncStatus) -> int:
+def count_with_status(database: sqlite3.Connection, status: SyncStatus) -> int:
     query = "SELECT count(*) FROM Application WHERE SyncState_Status = ?"
     return database.execute(query, (int(status),)).fetchone()[0]
 
 
-def until(
+def wait_for(
     database: sqlite3.Connection, running: PipedProcess, status: SyncStatus, count: int
 ) -> float:
-    """Seconds until so many applications are in a state."""
+    """Waits until so many applications have a sync status; returns the seconds it took."""
     began = time.monotonic()
-    while in_state(database, status) < count:
-        if time.monotonic() - began > GIVE_UP or running.process.poll() is not None:
-            sys.exit(f"only {in_state(database, status)} of {count} are {status.name}")
+    while count_with_status(database, status) < count:
+        if time.monotonic() - began > TIMEOUT_SECONDS or running.process.poll() is not None:
+            sys.exit(f"only {count_with_status(database, status)} of {count} are {status.name}")
         time.sleep(0.02)
     return time.monotonic() - began
 
@@ -100,13 +100,13 @@ def until(
 def run_installation(
     kubernetes: Any, count: int, directory: Path
 ) -> Iterator[tuple[PipedProcess, sqlite3.Connection]]:
-    """A server, a repository, a cluster and a piped with that many applications."""
+    """Runs a server, a repository and a piped with that many applications on the cluster."""
     names = [f"app-{number:04}" for number in range(count)]
     repository = directory / "repository"
     commit(repository, names)
     remote = f"file://{repository}"
-    place = {"kubeConfigPath": str(kubernetes.kubeconfig)}
-    provider = {"name": "p", "type": "KUBERNETES", "config": place}
+    target = {"kubeConfigPath": str(kubernetes.kubeconfig)}
+    provider = {"name": "p", "type": "KUBERNETES", "config": target}
     with engine("sqlite") as datastore:
         seeded = asyncio.run(seed_piped(datastore, remote, names))
         apply(kubernetes, seeded)
@@ -122,23 +122,23 @@ def run_installation(
 
 def measure(kubernetes: Any, count: int, seconds: float, directory: Path) -> None:
     with run_installation(kubernetes, count, directory) as (running, database):
-        first = until(database, running, SyncStatus.SYNCED, count)
+        first = wait_for(database, running, SyncStatus.SYNCED, count)
         print(
-            f"first look at {count} applications: {first:.1f} s from the start of piped, "
-            f"{running.cpu_seconds():.1f} s of processor"
+            f"first live state of {count} applications: {first:.1f} s from the start of piped, "
+            f"{running.cpu_seconds():.1f} s of CPU time"
         )
         time.sleep(5)
         before = running.cpu_seconds()
         time.sleep(seconds)
         share = (running.cpu_seconds() - before) / seconds * 100
         print(
-            f"{count} applications on which nothing changes: {share:.1f} % of a core "
-            f"(asked {ASKED_PROCESSOR}), {running.memory():.0f} MB of memory, "
+            f"{count} idle applications: {share:.1f} % of a core "
+            f"(target {TARGET_PROCESSOR}), {running.memory():.0f} MB of memory, "
             f"{running.disk():.0f} MB of disk"
         )
         kubernetes.ask("DELETE", "/api/v1/namespaces/default/services/app-0000")
-        took = until(database, running, SyncStatus.OUT_OF_SYNC, 1)
-        print(f"a deleted object is told after {took:.2f} s (asked {ASKED_SECONDS})")
+        took = wait_for(database, running, SyncStatus.OUT_OF_SYNC, 1)
+        print(f"a deleted object is reported after {took:.2f} s (target {TARGET_SECONDS})")
 
 
 def main() -> None:
@@ -149,7 +149,7 @@ def main() -> None:
     try:
         kubernetes = cluster()
     except NotInstalled as e:
-        print(f"left out: {e}")
+        print(f"skipped: {e}")
         return
     directory = Path(tempfile.mkdtemp())
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thousand pipeds cost a server while nothing happens.
+"""CPU time and memory of a server with a thousand idle pipeds.
 
-Each holds its wake-up stream with a heartbeat every 3 seconds and makes the calls of its safety net
-at its own pace: its statistics every minute, the three lists every 120 to 300 seconds.
+Each piped holds a wake-up stream with a heartbeat every 3 seconds and polls as a fallback: it
+reports its metrics every minute and calls the three lists every 120 to 300 seconds.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from rig.engines import NotInstalled, engine
 from rig.grpc_client import GrpcClient, Request, request
 from rig.seed import RegisteredPiped, seed_pipeds
 
-ASKED_MEMORY, ASKED_SHARE = 400, 10
+TARGET_MEMORY, TARGET_SHARE = 400, 10
 SERVICE = "/grpc.service.pipedservice.PipedService"
 STATISTICS = b"go_goroutines 17\n" * 500
 REPORTS_PER_SECOND = 1 / 60
-# Every list once in the middle of its 120 to 300 seconds.
+# Each of the three lists, every 210 seconds on average.
 LISTS_PER_SECOND = 3 / 210
 
 
@@ -34,7 +34,7 @@ def watch(piped: RegisteredPiped) -> Request:
 
 
 def polls(piped: RegisteredPiped) -> Iterator[Request]:
-    """The calls of the safety net, each as often as the others of its kind."""
+    """Yields the fallback polls in random order, each call with its share."""
     report = _request(piped, "ReportStat", pb.ReportStatRequest(piped_stats=STATISTICS))
     lists = [
         _request(piped, "ListUnhandledCommands", pb.ListUnhandledCommandsRequest()),
@@ -50,7 +50,7 @@ def _request(piped: RegisteredPiped, name: str, message: Message) -> Request:
     return request(f"{SERVICE}/{name}", message.SerializeToString(), piped.token)
 
 
-class Crowd:
+class IdlePipeds:
     """The connections of all pipeds."""
 
     def __init__(self, address: str, pipeds: list[RegisteredPiped]) -> None:
@@ -59,38 +59,40 @@ class Crowd:
         for piped in pipeds:
             client, calls = GrpcClient(address), polls(piped)
             client.send(watch(piped))
-            # The first call ends only when the server has taken the stream as well.
+            # The server accepts the stream before it responds to the first call.
             client.call(next(calls))
             self._arriving.register(client.fileno(), select.EPOLLIN)
             self._clients.append((client, calls))
         self._by_number = {client.fileno(): client for client, _ in self._clients}
 
     def idle(self, seconds: float) -> int:
-        """Lets time pass at the usual pace; how many calls were made in it."""
+        """Polls at the usual rate for so many seconds; returns the number of calls."""
         gap = 1 / (len(self._clients) * (REPORTS_PER_SECOND + LISTS_PER_SECOND))
-        began, made = time.monotonic(), 0
+        began, sent = time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
-            if now >= began + made * gap:
-                client, calls = self._clients[made % len(self._clients)]
+            if now >= began + sent * gap:
+                client, calls = self._clients[sent % len(self._clients)]
                 client.send(next(calls))
-                made += 1
-            for number, _ in self._arriving.poll(max(0, began + made * gap - now)):
+                sent += 1
+            for number, _ in self._arriving.poll(max(0, began + sent * gap - now)):
                 self._by_number[number].receive()
-        return made
+        return sent
 
 
 def measure(server: ControlPlaneProcess, pipeds: list[RegisteredPiped], seconds: float) -> None:
     before = server.memory()
-    crowd = Crowd(server.address("piped-api"), pipeds)
-    crowd.idle(5)
+    idle_pipeds = IdlePipeds(server.address("piped-api"), pipeds)
+    idle_pipeds.idle(5)
     began, busy = time.monotonic(), server.cpu_seconds()
-    made = crowd.idle(seconds)
+    sent = idle_pipeds.idle(seconds)
     share = (server.cpu_seconds() - busy) / (time.monotonic() - began) * 100
     memory = server.memory()
-    print(f"memory               {memory:8.0f} MB    (asked: {ASKED_MEMORY}; {before:.0f} before)")
+    print(
+        f"memory               {memory:8.0f} MB    (target: {TARGET_MEMORY}; {before:.0f} before)"
+    )
     print(f"a piped              {(memory - before) / len(pipeds) * 1024:8.0f} KB")
-    print(f"share of a processor {share:8.1f} %     (asked: {ASKED_SHARE})")
-    print(f"calls per second     {made / seconds:8.1f}")
+    print(f"share of a processor {share:8.1f} %     (target: {TARGET_SHARE})")
+    print(f"calls per second     {sent / seconds:8.1f}")
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a sync of many objects takes on a real cluster, and what watching a cluster costs.
+"""Duration of a sync of many objects on a real cluster, and the memory of the informers.
 
-Beside it stands what upstream does: one `kubectl apply` for each manifest. A part of the manifests
-is applied so, and the time of all of them is worked out from that. Then whole programs: from a push
-to the end of its deployment, and from a pod that goes to the control plane that tells of it.
+The baseline is upstream's method, one `kubectl apply` for each manifest; its time is extrapolated
+from some of the manifests. Then measures whole processes: from a push to the end of its deployment,
+and from a deleted pod to the updated live state in the control plane.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
 from pipecd.plugins.kubernetes.watch import ObjectStore, observe
 from pipecd.sdk import DeployTarget, PluginEntry, StageStatus, StartContext, SyncStatus
 from pipecd.sdk.testing import MemoryHost, StageBench
-from push import ADMIN, Copy, piped, plane, succeeded
+from push import ADMIN, Clone, piped, plane, wait_for_success
 from rig.cluster import NotInstalled, cluster, program
 
 NAME = "bench"
 APP = "{apiVersion: pipecd.dev/v1beta1, kind: KubernetesApp, spec: {name: hello}}"
-MARKS = {"pipecd.dev/managed-by": "piped", "pipecd.dev/application": NAME}
+ANNOTATIONS = {"pipecd.dev/managed-by": "piped", "pipecd.dev/application": NAME}
 
 
 def config_map(number: int, value: str) -> dict[str, Any]:
@@ -69,11 +69,11 @@ def applied(kubectl: str, kubeconfig: Path, directory: Path, count: int) -> floa
 
 
 async def until_synced(plugin: KubernetesPlugin, bench: StageBench) -> None:
-    while (await looked(plugin, bench)) is not SyncStatus.SYNCED:
+    while (await sync_status(plugin, bench)) is not SyncStatus.SYNCED:
         pass
 
 
-async def looked(plugin: KubernetesPlugin, bench: StageBench) -> SyncStatus:
+async def sync_status(plugin: KubernetesPlugin, bench: StageBench) -> SyncStatus:
     return (await plugin.live_state(bench.live_context())).sync.status
 
 
@@ -82,31 +82,30 @@ async def measure(count: int, by_kubectl: int) -> None:
     plugin = KubernetesPlugin()
     async with AsyncExitStack() as lifetime:
         lifetime.callback(kubernetes.close)
-        place = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
         await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
         config = kubernetes.kubeconfig
-        first = await synced(commit(plugin, place / "one", config, count))
-        second = commit(plugin, place / "two", config, count)
+        first = await synced(commit(plugin, directory / "one", config, count))
+        second = commit(plugin, directory / "two", config, count)
         again = await synced(second)
         print(f"sync of {count} new ConfigMaps          {first:>8.2f} s")
         print(f"sync of {count} changed ConfigMaps      {again:>8.2f} s")
         begin = time.perf_counter()
         await until_synced(plugin, second)
-        print(f"first look at {count} objects           {time.perf_counter() - begin:>8.2f} s")
+        print(f"first live state of {count} objects     {time.perf_counter() - begin:>8.2f} s")
         begin = time.perf_counter()
         await until_synced(plugin, second)
-        print(f"next look at {count} objects            {time.perf_counter() - begin:>8.2f} s")
+        print(f"next live state of {count} objects      {time.perf_counter() - begin:>8.2f} s")
         begin = time.perf_counter()
-        place_of_one = "/api/v1/namespaces/default/configmaps/settings-0"
-        kubernetes.ask("DELETE", place_of_one)
-        while (await looked(plugin, second)) is SyncStatus.SYNCED:
+        kubernetes.ask("DELETE", "/api/v1/namespaces/default/configmaps/settings-0")
+        while (await sync_status(plugin, second)) is SyncStatus.SYNCED:
             pass
-        print(f"a deleted object is missed after     {time.perf_counter() - begin:>8.2f} s")
-        third = commit(plugin, place / "three", config, count)
+        print(f"drift after a deleted object         {time.perf_counter() - begin:>8.2f} s")
+        third = commit(plugin, directory / "three", config, count)
         took = applied(kubectl, config, third.directory, by_kubectl)
         print(
             f"kubectl apply of {count} manifests      {took / by_kubectl * count:>8.2f} s "
-            f"(worked out from {by_kubectl}, which took {took:.2f} s)"
+            f"(extrapolated from {by_kubectl}, which took {took:.2f} s)"
         )
 
 
@@ -118,13 +117,13 @@ def workload(image: str) -> str:
     spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
     metadata = {"name": "web", "namespace": "default"}
     web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
-    door = {"selector": labels, "ports": [{"port": 80}]}
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": door}
+    service_spec = {"selector": labels, "ports": [{"port": 80}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service_spec}
     return "\n---\n".join(map(json.dumps, (web, service)))
 
 
-async def shown_pods(running: ControlPlane, application: str) -> set[str]:
-    """Returns the pods that the control plane knows of."""
+async def reported_pods(running: ControlPlane, application: str) -> set[str]:
+    """Returns the pods in the live state of the control plane."""
     try:
         state = await running.cases.livestate.get(application, by=ADMIN)
     except NotFound:
@@ -132,65 +131,64 @@ async def shown_pods(running: ControlPlane, application: str) -> set[str]:
     return {each.id for each in state.kubernetes.resources if each.kind == "Pod"}
 
 
-async def until_shown(
-    running: ControlPlane, application: str, is_so: Callable[[set[str]], bool]
+async def wait_for_pods(
+    running: ControlPlane, application: str, matches: Callable[[set[str]], bool]
 ) -> set[str]:
-    """Waits until the control plane tells of pods as asked for."""
+    """Waits until the pods in the live state match."""
     async with asyncio.timeout(60), running.bus.subscribe(project=ADMIN.project) as signals:
         while True:
-            shown = await shown_pods(running, application)
-            if is_so(shown):
-                return shown
+            current = await reported_pods(running, application)
+            if matches(current):
+                return current
             await anext(aiter(signals))
 
 
 async def push_and_watch(rounds: int) -> None:
-    """Prints how long whole programs take to deploy, and to tell of a change on the cluster."""
+    """Prints how long whole processes take to deploy, and to report a change of the cluster."""
     pushed: list[float] = []
-    told: list[float] = []
+    reported: list[float] = []
     async with AsyncExitStack() as lifetime:
         kubernetes = cluster()
         lifetime.callback(kubernetes.close)
-        place = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
-        copy = Copy(place)
-        (copy.tree / "hello" / "app.pipecd.yaml").write_text(APP)
+        directory = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
+        clone = Clone(directory)
+        (clone.tree / "hello" / "app.pipecd.yaml").write_text(APP)
         config = {"kubeConfigPath": str(kubernetes.kubeconfig)}
         provider = {"name": "p", "type": "KUBERNETES", "config": config}
-        running = await lifetime.enter_async_context(plane(place))
-        remote = f"file://{copy.bare}"
+        running = await lifetime.enter_async_context(plane(directory))
+        remote = f"file://{clone.bare}"
         application = await lifetime.enter_async_context(
-            piped(running, place, remote, platformProviders=[provider])
+            piped(running, directory, remote, platformProviders=[provider])
         )
         for number in range(rounds + 2):
-            (copy.tree / "hello" / "web.yaml").write_text(workload(f"web:v{number}"))
-            commit = await asyncio.to_thread(copy.push, f"push {number}")
+            (clone.tree / "hello" / "web.yaml").write_text(workload(f"web:v{number}"))
+            commit = await asyncio.to_thread(clone.push, f"push {number}")
             began = time.perf_counter()
-            pushed.append(await succeeded(running, commit) - began)
-            # The rollout goes on after the deployment; what is measured next is one pod.
+            pushed.append(await wait_for_success(running, commit) - began)
+            # The rollout continues after the deployment; the next measurement is about one pod.
             await asyncio.sleep(2)
-            before = await until_shown(running, application, lambda pods: len(pods) == 2)
+            before = await wait_for_pods(running, application, lambda pods: len(pods) == 2)
             (listed,) = [
                 pod
                 for pod in kubernetes.ask("GET", "/api/v1/namespaces/default/pods")["items"]
                 if pod["metadata"]["uid"] in before
             ][:1]
-            gone, name = listed["metadata"]["uid"], listed["metadata"]["name"]
+            deleted, name = listed["metadata"]["uid"], listed["metadata"]["name"]
             kubernetes.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}")
             began = time.perf_counter()
-            await until_shown(running, application, lambda pods, gone=gone: gone not in pods)
-            told.append(time.perf_counter() - began)
-    # The first ones warm up.
-    for what, taken, asked in (
+            await wait_for_pods(running, application, lambda pods, uid=deleted: uid not in pods)
+            reported.append(time.perf_counter() - began)
+    # The first two are warm-up.
+    for what, taken, target in (
         ("push to SUCCESS", pushed[2:], 2.5),
-        ("a pod that goes, to the control plane", told[2:], 1.0),
+        ("deleted pod to live state", reported[2:], 1.0),
     ):
-        print(
-            f"{what:38} p50 {median(taken):5.2f} s   worst {max(taken):5.2f} s   (asked: {asked} s)"
-        )
+        p50, worst = median(taken), max(taken)
+        print(f"{what:38} p50 {p50:5.2f} s   worst {worst:5.2f} s   (target: {target} s)")
 
 
 def pods(count: int) -> Iterator[dict[str, Any]]:
-    """Yields pods as an API server tells them, parsed anew each time as from the wire."""
+    """Yields pods as an API server returns them, each parsed separately."""
     container = {
         "name": "web",
         "image": "registry.example/team/web:v1.2.3",
@@ -213,34 +211,34 @@ def pods(count: int) -> Iterator[dict[str, Any]]:
         if number % 2:
             metadata["ownerReferences"] = [{"uid": f"owner-{number // 10}"}]
         else:
-            metadata["annotations"] = MARKS
+            metadata["annotations"] = ANNOTATIONS
         yield {**json.loads(text), "metadata": metadata}
 
 
-def remember(count: int) -> None:
-    """Prints what it takes to remember so many objects, half of them managed."""
+def measure_memory(count: int) -> None:
+    """Prints the memory of an informer cache with so many objects, half of them managed."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seen = ObjectStore()
+    store = ObjectStore()
     for pod in pods(count):
-        seen.put(observe(pod, "v1", "Pod"))
+        store.put(observe(pod, "v1", "Pod"))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"memory of {len(seen):,} live objects       {grown:>8.1f} MB")
+    print(f"memory of {len(store):,} live objects       {grown:>8.1f} MB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=200)
     parser.add_argument("--by-kubectl", type=int, default=20)
-    parser.add_argument("--remembered", type=int, default=10_000)
+    parser.add_argument("--cached", type=int, default=10_000)
     parser.add_argument("--pushes", type=int, default=10)
     given = parser.parse_args()
     configure("error", "console")
-    remember(given.remembered)
+    measure_memory(given.cached)
     try:
         asyncio.run(measure(given.objects, given.by_kubectl))
         asyncio.run(push_and_watch(given.pushes))
     except NotInstalled as e:
-        print(f"left out: {e}")
+        print(f"skipped: {e}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a page of a list takes with a year's history in the tables, for every filter there is.
+"""Latency of list pages with a year of history in the tables, for every filter.
 
-Each filter is asked for what is frequent, for what is rare and for what is not there at all: of the
-store, and of a server, by the calls that `pipectl` makes.
+Queries frequent, rare and missing values of each filter, both in the store and by the RPCs of
+`pipectl` on a server.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from rig.grpc_client import GrpcClient, Request, request
 from rig.history import LARGE, SMALL, YEAR, Scale, id_of, write_history
 from rig.seed import CREATED_AT
 
-ASKED_MS = 100.0
+TARGET_MS = 100.0
 REPEATS = 3
 PAGE = 30
 CALL = "/grpc.service.apiservice.APIService/ListDeployments"
@@ -49,7 +49,7 @@ CANCELLED = int(DeploymentStatus.CANCELLED)
 KINDS = tuple(ApplicationKind.values())
 UNFINISHED = (int(DeploymentStatus.PENDING), int(DeploymentStatus.PLANNED), RUNNING, ROLLING_BACK)
 BUT_SUCCESS = (*UNFINISHED, FAILURE, CANCELLED)
-# What no application is.
+# Kinds that no application has.
 NO_KINDS = (2, 6)
 
 ListQuery = tuple[str, Callable[[PageRequest], Awaitable[object]]]
@@ -100,7 +100,7 @@ DEPLOYMENT_FILTERS = {
     "label of all": {"labels": {"org": "acme"}},
     "label of a third": {"labels": {"env": "prod"}},
     "label of few": {"labels": {"team": "t7"}},
-    "label of none": {"labels": {"team": "nobody"}},
+    "label of none": {"labels": {"team": "no such team"}},
     "two labels": {"labels": {"env": "prod", "team": "t7"}},
     "two labels, together of none": {"labels": {"env": "stg", "team": "t2"}},
     "label of few, status RUNNING": {"labels": {"team": "t7"}, "statuses": (RUNNING,)},
@@ -128,7 +128,7 @@ APPLICATION_FILTERS = {
     "piped, disabled": {"piped_id": id_of("piped", 21), "enabled": False},
     "label of all": {"labels": {"org": "acme"}},
     "label of few": {"labels": {"team": "t7"}},
-    "label of none": {"labels": {"team": "nobody"}},
+    "label of none": {"labels": {"team": "no such team"}},
     "label of few, out of sync": {"labels": {"team": "t3"}, "sync_statuses": (2,)},
 }
 
@@ -136,16 +136,16 @@ APPLICATION_FILTERS = {
 def list_queries(stores: Stores) -> Iterator[ListQuery]:
     for project in (LARGE, SMALL):
         for name, filters in DEPLOYMENT_FILTERS.items():
-            wanted = DeploymentFilter(project, **filters)  # type: ignore[arg-type]
+            only = DeploymentFilter(project, **filters)  # type: ignore[arg-type]
             yield (
                 f"deployments of {project}: {name}",
-                lambda page, w=wanted: stores.deployments.list(w, page),
+                lambda page, o=only: stores.deployments.list(o, page),
             )
         for name, filters in APPLICATION_FILTERS.items():
-            only = ApplicationFilter(project, **filters)  # type: ignore[arg-type]
+            matching = ApplicationFilter(project, **filters)  # type: ignore[arg-type]
             yield (
                 f"applications of {project}: {name}",
-                lambda page, o=only: stores.applications.list(o, page),
+                lambda page, m=matching: stores.applications.list(m, page),
             )
     piped = id_of("piped", 21)
     yield "deployments of a piped", lambda _: stores.deployments.list_not_completed(piped)
@@ -154,18 +154,18 @@ def list_queries(stores: Stores) -> Iterator[ListQuery]:
 
 
 def calls(key: str) -> Iterator[tuple[str, Request]]:
-    """The first page of every list of deployments that a program may request."""
+    """Yields a call for the first page of every list of deployments that the API supports."""
     for name, filters in DEPLOYMENT_FILTERS.items():
         # No call can query by a trace, or by a kind that has no name.
         if "trace_commit_hash" in filters or not set(filters.get("kinds", ())) <= set(KINDS):
             continue
-        # Of several statuses or kinds the first one counts there.
-        wanted: dict[str, Any] = dict(filters)
-        if statuses := wanted.get("statuses"):
-            wanted["statuses"] = [f"DEPLOYMENT_{DeploymentStatus(statuses[0]).name}"]
-        if kinds := wanted.get("kinds"):
-            wanted["kinds"] = [ApplicationKind.Name(kinds[0])]
-        message = pb.ListDeploymentsRequest(limit=PAGE, **wanted).SerializeToString()
+        # The RPC uses only the first status and the first kind.
+        fields: dict[str, Any] = dict(filters)
+        if statuses := fields.get("statuses"):
+            fields["statuses"] = [f"DEPLOYMENT_{DeploymentStatus(statuses[0]).name}"]
+        if kinds := fields.get("kinds"):
+            fields["kinds"] = [ApplicationKind.Name(kinds[0])]
+        message = pb.ListDeploymentsRequest(limit=PAGE, **fields).SerializeToString()
         yield f"deployments of {LARGE}: {name}, by a call", request(CALL, message, api_key(key))
 
 
@@ -175,7 +175,7 @@ def measure_calls(datastore: DatastoreSpec, key: str, verbose: bool) -> None:
         timings: list[tuple[float, str]] = []
         for name, call in calls(key):
             taken: list[float] = []
-            # The key is compared once before anything is measured.
+            # The first call, which verifies the key, is not measured.
             for _ in range(REPEATS + 1):
                 began = time.perf_counter()
                 client.call(call)
@@ -186,7 +186,7 @@ def measure_calls(datastore: DatastoreSpec, key: str, verbose: bool) -> None:
 
 
 async def add_key(stores: Stores) -> str:
-    """The key of a program that may read the large project."""
+    """Adds an API key that can read the large project."""
     id = new_id()
     key = new_api_key(id)
     admin = ProjectStaticUser(username="admin", password_hash="no password")
@@ -221,18 +221,18 @@ async def measure(stores: Stores, verbose: bool) -> None:
 
 def print_summary(timings: list[tuple[float, str]], verbose: bool) -> None:
     timings.sort(reverse=True)
-    slow = [entry for entry in timings if entry[0] > ASKED_MS]
+    slow = [entry for entry in timings if entry[0] > TARGET_MS]
     for taken, name in timings if verbose else (slow or timings[:3]):
         print(f"{taken:8.1f} ms  {name}")
     slowest = timings[0][0]
     print(
-        f"{len(timings)} pages, slowest {slowest:.1f} ms, {slowest / ASKED_MS:.2f} of what "
-        f"is asked, median {statistics.median(t for t, _ in timings):.1f} ms, {len(slow)} too slow"
+        f"{len(timings)} pages, slowest {slowest:.1f} ms, {slowest / TARGET_MS:.2f} of the "
+        f"target, median {statistics.median(t for t, _ in timings):.1f} ms, {len(slow)} too slow"
     )
 
 
 async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) -> str:
-    """Fills the database and measures it; the key of a program is for the calls that follow."""
+    """Fills the database and measures it; returns an API key for the calls that follow."""
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         async with open_datastore(datastore) as database:
@@ -250,7 +250,9 @@ def main() -> None:
     parser.add_argument("--applications", type=int, default=10_000)
     parser.add_argument("--deployments", type=int, default=200_000)
     parser.add_argument("--engines", default="sqlite,postgres,mariadb")
-    parser.add_argument("--verbose", action="store_true", help="every page, not the slowest only")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print every page, not only the slowest"
+    )
     options = parser.parse_args()
     for name in options.engines.split(","):
         print(f"-- {name}", flush=True)

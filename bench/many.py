@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of one piped with many applications: a push that touches all, and doing nothing."""
+"""One piped with many applications: a push that changes all of them, and an idle piped."""
 
 import argparse
 import asyncio
@@ -18,8 +18,8 @@ from rig.engines import engine
 from rig.piped import PipedProcess, git, run_piped, seed_piped
 
 PUSHED, IDLE = 200, 500
-ASKED_SECONDS, ASKED_DISK, ASKED_MEMORY, ASKED_PROCESSOR = 60, 1024, 200, 3
-SETTLE_SECONDS, IDLE_SECONDS, GIVE_UP = 15.0, 30.0, 300.0
+TARGET_SECONDS, TARGET_DISK, TARGET_MEMORY, TARGET_PROCESSOR = 60, 1024, 200, 3
+SETTLE_SECONDS, IDLE_SECONDS, TIMEOUT_SECONDS = 15.0, 30.0, 300.0
 APPLICATION = """\
 apiVersion: pipecd.dev/v1beta1
 kind: Application
@@ -31,31 +31,32 @@ spec:
 
 
 def commit(repository: Path, count: int, text: str, *, quiet: bool = False) -> None:
-    """One commit that touches every application."""
+    """Creates one commit that changes every application."""
     for number in range(count):
-        place = repository / f"app-{number:03}"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "version").write_text(f"{text}\n")
-        written = APPLICATION.format(name=place.name, quiet=str(quiet).lower())
-        (place / "app.pipecd.yaml").write_text(written)
+        path = repository / f"app-{number:03}"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "version").write_text(f"{text}\n")
+        written = APPLICATION.format(name=path.name, quiet=str(quiet).lower())
+        (path / "app.pipecd.yaml").write_text(written)
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", text)
 
 
-def finished(database: sqlite3.Connection, status: DeploymentStatus) -> int:
+def count_with_status(database: sqlite3.Connection, status: DeploymentStatus) -> int:
     query = "SELECT count(*) FROM Deployment WHERE Status = ?"
     return database.execute(query, (int(status),)).fetchone()[0]
 
 
-def until_finished(
+def wait_for_success(
     database: sqlite3.Connection, running: PipedProcess, count: int
 ) -> tuple[float, float]:
-    """Seconds until that many have succeeded, and the most disk that was used on the way."""
+    """Waits until that many succeeded; returns the seconds it took and the maximum disk usage."""
     began, most = time.monotonic(), 0.0
-    while finished(database, DeploymentStatus.SUCCESS) < count:
-        failed = finished(database, DeploymentStatus.FAILURE)
-        if failed or time.monotonic() - began > GIVE_UP or running.process.poll() is not None:
-            sys.exit(f"only {finished(database, DeploymentStatus.SUCCESS)} succeeded, {failed} not")
+    while (succeeded := count_with_status(database, DeploymentStatus.SUCCESS)) < count:
+        failed = count_with_status(database, DeploymentStatus.FAILURE)
+        has_timed_out = time.monotonic() - began > TIMEOUT_SECONDS
+        if failed or has_timed_out or running.process.poll() is not None:
+            sys.exit(f"only {succeeded} of {count} deployments succeeded, {failed} failed")
         most = max(most, running.disk())
         time.sleep(0.2)
     return time.monotonic() - began, most
@@ -65,7 +66,7 @@ def until_finished(
 def run_installation(
     count: int, *, quiet: bool
 ) -> Iterator[tuple[PipedProcess, Path, sqlite3.Connection]]:
-    """A server, a repository and a piped with that many applications."""
+    """Runs a server, a repository and a piped with that many applications."""
     directory = Path(tempfile.mkdtemp())
     repository = directory / "repository"
     repository.mkdir()
@@ -87,30 +88,30 @@ def run_installation(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def pushed(count: int) -> None:
+def measure_push(count: int) -> None:
     with run_installation(count, quiet=False) as (running, repository, database):
-        first, _ = until_finished(database, running, count)
+        first, _ = wait_for_success(database, running, count)
         print(f"first deployments of {count} applications: {first:.1f} s from the start of piped")
         before = running.cpu_seconds()
         commit(repository, count, "second")
-        seconds, disk = until_finished(database, running, 2 * count)
+        seconds, disk = wait_for_success(database, running, 2 * count)
         processor = running.cpu_seconds() - before
         print(
-            f"a push that touches {count}: all succeeded after {seconds:.1f} s "
-            f"(asked {ASKED_SECONDS}), at most {disk:.0f} MB of disk (asked {ASKED_DISK}), "
-            f"{processor:.1f} s of processor, {running.memory():.0f} MB of memory"
+            f"a push that changes {count}: all succeeded after {seconds:.1f} s "
+            f"(target {TARGET_SECONDS}), at most {disk:.0f} MB of disk (target {TARGET_DISK}), "
+            f"{processor:.1f} s of CPU time, {running.memory():.0f} MB of memory"
         )
 
 
-def idle(count: int) -> None:
+def measure_idle(count: int) -> None:
     with run_installation(count, quiet=True) as (running, _, _):
         time.sleep(SETTLE_SECONDS)
         before = running.cpu_seconds()
         time.sleep(IDLE_SECONDS)
         share = (running.cpu_seconds() - before) / IDLE_SECONDS * 100
         print(
-            f"{count} idle applications: {running.memory():.0f} MB (asked {ASKED_MEMORY}), "
-            f"{share:.1f} % of a core (asked {ASKED_PROCESSOR})"
+            f"{count} idle applications: {running.memory():.0f} MB (target {TARGET_MEMORY}), "
+            f"{share:.1f} % of a core (target {TARGET_PROCESSOR})"
         )
 
 
@@ -120,9 +121,9 @@ def main() -> None:
     options.add_argument("--idle", type=int, default=IDLE)
     given = options.parse_args()
     if given.pushed:
-        pushed(given.pushed)
+        measure_push(given.pushed)
     if given.idle:
-        idle(given.idle)
+        measure_idle(given.idle)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authenticated calls per second of a control plane, in the mix that pipeds make them."""
+"""Authenticated calls per second of a control plane, in the mix of a piped that deploys."""
 
 import argparse
 import itertools
@@ -20,14 +20,14 @@ from rig.grpc_client import GrpcClient, Request, request
 from rig.seed import RegisteredPiped, seed_pipeds
 
 CONNECTIONS = 16
-ASKED_RATE, ASKED_P99, UPSTREAM_RATE = 1500, 50, 22
+TARGET_RATE, TARGET_P99, UPSTREAM_RATE = 1500, 50, 22
 SERVICE = "/grpc.service.pipedservice.PipedService"
 
 
 def mix(piped: RegisteredPiped) -> Iterator[Request]:
-    """What a piped with a running deployment asks and reports, without end."""
+    """Yields the calls of a piped with a running deployment, endlessly."""
     deployment, stage = piped.deployment.id, piped.deployment.stages[0].id
-    # A block of a log is sent once, also when the same piped is driven again.
+    # Log block indexes are unique, also when the same piped is driven again.
     for index in itertools.count(time.time_ns()):
         status = pb.ReportStageStatusChangedRequest(
             deployment_id=deployment,
@@ -48,7 +48,7 @@ def mix(piped: RegisteredPiped) -> Iterator[Request]:
 
 
 def drive(address: str, pipeds: list[RegisteredPiped], seconds: float) -> list[float]:
-    """How long each call took, with one connection per piped and one call at a time on each."""
+    """Returns the latency of each call; every piped has one connection with one call at a time."""
     clients = [(GrpcClient(address), mix(piped)) for piped in pipeds]
     taken: list[float] = []
     began: dict[int, float] = {}
@@ -75,7 +75,7 @@ def drive(address: str, pipeds: list[RegisteredPiped], seconds: float) -> list[f
 
 
 def baseline_rate(pipeds: list[RegisteredPiped]) -> float:
-    """Calls per second of a server that does nothing, now and here."""
+    """Returns the calls per second of a gRPC server that does nothing, on this machine."""
     with baseline_server() as address:
         drive(address, pipeds, 0.5)
         began = time.perf_counter()
@@ -85,24 +85,26 @@ def baseline_rate(pipeds: list[RegisteredPiped]) -> float:
 def measure(server: ControlPlaneProcess, pipeds: list[RegisteredPiped], seconds: float) -> None:
     drive(server.address("piped-api"), pipeds, 1.0)
     baseline = baseline_rate(pipeds)
-    theirs, ours, began = server.cpu_seconds(), time.process_time(), time.perf_counter()
+    server_cpu, client_cpu, began = server.cpu_seconds(), time.process_time(), time.perf_counter()
     taken = sorted(drive(server.address("piped-api"), pipeds, seconds))
     elapsed = time.perf_counter() - began
-    theirs, ours = server.cpu_seconds() - theirs, time.process_time() - ours
+    server_cpu = server.cpu_seconds() - server_cpu
+    client_cpu = time.process_time() - client_cpu
     rate, p99 = len(taken) / elapsed, taken[int(0.99 * len(taken))] * 1000
     print(
-        f"calls per second     {rate:8.0f}      (asked: {ASKED_RATE}, {rate / ASKED_RATE:.2f} times"
-        f" that; upstream: {UPSTREAM_RATE})"
+        f"calls per second     {rate:8.0f}      (target: {TARGET_RATE}, "
+        f"{rate / TARGET_RATE:.2f} times that; upstream: {UPSTREAM_RATE})"
     )
-    # The machine itself is faster or slower from minute to minute.
+    # Measured before and after, because the speed of a shared machine varies.
     baseline = (baseline + baseline_rate(pipeds)) / 2
     ratio = rate / baseline
     print(f"of a bare server     {ratio:8.2f}      (gRPC that does nothing: {baseline:.0f})")
     print(f"latency p50          {statistics.median(taken) * 1000:8.1f} ms")
-    print(f"latency p99          {p99:8.1f} ms   (asked: {ASKED_P99})")
+    print(f"latency p99          {p99:8.1f} ms   (target: {TARGET_P99})")
     print(
-        f"processor per call   {theirs / len(taken) * 1e6:8.0f} µs   of the server, "
-        f"{ours / len(taken) * 1e6:.0f} µs of the client; server used {theirs / elapsed:.2f} cores"
+        f"CPU time per call    {server_cpu / len(taken) * 1e6:8.0f} µs   of the server, "
+        f"{client_cpu / len(taken) * 1e6:.0f} µs of the client; "
+        f"server used {server_cpu / elapsed:.2f} cores"
     )
 
 

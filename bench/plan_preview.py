@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the preview of a change takes that touches a hundred applications on Kubernetes.
+"""Duration of a plan preview that changes a hundred Kubernetes applications.
 
-A control plane, a piped in a process of its own and a repository on disk; every application has
-been deployed before. With `--renderer helm` or `kustomize` each of them is rendered by that
-program, once as it runs and once as it would be.
+Runs a control plane, a piped process and a repository on disk; every application has been deployed
+before. With `--renderer helm` or `kustomize` that program renders each application twice, at the
+running commit and at the head of the branch.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from rig.cluster import NotInstalled, cluster, program
 
 ADMIN = User("bench", "ann", ("Admin",))
-ASKED = 30.0
+TARGET = 30.0
 MANIFESTS = 10
 APP = """\
 apiVersion: pipecd.dev/v1beta1
@@ -72,17 +72,17 @@ def manifest(number: int, image: str) -> str:
 
 
 def files(name: str, renderer: str, image: str) -> dict[str, str]:
-    """An application of ten manifests."""
+    """Returns the files of an application with ten manifests."""
     parts = {f"part{n}.yaml": manifest(n, image) for n in range(MANIFESTS)}
-    made = {"app.pipecd.yaml": APP.replace("NAME", name).replace("INPUT", INPUTS[renderer])}
+    contents = {"app.pipecd.yaml": APP.replace("NAME", name).replace("INPUT", INPUTS[renderer])}
     if renderer == "helm":
-        made["chart/Chart.yaml"] = f"apiVersion: v2\nname: {name}\nversion: 0.1.0\n"
-        made |= {f"chart/templates/{path}": text for path, text in parts.items()}
+        contents["chart/Chart.yaml"] = f"apiVersion: v2\nname: {name}\nversion: 0.1.0\n"
+        contents |= {f"chart/templates/{path}": text for path, text in parts.items()}
     else:
-        made |= parts
+        contents |= parts
     if renderer == "kustomize":
-        made["kustomization.yaml"] = f"resources: {json.dumps(sorted(parts))}\n"
-    return {f"apps/{name}/{path}": text for path, text in made.items()}
+        contents["kustomization.yaml"] = f"resources: {json.dumps(sorted(parts))}\n"
+    return {f"apps/{name}/{path}": text for path, text in contents.items()}
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ async def plane(directory: Path) -> AsyncGenerator[ControlPlane]:
 async def piped(
     running: ControlPlane, directory: Path, remote: str, kubeconfig: Path
 ) -> AsyncGenerator[str]:
-    """`piped run` with the Kubernetes plugin; yields its id."""
-    made = await running.cases.pipeds.register("bench", "", by=ADMIN)
+    """Runs `piped run` with the Kubernetes plugin and yields its id."""
+    registered = await running.cases.pipeds.register("bench", "", by=ADMIN)
     target = {"name": "here", "config": {"kubeConfigPath": str(kubeconfig)}}
     spec = {
         "projectID": "bench",
-        "pipedID": made.id,
-        "pipedKeyData": base64.b64encode(made.key.encode()).decode(),
+        "pipedID": registered.id,
+        "pipedKeyData": base64.b64encode(registered.key.encode()).decode(),
         "apiAddress": f"127.0.0.1:{running.port}",
         "repositories": [{"repoId": "site", "remote": remote, "branch": "main"}],
         "plugins": [{"name": "kubernetes", "deployTargets": [target]}],
@@ -161,24 +161,24 @@ async def piped(
     config.write_text(
         json.dumps({"apiVersion": "pipecd.dev/v1beta1", "kind": "Piped", "spec": spec})
     )
-    places = [f"--{what}-dir={directory / what}" for what in ("tools", "workspace")]
+    directories = [f"--{what}-dir={directory / what}" for what in ("tools", "workspace")]
     flags = ["--insecure", "--admin-port=0", "--log-level=error", f"--config-file={config}"]
     process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).parent / "piped", "run", *flags, *places
+        Path(sys.executable).parent / "piped", "run", *flags, *directories
     )
     try:
-        # A piped is known with its repositories once it has introduced itself.
+        # The control plane has the repositories of a piped after its first report.
         async with running.bus.subscribe(project="bench") as signals:
-            while not (await running.stores.pipeds.get(made.id)).repositories:
+            while not (await running.stores.pipeds.get(registered.id)).repositories:
                 await anext(aiter(signals))
-        yield made.id
+        yield registered.id
     finally:
         process.terminate()
         await process.wait()
 
 
 async def register(running: ControlPlane, piped_id: str, where: Site, total: int) -> None:
-    """Adds the applications as if all of them had been deployed."""
+    """Adds the applications with the first commit as their last deployment."""
     now = int(time.time())
     commit = Commit(hash=where.first, message="m", author="a", branch="main", created_at=now)
     last = ApplicationDeploymentReference(
@@ -208,15 +208,15 @@ async def register(running: ControlPlane, piped_id: str, where: Site, total: int
 
 
 async def preview(running: ControlPlane, where: Site) -> tuple[float, PlanPreviewCommandResult]:
-    """From the request to its result."""
+    """Requests a plan preview; returns the seconds to its result, and the result."""
     began = time.perf_counter()
-    wanted = RequestPlanPreviewRequest(
+    request = RequestPlanPreviewRequest(
         repo_remote_url=where.remote,
         base_branch="main",
         head_branch="feature",
         head_commit=where.head,
     )
-    commands = await running.cases.plan_previews.request(wanted, by=ADMIN)
+    commands = await running.cases.plan_previews.request(request, by=ADMIN)
     while True:
         await asyncio.sleep(0.05)
         try:
@@ -232,8 +232,8 @@ async def measure(renderer: str, total: int, changed: int) -> None:
     try:
         if renderer in VERSIONS:
             (directory / "tools").mkdir()
-            place = directory / "tools" / f"{renderer}-{VERSIONS[renderer]}"
-            shutil.copy(program(renderer), place)
+            executable = directory / "tools" / f"{renderer}-{VERSIONS[renderer]}"
+            shutil.copy(program(renderer), executable)
         where = site(directory, renderer, total, changed)
         async with (
             plane(directory) as running,
@@ -248,13 +248,13 @@ async def measure(renderer: str, total: int, changed: int) -> None:
                     sys.exit(result.error or (failed or ["applications are missing"])[0])
                 print(
                     f"{renderer:10} {what:14} {changed} of {total} applications {taken:6.2f} s   "
-                    f"(asked: {ASKED:g} s)"
+                    f"(target: {TARGET:g} s)"
                 )
     finally:
         kubernetes.close()
         shutil.rmtree(directory, ignore_errors=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{renderer:10} processor time of all programs {used.ru_utime + used.ru_stime:.1f} s")
+    print(f"{renderer:10} CPU time of all processes {used.ru_utime + used.ru_stime:.1f} s")
 
 
 def main() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
     try:
         asyncio.run(measure(given.renderer, given.total, given.changed))
     except NotInstalled as e:
-        print(f"not measured: {e}")
+        print(f"skipped: {e}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push to SUCCESS of a pipeline with one stage, found by looking or told by a webhook.
+"""Time from a push to SUCCESS of a pipeline with one stage, with polling or a webhook.
 
-A control plane, a piped of its own process, and a repository on disk or behind `git http-backend`.
+Runs a control plane, a piped process, and a repository on disk or behind `git http-backend`.
 """
 
 import argparse
@@ -45,8 +45,7 @@ from pipecd.observe.log import configure
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
-# The server is that of the tests.
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+# The Git server of the tests.
 GitHttp: Any = importlib.import_module("servers.git_http").GitHttp
 
 ADMIN = User("bench", "ann", ("Admin",))
@@ -62,25 +61,25 @@ spec:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way from a push to a deployment, and the seconds it may take."""
+class Scenario:
+    """How piped learns of a push, and the target in seconds."""
 
     name: str
     over_http: bool
     with_webhook: bool
-    asked: float
+    target: float
 
 
-WAYS = (
-    Way("local remote", over_http=False, with_webhook=False, asked=1.5),
-    Way("http remote", over_http=True, with_webhook=False, asked=1.5),
-    Way("local remote, webhook", over_http=False, with_webhook=True, asked=0.7),
-    Way("http remote, webhook", over_http=True, with_webhook=True, asked=0.7),
+SCENARIOS = (
+    Scenario("local remote", over_http=False, with_webhook=False, target=1.5),
+    Scenario("http remote", over_http=True, with_webhook=False, target=1.5),
+    Scenario("local remote, webhook", over_http=False, with_webhook=True, target=0.7),
+    Scenario("http remote, webhook", over_http=True, with_webhook=True, target=0.7),
 )
 
 
-class Copy:
-    """A clone as a person has it, and the repository it pushes to."""
+class Clone:
+    """A clone of a user and the bare repository that it pushes to."""
 
     def __init__(self, directory: Path) -> None:
         self.bare, self.tree = directory / "bare" / "site.git", directory / "tree"
@@ -92,7 +91,7 @@ class Copy:
         self.push("the beginning")
 
     def push(self, text: str) -> str:
-        """Commits a change of the application and pushes it; answers the commit."""
+        """Commits a change of the application and pushes it; returns the commit hash."""
         (self.tree / "hello" / "text").write_text(text)
         tree = ("-C", str(self.tree))
         self._run(*tree, "checkout", "-q", "-B", "main")
@@ -104,10 +103,10 @@ class Copy:
     def _run(self, *arguments: str) -> str:
         who = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *who, *arguments], check=True, capture_output=True, text=True, env=clean
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
 
 
 @asynccontextmanager
@@ -130,8 +129,8 @@ async def plane(directory: Path) -> AsyncGenerator[ControlPlane]:
 async def piped(
     running: ControlPlane, directory: Path, remote: str, **more: Any
 ) -> AsyncGenerator[str]:
-    """`piped run` with one application, whose id it yields; `more` goes on with its spec."""
-    made = await running.cases.pipeds.register("bench", "", by=ADMIN)
+    """Runs `piped run` with one application and yields its id; `more` extends the piped spec."""
+    registered = await running.cases.pipeds.register("bench", "", by=ADMIN)
     config = directory / "piped.yaml"
     config.write_text(
         json.dumps(
@@ -140,8 +139,8 @@ async def piped(
                 "kind": "Piped",
                 "spec": {
                     "projectID": "bench",
-                    "pipedID": made.id,
-                    "pipedKeyData": base64.b64encode(made.key.encode()).decode(),
+                    "pipedID": registered.id,
+                    "pipedKeyData": base64.b64encode(registered.key.encode()).decode(),
                     "apiAddress": f"127.0.0.1:{running.port}",
                     "repositories": [{"repoId": "site", "remote": remote, "branch": "main"}],
                     **more,
@@ -151,15 +150,17 @@ async def piped(
     )
     site = ApplicationGitRepository(id="site", remote=remote, branch="main")
     path = ApplicationGitPath(repo=site, path="hello", config_filename="app.pipecd.yaml")
-    places = [f"--{what}-dir={directory / what}" for what in ("tools", "workspace")]
+    directories = [f"--{what}-dir={directory / what}" for what in ("tools", "workspace")]
     flags = ["--insecure", "--admin-port=0", "--log-level=error", f"--config-file={config}"]
     program = Path(sys.executable).parent / "piped"
-    process = await asyncio.create_subprocess_exec(program, "run", *flags, *places)
+    process = await asyncio.create_subprocess_exec(program, "run", *flags, *directories)
     try:
-        draft = Application(name="hello", piped_id=made.id, git_path=path, platform_provider="p")
-        # A piped is known with its repositories once it has introduced itself.
+        draft = Application(
+            name="hello", piped_id=registered.id, git_path=path, platform_provider="p"
+        )
+        # The control plane has the repositories of a piped after its first report.
         async with running.bus.subscribe(project="bench") as signals:
-            while not (await running.stores.pipeds.get(made.id)).repositories:
+            while not (await running.stores.pipeds.get(registered.id)).repositories:
                 await anext(aiter(signals))
         yield await running.cases.applications.add(draft, by=ADMIN)
     finally:
@@ -167,35 +168,35 @@ async def piped(
         await process.wait()
 
 
-async def succeeded(running: ControlPlane, commit: str) -> float:
-    """The moment when the deployment of the commit ends."""
-    wanted = DeploymentFilter(project="bench")
+async def wait_for_success(running: ControlPlane, commit: str) -> float:
+    """Returns the time when the deployment of the commit wait_for_success."""
+    deployments = DeploymentFilter(project="bench")
     async with asyncio.timeout(60), running.bus.subscribe(project="bench") as signals:
         while True:
-            for deployment in (await running.stores.deployments.list(wanted)).items:
+            for deployment in (await running.stores.deployments.list(deployments)).items:
                 status = DeploymentStatus(deployment.status)
                 if deployment.trigger.commit.hash == commit and status.is_completed:
                     if status is not DeploymentStatus.SUCCESS:
-                        sys.exit(f"the deployment ended as {status.name}")
+                        sys.exit(f"the deployment completed as {status.name}")
                     return time.perf_counter()
             async for signal in signals:
                 if signal.topic in (Topic.DEPLOYMENT, Topic.EVERYTHING):
                     break
 
 
-async def tell(client: httpx2.AsyncClient, url: str, secret: str, remote: str) -> None:
-    """Does what a Git host does after a push."""
+async def send_webhook(client: httpx2.AsyncClient, url: str, secret: str, remote: str) -> None:
+    """Sends the webhook that a Git host sends after a push."""
     body = json.dumps({"ref": "refs/heads/main", "repository": {"clone_url": remote}}).encode()
     digest = hmac.digest(secret.encode(), body, "sha256").hex()
     headers = {"X-GitHub-Event": "push", "X-Hub-Signature-256": f"sha256={digest}"}
     (await client.post(url, content=body, headers=headers)).raise_for_status()
 
 
-async def measure(way: Way, pushes: int) -> list[float]:
+async def measure(scenario: Scenario, pushes: int) -> list[float]:
     directory = Path(tempfile.mkdtemp(prefix="pipecd-bench-"))
-    copy = Copy(directory)
-    server = GitHttp(copy.bare.parent)
-    remote = server.url("site.git") if way.over_http else f"file://{copy.bare}"
+    clone = Clone(directory)
+    server = GitHttp(clone.bare.parent)
+    remote = server.url("site.git") if scenario.over_http else f"file://{clone.bare}"
     taken: list[float] = []
     try:
         async with plane(directory) as running, piped(running, directory, remote):
@@ -203,18 +204,18 @@ async def measure(way: Way, pushes: int) -> list[float]:
             (secret,) = await running.cases.webhooks.secrets_of("bench")
             async with httpx2.AsyncClient() as client:
                 for number in range(pushes + 2):
-                    commit = await asyncio.to_thread(copy.push, f"push {number}")
+                    commit = await asyncio.to_thread(clone.push, f"push {number}")
                     began = time.perf_counter()
-                    if way.with_webhook:
+                    if scenario.with_webhook:
                         url = f"http://127.0.0.1:{running.port}/webhooks/bench"
-                        await tell(client, url, secret, remote)
-                    taken.append(await succeeded(running, commit) - began)
-                    # The next push comes at any moment between two looks of piped.
+                        await send_webhook(client, url, secret, remote)
+                    taken.append(await wait_for_success(running, commit) - began)
+                    # The next push comes at a random moment between two polls of piped.
                     await asyncio.sleep(0.3 + random.random())
     finally:
         server.close()
         shutil.rmtree(directory, ignore_errors=True)
-    # The first ones warm up.
+    # The first two are warm-up.
     return sorted(taken[2:])
 
 
@@ -223,12 +224,12 @@ def main() -> None:
     parser.add_argument("--pushes", type=int, default=20)
     pushes = parser.parse_args().pushes
     configure("error", "console")
-    for way in WAYS:
-        taken = asyncio.run(measure(way, pushes))
+    for scenario in SCENARIOS:
+        taken = asyncio.run(measure(scenario, pushes))
         p95 = taken[round(0.95 * (len(taken) - 1))]
         print(
-            f"{way.name:24} p50 {statistics.median(taken):5.2f} s   p95 {p95:5.2f} s   "
-            f"(asked: p50 {way.asked} s; upstream: median 53 s)"
+            f"{scenario.name:24} p50 {statistics.median(taken):5.2f} s   p95 {p95:5.2f} s   "
+            f"(target: p50 {scenario.target} s; upstream: median 53 s)"
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of the quickstart: seconds to ready, push to SUCCESS, memory when idle."""
+"""Startup time, push to SUCCESS and idle memory of the quickstart."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ PIPECTL = Path(sys.executable).parent / "pipectl"
 
 
 def start(data: Path) -> tuple["subprocess.Popen[str]", float, str]:
-    """Starts a quickstart; answers the process, the seconds to ready and the address."""
+    """Starts a quickstart; returns the process, its startup time in seconds and its address."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [PIPECD, "quickstart", "--data-dir", str(data), "--port", "0"],
@@ -37,9 +37,9 @@ def start(data: Path) -> tuple["subprocess.Popen[str]", float, str]:
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"http://(127\.0\.0\.1:\d+)", line):
-            return process, time.perf_counter() - began, found[1]
-    sys.exit("the quickstart ended before it was ready")
+        if match := re.search(r"http://(127\.0\.0\.1:\d+)", line):
+            return process, time.perf_counter() - began, match[1]
+    sys.exit("the quickstart exited before it was ready")
 
 
 def commit(repository: Path, text: str) -> str:
@@ -59,7 +59,7 @@ async def seconds_to_success(api: Any, sha: str, began: float) -> float:
                 if status is DeploymentStatus.SUCCESS:
                     return time.perf_counter() - began
                 if status.is_completed:
-                    sys.exit(f"deployment {deployment.id} ended as {status.name}")
+                    sys.exit(f"deployment {deployment.id} completed as {status.name}")
         await asyncio.sleep(0.01)
     sys.exit(f"commit {sha} was not deployed within a minute")
 
@@ -91,18 +91,18 @@ def main() -> None:
     data = Path(tempfile.mkdtemp(prefix="pipecd-bench-"))
     process, ready, address = start(data)
     try:
-        print(f"quickstart ready          {ready:6.2f} s   (asked: 3)")
+        print(f"quickstart ready          {ready:6.2f} s   (target: 3)")
         taken = sorted(asyncio.run(pushes(address, data)))
         p95 = taken[round(0.95 * (len(taken) - 1))]
-        print(f"push to SUCCESS p50       {statistics.median(taken):6.2f} s   (asked: 1.5)")
-        print(f"push to SUCCESS p95       {p95:6.2f} s   (asked: 3; upstream: median 53)")
+        print(f"push to SUCCESS p50       {statistics.median(taken):6.2f} s   (target: 1.5)")
+        print(f"push to SUCCESS p95       {p95:6.2f} s   (target: 3; upstream: median 53)")
         time.sleep(IDLE_SECONDS)
-        print(f"idle resident memory      {memory_of(process.pid):6.0f} MB  (asked: 180)")
+        print(f"idle resident memory      {memory_of(process.pid):6.0f} MB  (target: 180)")
     finally:
         process.terminate()
         process.wait(20)
         shutil.rmtree(data, ignore_errors=True)
-    print(f"pipectl --help            {help_seconds():6.2f} s   (asked: 0.4)")
+    print(f"pipectl --help            {help_seconds():6.2f} s   (target: 0.4)")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A large repository with 500 applications: its mirror, looks at it, 200 working copies at once.
+"""A large repository with 500 applications: its mirror, polls, and 200 working copies at once.
 
-An eighth of the data is in the directories of the applications, the rest is beside them. Of the
-applications, six in ten stand alone, three in ten use a base beside them, one in fifty has a
-script that climbs to the root and so needs everything. The comparison is a working copy of the
-whole repository for each deployment, as `git worktree add` makes it from the same mirror.
+An eighth of the data is in the directories of the applications, the rest is outside. Of the
+applications, six in ten are self-contained, four in ten use a Kustomize base outside, and one in
+fifty has a script that changes to the root and so requires the whole repository. The baseline is
+a working copy of the whole repository for each deployment, created by `git worktree add`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MANIFESTS = 12
 MEBIBYTE = 1024 * 1024
 CONFIG = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: app\n"
 
-# The servers are those of the tests.
+# The Git servers of the tests.
 TESTS = str(Path(__file__).parents[1] / "tests")
 sys.path.append(TESTS)
 HTTP_SERVER = """
@@ -53,7 +53,7 @@ def git(path: Path, *arguments: str, stdin: bytes = b"") -> str:
 
 
 def own_files(number: int, round_: int) -> dict[str, bytes]:
-    """The small files of one application."""
+    """Returns the manifests and the configuration of one application."""
     files = {f"m{i}.yaml": f"name: a{number}\nround: {round_}\n".encode() for i in range(MANIFESTS)}
     files["app.pipecd.yaml"] = CONFIG.encode()
     if number % 10 >= 6:
@@ -64,7 +64,7 @@ def own_files(number: int, round_: int) -> dict[str, bytes]:
 
 
 def commit(repository: Path, message: str, files: dict[str, bytes], parent: str = "") -> None:
-    """Makes a commit of files, much faster than by a working tree."""
+    """Creates a commit with `git fast-import`, which is much faster than a working tree."""
     with subprocess.Popen(
         ["git", "-c", "core.compression=0", "fast-import", "--quiet", "--depth=0"],
         cwd=repository,
@@ -83,7 +83,7 @@ def commit(repository: Path, message: str, files: dict[str, bytes], parent: str 
 def generate(path: Path, mebibytes: int) -> None:
     path.mkdir()
     git(path, "init", "-q", "--bare", "-b", "main")
-    # The noise that the repository is made of has nothing in common; a server has found that out.
+    # Random data has no deltas; searching for them would take minutes.
     git(path, "config", "pack.window", "0")
     files: dict[str, bytes] = {f"base/b{i}.yaml": b"base: true\n" for i in range(10)}
     per_application = mebibytes * MEBIBYTE // 8 // APPLICATIONS // 4
@@ -114,7 +114,7 @@ def push_to_many(path: Path) -> None:
 
 
 def disk(path: Path) -> float:
-    """Mebibytes that a directory takes on disk, a file with several names counted once."""
+    """Returns the disk usage of a directory in MiB; hard links count once."""
     if not path.exists():
         return 0.0
     done = subprocess.run(["du", "-sk", str(path)], check=True, capture_output=True)
@@ -131,11 +131,11 @@ async def timed(what: str, work: Callable[[], Awaitable[Any]]) -> tuple[Any, flo
     began, used = time.perf_counter(), cpu()
     result = await work()
     seconds = time.perf_counter() - began
-    print(f"{what:<58} {seconds:8.2f} s  {cpu() - used:7.2f} s of processor")
+    print(f"{what:<58} {seconds:8.2f} s  {cpu() - used:7.2f} s of CPU time")
     return result, seconds
 
 
-async def looks(what: str, mirror: Mirror, count: int) -> None:
+async def measure_polls(what: str, mirror: Mirror, count: int) -> None:
     await mirror.update()
     used, began = cpu(), time.perf_counter()
     for _ in range(count):
@@ -144,14 +144,14 @@ async def looks(what: str, mirror: Mirror, count: int) -> None:
     share = each / mirror.poll_interval * 100
     wait = (time.perf_counter() - began) / count
     print(
-        f"a look over {what:<46} {wait * 1000:7.1f} ms  {each * 1000:7.2f} ms of processor,"
+        f"a poll over {what:<46} {wait * 1000:7.1f} ms  {each * 1000:7.2f} ms of CPU time,"
         f" {share:.2f} % of a core at one every {mirror.poll_interval:.2g} s"
     )
 
 
 @contextmanager
 def served_over_http(root: Path) -> Generator[str]:
-    """The address of a server in a process of its own, whose work is not counted as ours."""
+    """Runs a server whose CPU time is not measured, in its own process; yields its address."""
     with subprocess.Popen(
         [sys.executable, "-c", HTTP_SERVER, TESTS, str(root)],
         stdin=subprocess.PIPE,
@@ -162,52 +162,52 @@ def served_over_http(root: Path) -> Generator[str]:
         serving.terminate()
 
 
-async def look_at_servers(place: Path) -> None:
-    """A repository over HTTP and ssh; the servers' own work is in neither figure."""
-    small = place / "small"
+async def measure_remote_polls(directory: Path) -> None:
+    """Measures polls over HTTP and SSH, without the CPU time of the servers."""
+    small = directory / "small"
     small.mkdir(parents=True)
     git(small, "init", "-q", "--bare", "-b", "main")
     commit(small, "small", {"a": b"a"})
     ssh: Any = importlib.import_module("servers.git_ssh").GitSsh()
     try:
         credentials = GitCredentials(ssh_key=ssh.private_key.encode())
-        with served_over_http(place) as http:
+        with served_over_http(directory) as http:
             for name, url, count in (("http", f"{http}/small", 50), ("ssh", ssh.url(small), 20)):
                 one = [Repository(name, url, "main")]
                 async with open_mirrors(
-                    one, directory=place / name, credentials=credentials
+                    one, directory=directory / name, credentials=credentials
                 ) as mirrors:
-                    await looks(name, mirrors.of(name), count)
+                    await measure_polls(name, mirrors.of(name), count)
     finally:
         ssh.close()
 
 
-def plain(mirror: Mirror, place: Path) -> tuple[float, float]:
-    """Seconds and mebibytes of one working copy of everything."""
+def measure_worktree(mirror: Mirror, directory: Path) -> tuple[float, float]:
+    """Returns the seconds and MiB of one working copy of the whole repository."""
     began = time.perf_counter()
-    git(mirror.clone.directory, "worktree", "add", "-q", "--detach", str(place), "main")
-    seconds, size = time.perf_counter() - began, disk(place)
-    git(mirror.clone.directory, "worktree", "remove", "--force", str(place))
+    git(mirror.clone.directory, "worktree", "add", "-q", "--detach", str(directory), "main")
+    seconds, size = time.perf_counter() - began, disk(directory)
+    git(mirror.clone.directory, "worktree", "remove", "--force", str(directory))
     return seconds, size
 
 
-async def working_copies(sources: Sources, commit_hash: str, place: Path) -> None:
+async def working_copies(sources: Sources, commit_hash: str, directory: Path) -> None:
     repo = ApplicationGitRepository(id="big", branch="main")
 
-    async def one(number: int) -> None:
+    async def create(number: int) -> None:
         path = ApplicationGitPath(
             repo=repo, path=f"apps/a{number}", config_filename="app.pipecd.yaml"
         )
-        await sources.at(path, commit_hash, into=place / str(number))
+        await sources.at(path, commit_hash, into=directory / str(number))
 
-    await asyncio.gather(*(one(number) for number in range(TOUCHED)))
+    await asyncio.gather(*(create(number) for number in range(TOUCHED)))
 
 
 async def measure(root: Path, mebibytes: int) -> None:
     origin, work = root / "origin.git", root / "work"
-    print(f"a repository of {mebibytes} MiB with {APPLICATIONS} applications is made")
+    print(f"generating a repository of {mebibytes} MiB with {APPLICATIONS} applications")
     await asyncio.to_thread(generate, origin, mebibytes)
-    await look_at_servers(root / "servers")
+    await measure_remote_polls(root / "servers")
     repository = Repository("big", str(origin), "main")
     async with open_mirrors(
         [repository], directory=work / "git", credentials=GitCredentials()
@@ -215,25 +215,25 @@ async def measure(root: Path, mebibytes: int) -> None:
         mirror = mirrors.of("big")
         head, _ = await timed("the first mirror", mirror.update)
         print(f"{'  on disk':<58} {disk(work / 'git'):8.0f} MiB")
-        await looks("files", mirror, 200)
+        await measure_polls("files", mirror, 200)
         await asyncio.to_thread(push_to_many, origin)
-        pushed, _ = await timed("a push that touches 200 applications is fetched", mirror.update)
+        pushed, _ = await timed("fetch of a push that changes 200 applications", mirror.update)
         sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
-        # What is there before: the same applications as they run.
+        # The running commits of the same applications.
         _, first = await timed(
-            "200 working copies of what runs",
+            "200 working copies of running commits",
             lambda: working_copies(sources, head.hash, work / "running"),
         )
         _, second = await timed(
-            "200 working copies of what was pushed",
+            "200 working copies of pushed commits",
             lambda: working_copies(sources, pushed.hash, work / "target"),
         )
         whole = disk(work / "git" / "whole")
         used = disk(work) - disk(work / "git")
-        seconds, size = await asyncio.to_thread(plain, mirror, root / "plain")
+        seconds, size = await asyncio.to_thread(measure_worktree, mirror, root / "worktree")
     print(f"{'400 working copies on disk':<58} {used:8.0f} MiB")
     print(f"{'  and the whole commits that eight of them share':<58} {whole:8.0f} MiB")
-    print(f"{'one working copy of everything':<58} {seconds:8.2f} s  {size:7.0f} MiB")
+    print(f"{'one working copy of the whole repository':<58} {seconds:8.2f} s  {size:7.0f} MiB")
     print(f"{'time against 400 of those':<58} {400 * seconds / (first + second):8.0f} times less")
     print(f"{'disk against 400 of those':<58} {400 * size / (used + whole):8.0f} times less")
 
@@ -241,9 +241,13 @@ async def measure(root: Path, mebibytes: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mebibytes", type=int, default=2048, help="size of the repository")
-    parser.add_argument("--place", default=None, help="where to work, with room for three of them")
+    parser.add_argument(
+        "--directory",
+        default=None,
+        help="parent of the working directory, with space for three repositories",
+    )
     settings = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="pipecd-bench-", dir=settings.place))
+    root = Path(tempfile.mkdtemp(prefix="pipecd-bench-", dir=settings.directory))
     try:
         asyncio.run(measure(root, settings.mebibytes))
     finally:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the modules that one push passes through, from the commit to SUCCESS.
+"""Counts the modules that run between a push and SUCCESS of its deployment.
 
 Runs `pipecd quickstart` in this process with a profiler, waits until the sample is deployed, then
 commits to the sample repository and prints every module of the product in which a function ran
-until the deployment ended. Periodic work in that time counts too: two runs differ by a few modules.
+until the deployment completed. Periodic jobs count too, so two runs differ by a few modules.
 """
 
 import argparse
@@ -39,14 +39,14 @@ class Recorder:
         names: set[str] = set()
         for code in self.ran:
             _, separator, path = code.co_filename.rpartition("/src/pipecd/")
-            # Code of a module's own level runs when it is imported, not when it is used.
+            # Module-level code runs on import.
             if separator and not path.startswith("proto/") and code.co_name != "<module>":
                 names.add(path)
         return sorted(names)
 
 
 class Output(io.TextIOBase):
-    """Stands for standard output and lets a thread wait for a line."""
+    """Replaces standard output and lets a thread wait for a line."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -62,11 +62,11 @@ class Output(io.TextIOBase):
         return len(text)
 
     def wait_for(self, pattern: str, *, count: int = 1, seconds: float = 60) -> None:
-        def has_come() -> bool:
+        def has_matched() -> bool:
             return len(re.findall(pattern, self._text)) >= count
 
         with self._changed:
-            if not self._changed.wait_for(has_come, timeout=seconds):
+            if not self._changed.wait_for(has_matched, timeout=seconds):
                 raise TimeoutError(f"no line with {pattern!r} in:\n{self._text}")
 
 
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--names", action="store_true", help="print the name of every module")
     arguments = parser.parse_args()
     os.environ |= {"NO_COLOR": "1", "TERM": "dumb"}
-    recorder, output, shown = Recorder(), Output(), sys.stdout
+    recorder, output, stdout = Recorder(), Output(), sys.stdout
     threading.setprofile(recorder.profile)
     sys.setprofile(recorder.profile)
     from pipecd.cli import main as pipecd  # noqa: PLC0415
@@ -110,11 +110,11 @@ def main() -> None:
             pass
         finally:
             sys.setprofile(None)
-            sys.stdout = shown
+            sys.stdout = stdout
     modules = recorder.modules()
     if arguments.names:
         print("\n".join(modules))
-    print(f"modules on the way of a push: {len(modules)}")
+    print(f"modules run by a push: {len(modules)}")
 
 
 if __name__ == "__main__":

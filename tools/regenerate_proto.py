@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates the Python code of the .proto files under src/pipecd/proto; `--check` only compares."""
+"""Generates the Python code of the .proto files in src/pipecd/proto; `--check` only compares it."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ def generate(into: Path) -> None:
         "protoc",
         f"-I{SRC}",
         f"-I{well_known}",
-        *(f"--plugin={name}={_beside_python(name)}" for name in PLUGINS),
+        *(f"--plugin={name}={_plugin_path(name)}" for name in PLUGINS),
         f"--python_out={into}",
         f"--mypy_out=quiet:{into}",
         f"--grpc_python_out={into}",
@@ -31,56 +31,54 @@ def generate(into: Path) -> None:
         *protos,
     ]
     if cast("Any", protoc).main(arguments) != 0:
-        sys.exit("protoc refused a .proto file; its message is above")
+        sys.exit("protoc failed, see its errors above")
 
 
-def _beside_python(program: str) -> Path:
-    """The plugins are installed beside the interpreter, which need not be on PATH."""
-    found = Path(sys.executable).parent / program
-    if not found.exists():
-        sys.exit(f"{found} is missing, run `make proto` to install what is needed")
-    return found
+def _plugin_path(program: str) -> Path:
+    """Returns the path of a protoc plugin, which pip installs next to the interpreter."""
+    path = Path(sys.executable).parent / program
+    if not path.exists():
+        sys.exit(f"{path} does not exist, run `make proto` to install it")
+    return path
 
 
 def generated_files(under: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for pattern in GENERATED:
         for path in (under / "pipecd/proto").rglob(pattern):
-            found[str(path.relative_to(under))] = path.read_bytes()
-    return found
+            files[str(path.relative_to(under))] = path.read_bytes()
+    return files
 
 
-def replace() -> None:
-    """Writes what changed only, so that programs that run meanwhile never miss a file."""
+def update() -> None:
+    """Writes only changed files, so that running programs never miss one."""
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
-        wanted, present = generated_files(Path(scratch)), generated_files(SRC)
-    for name in present.keys() - wanted.keys():
+        expected, present = generated_files(Path(scratch)), generated_files(SRC)
+    for name in present.keys() - expected.keys():
         (SRC / name).unlink()
-    for name, content in wanted.items():
+    for name, content in expected.items():
         if present.get(name) != content:
             (SRC / name).write_bytes(content)
 
 
 def differences() -> list[str]:
-    """The generated files that are missing, stale or left over."""
+    """Returns the generated files that are missing, stale or obsolete."""
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
-        wanted = generated_files(Path(scratch))
+        expected = generated_files(Path(scratch))
     present = generated_files(SRC)
-    return sorted(n for n in wanted.keys() | present.keys() if wanted.get(n) != present.get(n))
+    return sorted(n for n in expected.keys() | present.keys() if expected.get(n) != present.get(n))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="fail when the committed code is stale"
-    )
+    parser.add_argument("--check", action="store_true", help="fail if the committed code is stale")
     if parser.parse_args().check:
         if stale := differences():
             sys.exit("stale generated code, run `make proto`:\n  " + "\n  ".join(stale))
         return
-    replace()
+    update()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A year of an installation: ten thousand applications and two hundred thousand deployments.
 
-The rows are written in bulk, as the stores lay them out. Most of it is one large project; a small
-one beside it shows what its lists cost while the tables are full of others.
+The rows are written in bulk, in the format of the stores. Most of them belong to one large project;
+a small project measures lists of few documents in large tables.
 """
 
 import random
@@ -33,7 +33,7 @@ KINDS = tuple(ApplicationKind.values())
 
 @dataclass(frozen=True)
 class Scale:
-    """How much there is; one application in twenty belongs to the small project."""
+    """The size of the history; one application in twenty belongs to the small project."""
 
     applications: int = 10_000
     deployments: int = 200_000
@@ -43,12 +43,12 @@ class Scale:
 
 
 def id_of(kind: str, number: int) -> str:
-    """An id that can be found again without looking."""
+    """Returns the id of the nth object of a kind."""
     return f"00000000-0000-4000-8{ord(kind[0]):03x}-{number:012x}"
 
 
 def labels_of(number: int) -> dict[str, str]:
-    """Labels of which one is everywhere, one on a third, one on few."""
+    """Returns three labels: one that all share, one of a third, and one of few."""
     return {"org": "acme", "env": ("dev", "stg", "prod")[number % 3], "team": f"t{number % 200}"}
 
 
@@ -123,7 +123,7 @@ def _deployments(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
 
 
 def _status(number: int, scale: Scale) -> Status.ValueType:
-    """Nearly all succeeded, some failed, and few, among them the newest, are not done yet."""
+    """Most deployments succeeded, some failed, and a few, including the newest, are running."""
     if number % (scale.deployments // RUNNING) == 0:
         return Status.DEPLOYMENT_RUNNING
     return {0: Status.DEPLOYMENT_FAILURE, 1: Status.DEPLOYMENT_CANCELLED}.get(

