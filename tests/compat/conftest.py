@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of upstream, named by environment variables, and the installations to run them in."""
+"""Programs of upstream, in the directory `PIPECD_UPSTREAM`, and installations to run them in."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from servers.upstream import UpstreamInstallation, UpstreamPlane
 
 @pytest.fixture(scope="session")
 def upstream() -> Path:
-    """A directory with programs of upstream, which nothing here builds."""
+    """The directory with programs of upstream, which the test suite does not build."""
     value = os.environ.get("PIPECD_UPSTREAM", "")
     if not value:
         pytest.skip("set PIPECD_UPSTREAM to a directory with upstream's programs to run this test")

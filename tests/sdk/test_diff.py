@@ -45,10 +45,14 @@ def rows_of(nodes: list[Node]) -> list[tuple[str, Any, Any]]:
         pytest.param({"a": ""}, {"a": 0}, Options(), [], id="two empty values are equal"),
         pytest.param({"a": {}}, {"a": None}, Options(), [], id="an empty map and a null too"),
         pytest.param(
-            {}, {"a": None}, Options(), [("a", MISSING, None)], id="but nothing is not a null"
+            {},
+            {"a": None},
+            Options(),
+            [("a", MISSING, None)],
+            id="but a missing value is not a null",
         ),
         pytest.param({}, {"a": []}, DRIFT, [], id="unless emptiness is equated"),
-        pytest.param({"a": 1}, {}, DRIFT, [], id="what servers add is left out"),
+        pytest.param({"a": 1}, {}, DRIFT, [], id="fields that servers add are left out"),
         pytest.param(
             {"a": [1, 2]}, {"a": [1]}, DRIFT, [("a.1", 2, MISSING)], id="elements they add are not"
         ),

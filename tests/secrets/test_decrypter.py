@@ -132,7 +132,7 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Googl
     [
         pytest.param((403, {"error": {"status": "PERMISSION_DENIED", "message": "no useToDecrypt"}}), Denied, "denies access to the key .*: no useToDecrypt; check the service account", id="no permission"),
         pytest.param((404, {}), NotFound, "the key .* does not exist", id="no such key"),
-        pytest.param((503, {}), Unavailable, "is unavailable for .*: HTTP 503", id="Google is away"),
+        pytest.param((503, {}), Unavailable, "is unavailable for .*: HTTP 503", id="Google is unavailable"),
         pytest.param((412, {"error": {"status": "FAILED_PRECONDITION", "message": "disabled"}}), UserMistake, "rejected the request for the key .*: disabled", id="a disabled key"),
     ],
 )  # fmt: skip

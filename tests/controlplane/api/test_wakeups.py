@@ -261,7 +261,7 @@ async def test_equal_wakeups_are_merged_while_the_receiver_is_slow() -> None:
     assert pending.take() == ()
 
 
-async def test_the_holder_of_a_lease_is_asked_to_hand_over_and_then_refused(
+async def test_the_holder_of_a_lease_gets_a_request_to_hand_over_and_is_then_refused(
     piped_channel: grpc.aio.Channel, cases: UseCases, piped: PipedCaller
 ) -> None:
     leases = cases.piped_leases
@@ -277,7 +277,7 @@ async def test_the_holder_of_a_lease_is_asked_to_hand_over_and_then_refused(
     assert await kind_of_next(stream) == "CONNECTED"
     ticket = (await leases.acquire(AcquirePipedLeaseRequest(host="b"), by=piped))[0].ticket
     assert await kind_of_next(stream) == "LEASE"
-    # A stream without an epoch, such as that of the launcher, is not asked.
+    # A stream without an epoch, such as that of the launcher, gets no request.
     assert await kind_of_next(watch(piped_channel)) == "CONNECTED"
     second = AcquirePipedLeaseRequest(host="b", ticket=ticket, force=True)
     assert (await leases.acquire(second, by=piped))[0].granted

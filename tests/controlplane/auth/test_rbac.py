@@ -123,13 +123,13 @@ UPDATE_APPLICATION = Permission(Resource.APPLICATION, Action.UPDATE)
             custom(policy(ANYTHING, DO_ANYTHING, env="dev")),
             {"env": "dev"},
             True,
-            id="a star with labels covers what has them",
+            id="a star with labels covers objects with the labels",
         ),
         pytest.param(
             custom(policy(ANYTHING, DO_ANYTHING, env="dev")),
             {"env": "prod"},
             False,
-            id="a star with labels covers nothing else",
+            id="a star with labels covers no other objects",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def read(text: str) -> list[tuple[list[tuple[Resource, dict[str, str]]], list[Ac
         pytest.param(
             " resources = piped ;\n actions = get ,\n  list \n",
             [([(Resource.PIPED, {})], [Action.GET, Action.LIST])],
-            id="white space means nothing",
+            id="white space is ignored",
         ),
         pytest.param(
             "resources=event;actions=list\r\n\r\n\r\nresources=insight;actions=get",

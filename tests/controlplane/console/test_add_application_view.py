@@ -92,7 +92,10 @@ def test_search(text: str, paths: list[str]) -> None:
         ),
         pytest.param([piped()], "No unregistered applications", "pipectl lint", id="all is added"),
         pytest.param(
-            None, "No unregistered applications", "pipectl lint", id="who may not see the pipeds"
+            None,
+            "No unregistered applications",
+            "pipectl lint",
+            id="a user without access to pipeds",
         ),
     ],
 )

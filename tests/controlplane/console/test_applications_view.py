@@ -157,7 +157,7 @@ def test_the_summary_of_a_list() -> None:
             "a, b",
             id="v1 has plugins and targets",
         ),
-        pytest.param(Application(), "", "", id="a kind without a provider means nothing"),
+        pytest.param(Application(), "", "", id="a kind without a provider is ignored"),
     ],
 )
 def test_platform_and_targets(application: Application, shown: str, where: str) -> None:

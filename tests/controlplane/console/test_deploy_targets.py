@@ -67,7 +67,7 @@ def test_a_kind_has_its_own_providers_only() -> None:
             Piped(platform_providers=[Piped.PlatformProvider(name="tf", type="TERRAFORM")]),
             ApplicationKind.KUBERNETES,
             False,
-            id="what may be an application of scripts needs no provider",
+            id="an application of scripts needs no provider",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_targets_are_of_any_kind() -> None:
             id="targets of several plugins",
         ),
         pytest.param(TARGETS, [NO_TARGET], TargetSelection(), id="no target selected on purpose"),
-        pytest.param(Piped(), [], TargetSelection(), id="nothing where there is nothing to choose"),
+        pytest.param(Piped(), [], TargetSelection(), id="no choice without alternatives"),
     ],
 )
 def test_a_selection(piped: Piped, values: list[str], selection: TargetSelection) -> None:
@@ -107,13 +107,13 @@ def test_a_selection(piped: Piped, values: list[str], selection: TargetSelection
     ("piped", "values", "mistake"),
     [
         pytest.param(PROVIDERS, [], "Choose one platform provider", id="no provider"),
-        pytest.param(PROVIDERS, ["ECS/x"], "no longer has ECS/x", id="a provider that is gone"),
+        pytest.param(PROVIDERS, ["ECS/x"], "no longer has ECS/x", id="a removed provider"),
         pytest.param(
             PROVIDERS, ["KUBERNETES/eu", "KUBERNETES/us"], "Choose one", id="two providers"
         ),
         pytest.param(TARGETS, [], "Choose a deploy target", id="forgotten targets"),
         pytest.param(TARGETS, [NO_TARGET, "terraform/tf"], "not both", id="one and none"),
-        pytest.param(Piped(), ["kubernetes/eu"], "no longer", id="a target that is gone"),
+        pytest.param(Piped(), ["kubernetes/eu"], "no longer", id="a removed target"),
     ],
 )
 def test_an_invalid_selection_is_rejected(piped: Piped, values: list[str], mistake: str) -> None:

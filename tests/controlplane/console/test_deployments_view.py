@@ -63,7 +63,9 @@ def test_the_strategy(
     ("summary", "reason"),
     [
         pytest.param("", "Sync because cart/x changed.", id="before it is planned"),
-        pytest.param("Quick sync", "Sync because cart/x changed.", id="beside what was planned"),
+        pytest.param(
+            "Quick sync", "Sync because cart/x changed.", id="beside the planned strategy"
+        ),
         pytest.param("sync because cart/x changed", "", id="not twice"),
     ],
 )
@@ -107,12 +109,12 @@ def test_each_artifact_is_listed_once() -> None:
 @pytest.mark.parametrize(
     ("statuses", "requested", "selected"),
     [
-        pytest.param([2, 1, 0], "", "2", id="what runs"),
-        pytest.param([2, 1, 0], "1", "1", id="what the reader picked"),
-        pytest.param([2, 3, 0], "", "2", id="what failed"),
+        pytest.param([2, 1, 0], "", "2", id="the running stage"),
+        pytest.param([2, 1, 0], "1", "1", id="the selected stage"),
+        pytest.param([2, 3, 0], "", "2", id="the failed stage"),
         pytest.param([2, 2, 0], "", "2", id="the last that was started"),
-        pytest.param([2, 1, 0], "nonsense", "2", id="what runs, when the address is old"),
-        pytest.param([0, 0, 0], "", None, id="nothing before it starts"),
+        pytest.param([2, 1, 0], "nonsense", "2", id="the running stage if the URL is outdated"),
+        pytest.param([0, 0, 0], "", None, id="none before it starts"),
         pytest.param([0, 0, 0], "3", "3", id="a stage that has not begun can be picked"),
     ],
 )

@@ -92,7 +92,7 @@ def test_the_heading_of_a_day(at: datetime, zone: str, text: str) -> None:
         pytest.param("https://", "", id="an address needs a host"),
         pytest.param("http://[broken", "", id="a broken address is no link"),
         pytest.param("relative", "", id="a word is no address"),
-        pytest.param("", "", id="nothing is nothing"),
+        pytest.param("", "", id="an empty text"),
     ],
 )
 def test_links_from_data(url: str, link: str) -> None:
@@ -117,8 +117,8 @@ def test_counted_things(number: int, text: str) -> None:
     [
         pytest.param("ada.lovelace", "AL", id="first letters of two words"),
         pytest.param("admin", "AD", id="first two letters of one word"),
-        pytest.param("-x", "-X", id="odd names do not break"),
-        pytest.param("", "?", id="nobody"),
+        pytest.param("-x", "-X", id="a name with punctuation"),
+        pytest.param("", "?", id="no name"),
     ],
 )
 def test_initials(name: str, letters: str) -> None:
@@ -130,7 +130,7 @@ def test_initials(name: str, letters: str) -> None:
     [
         pytest.param("stage failed", "Stage failed.", id="capital and full stop"),
         pytest.param("Done!", "Done!", id="an end is kept"),
-        pytest.param("  ", "", id="nothing stays nothing"),
+        pytest.param("  ", "", id="only spaces"),
     ],
 )
 def test_a_sentence(text: str, expected: str) -> None:

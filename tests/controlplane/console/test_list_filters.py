@@ -44,7 +44,7 @@ def test_labels_in_the_url(text: str, pairs: dict[str, str]) -> None:
         pytest.param("status=2", (2,), id="one"),
         pytest.param("status=2,5", (2, 5), id="several with a comma"),
         pytest.param("status=2&status=5", (2, 5), id="several times"),
-        pytest.param("status=99,x,-1", (), id="what means nothing does not filter"),
+        pytest.param("status=99,x,-1", (), id="invalid values are ignored"),
     ],
 )
 def test_statuses_in_the_url(text: str, statuses: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ def snapshot(*resources: ResourceState, health: int = 1) -> ApplicationLiveState
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [
-        pytest.param([], [], id="nothing runs"),
+        pytest.param([], [], id="no resources"),
         pytest.param(
             [resource("pod", "set"), resource("web"), resource("set", "web")],
             [("web", 0), ("set", 1), ("pod", 2)],
@@ -64,7 +64,7 @@ def test_the_order_of_the_tree(
     [
         pytest.param(0, "Health unknown", id="unknown"),
         pytest.param(1, "Healthy", id="healthy"),
-        pytest.param(2, "Unhealthy", id="what v0 calls other"),
+        pytest.param(2, "Unhealthy", id="other, a status of v0"),
         pytest.param(3, "Unhealthy", id="unhealthy"),
     ],
 )

@@ -127,9 +127,9 @@ def test_a_stage_starts_when_the_stages_it_requires_have_ended(
             "3 passed",
             id="display metadata first",
         ),
-        pytest.param(2, {"ApprovedBy": "ann"}, "Approved by: ann", id="who approved"),
+        pytest.param(2, {"ApprovedBy": "ann"}, "Approved by: ann", id="the approver"),
         pytest.param(
-            5, {"SkippedBy": "bob"}, "Skipped by: bob · skipped", id="who skipped, and that it was"
+            5, {"SkippedBy": "bob"}, "Skipped by: bob · skipped", id="the user who skipped it"
         ),
         pytest.param(
             2,
@@ -137,7 +137,9 @@ def test_a_stage_starts_when_the_stages_it_requires_have_ended(
             "Primary 80 %, Canary 20 %",
             id="how traffic is split",
         ),
-        pytest.param(2, {"promote-percentage": "30"}, "30 % promoted", id="what is promoted"),
+        pytest.param(
+            2, {"promote-percentage": "30"}, "30 % promoted", id="the promoted percentage"
+        ),
         pytest.param(2, {}, "", id="no metadata"),
     ],
 )
@@ -175,8 +177,8 @@ def test_which_stages_wait_for_approval(fields: dict[str, int], waits: bool) -> 
     ("user", "disabled_reason"),
     [
         pytest.param("ann", "", id="an approver may"),
-        pytest.param("eve", "You are signed in as eve", id="nobody else may"),
-        pytest.param("bob", "You have approved already", id="nobody approves twice"),
+        pytest.param("eve", "You are signed in as eve", id="only approvers may"),
+        pytest.param("bob", "You have approved already", id="no approver approves twice"),
     ],
 )
 def test_who_may_approve(

@@ -90,15 +90,15 @@ async def test_openid_connect_is_set_up(
     [
         pytest.param("sso/github", {**GITHUB, "hours": "a week"}, "whole number of hours", id="no number of hours"),
         pytest.param("sso/github", {**GITHUB, "hours": "99999"}, "a year at most", id="too many hours"),
-        pytest.param("sso/github", {**GITHUB, "base_url": "javascript:1"}, "must begin with https", id="an odd address"),
+        pytest.param("sso/github", {**GITHUB, "base_url": "javascript:1"}, "must begin with https", id="an invalid address"),
         pytest.param("sso/oidc", {"client_id": "a", "client_secret": "b"}, "issuer of oidc is not a URL", id="no issuer"),
         pytest.param("roles", {"name": "dev", "policies": "resources=aps;actions=*"}, "line 1, column 11: &#39;aps&#39; is not a resource", id="a misspelt resource"),
         pytest.param("roles", {"name": "Admin", "policies": "resources=*;actions=*"}, "role Admin exists already", id="the name of a built-in role"),
         pytest.param("roles", {"policies": "resources=*;actions=*"}, "Fill in the name.", id="a role without a name"),
-        pytest.param("roles/update", {"name": "gone", "policies": "resources=*;actions=*"}, "", id="a role that is gone"),
+        pytest.param("roles/update", {"name": "gone", "policies": "resources=*;actions=*"}, "", id="a deleted role"),
         pytest.param("roles/delete", {"name": "Viewer"}, "role Viewer is built in", id="deleting a built-in role"),
         pytest.param("groups", {"group": "org/x", "role": "gone"}, "role gone does not exist", id="a group with an unknown role"),
-        pytest.param("groups/delete", {"group": "org/x"}, "group org/x has no role", id="a group that is gone"),
+        pytest.param("groups/delete", {"group": "org/x"}, "group org/x has no role", id="a group without a role"),
         pytest.param("admin", {"username": "boss"}, "Fill in the password.", id="no password"),
     ],
 )  # fmt: skip

@@ -92,10 +92,8 @@ def outcome(
 @pytest.mark.parametrize(
     ("outcomes", "seconds"),
     [
-        pytest.param(
-            [("ok", 1), ("ok", 5)], [], id="without a failure nothing is find_restorations"
-        ),
-        pytest.param([("bad", 1)], [], id="a failure that lasts is not find_restorations yet"),
+        pytest.param([("ok", 1), ("ok", 5)], [], id="no restoration without a failure"),
+        pytest.param([("bad", 1)], [], id="no restoration before a success"),
         pytest.param([("bad", 1), ("ok", 5)], [4], id="from the failure to the next success"),
         pytest.param(
             [("bad", 1), ("bad", 3), ("ok", 5)], [4], id="from the first of some failures"

@@ -109,7 +109,7 @@ def values(ratios: dict[int, Ratio], time_range: TimeRange, metric: Metric) -> l
             SeriesFilter(TimeRange(at(2024, 1, 1, 2), at(2024, 1, 1, 3))),
             [2.0],
             [0.5],
-            id="only what ended within the range",
+            id="only deployments that ended within the range",
         ),
         pytest.param(
             SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 1, 23)), "b"),

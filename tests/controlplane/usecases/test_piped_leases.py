@@ -29,8 +29,8 @@ async def request(
     force: bool = False,
     probe: bool = False,
 ) -> AcquirePipedLeaseResponse:
-    asked = AcquirePipedLeaseRequest(ticket=ticket, host=host, force=force, probe=probe)
-    return (await cases.piped_leases.acquire(asked, by=piped))[0]
+    message = AcquirePipedLeaseRequest(ticket=ticket, host=host, force=force, probe=probe)
+    return (await cases.piped_leases.acquire(message, by=piped))[0]
 
 
 async def acquire(cases: UseCases, piped: PipedCaller, *, host: str = "a") -> PipedCaller:
@@ -59,7 +59,9 @@ async def test_requests_without_an_epoch_pass(cases: UseCases, piped: PipedCalle
     await cases.piped_leases.check(piped)
 
 
-async def test_a_running_process_is_asked_to_hand_over(cases: UseCases, piped: PipedCaller) -> None:
+async def test_a_running_process_gets_a_request_to_hand_over(
+    cases: UseCases, piped: PipedCaller
+) -> None:
     leases = cases.piped_leases
     first = await acquire(cases, piped, host="a")
     async with leases.stream(first):
@@ -77,8 +79,8 @@ async def test_a_running_process_is_asked_to_hand_over(cases: UseCases, piped: P
         await leases.release(first.epoch, draining=False, by=first)
         with pytest.raises(LeaseLost, match="has ended"):
             await leases.check(first)
-    asked = AcquirePipedLeaseRequest(ticket=waiting.ticket, host="b")
-    granted, is_takeover = await leases.acquire(asked, by=piped)
+    message = AcquirePipedLeaseRequest(ticket=waiting.ticket, host="b")
+    granted, is_takeover = await leases.acquire(message, by=piped)
     assert (granted.granted, granted.wait_millis, is_takeover) == (True, 0, True)
     lease = await leases.get(piped.piped)
     assert (lease.host, lease.taken_over_from, bool(lease.taken_over_at)) == ("b", "a", True)
@@ -157,12 +159,12 @@ async def test_a_probe_changes_nothing_for_the_holder(cases: UseCases, piped: Pi
 
 def test_a_holder_whose_replica_was_killed_is_not_waited_for() -> None:
     lease = PipedLease(epoch=1, instance="first", host="a", stream="left behind")
-    asked = AcquirePipedLeaseRequest(host="b")
+    message = AcquirePipedLeaseRequest(host="b")
     for _ in range(MAX_UNSEEN_REQUESTS):
-        decision = decide(lease, asked, piped_id="p", new_ticket="second", now=1)
+        decision = decide(lease, message, piped_id="p", new_ticket="second", now=1)
         assert not decision.is_granted
-        lease, asked.ticket = decision.after, "second"
-    decision = decide(lease, asked, piped_id="p", new_ticket="", now=1)
+        lease, message.ticket = decision.after, "second"
+    decision = decide(lease, message, piped_id="p", new_ticket="", now=1)
     assert (decision.is_granted, decision.is_fenced, decision.is_takeover) == (True, True, False)
 
 

@@ -73,7 +73,7 @@ TRAILER = "Pipecd-Dev-Trace-Trigger-Commit-Hash"
         pytest.param(
             [task("x", "a", commit="1"), task("y", "a", commit="2")],
             [(["a"], 'Replace values with "v2" set by Event "x"', {TRAILER: "1"})],
-            id="what another has done already is not done again",
+            id="an edit that is done already is skipped",
         ),
     ],
 )  # fmt: skip
@@ -106,7 +106,7 @@ async def test_commits(
         pytest.param("bump {{ .EventName }} to {{ .Value }}", 'bump x to a "b"', id="a template"),
         pytest.param(" {{ .Value | upper }} \n", 'A "B"', id="functions, and no space around"),
         pytest.param("{{ .Nothing }} x", "{{ .Nothing }} x", id="a mistake is taken as it is"),
-        pytest.param("{{ if }}", "{{ if }}", id="what is no template too"),
+        pytest.param("{{ if }}", "{{ if }}", id="an invalid template is taken as it is"),
     ],
 )
 def test_messages(template: str, text: str) -> None:

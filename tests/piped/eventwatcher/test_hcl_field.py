@@ -64,10 +64,10 @@ last = "end"
         pytest.param("$.resource.instance.web.image", 'a"b\\', '"shop:v1"', '"a\\"b\\\\"', id="a block with two labels"),
         pytest.param("$.resource.instance.web.rule[1].port", "3", "port = 2", "port = 3", id="one of several blocks"),
         pytest.param("$.locals.a", "two", '"one"', '"two"', id="blocks of one name are searched"),
-        pytest.param("$.locals.c", "${x}", '"$${not}"', '"$${x}"', id="nothing becomes a template"),
+        pytest.param("$.locals.c", "${x}", '"$${not}"', '"$${x}"', id="a value never becomes a template"),
         pytest.param("$.variable.tag.default", "v2", '"v1" }', '"v2" }', id="a variable"),
         pytest.param("$.last", "v2", '"end"', '"v2"', id="no line break is added at the end"),
-        pytest.param("$.locals.c", "${not}", "", "", id="what is there already"),
+        pytest.param("$.locals.c", "${not}", "", "", id="an unchanged value"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"], ids=["lines of Unix", "lines of Windows"])

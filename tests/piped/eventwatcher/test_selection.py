@@ -42,7 +42,7 @@ OLD_A = 'Too much time has passed since the event "a" was created'
 @pytest.mark.parametrize(
     ("pending", "latest", "selected", "outdated"),
     [
-        pytest.param([], [], [], {}, id="nothing is nothing"),
+        pytest.param([], [], [], {}, id="no events"),
         pytest.param([arrival("a", age=2), arrival("b", age=1)], [], ["b"], {"a": NEW_B}, id="the newest of a key"),
         pytest.param([arrival("b", number=2), arrival("a", number=1)], [], ["b"], {"a": NEW_B}, id="of one second the one that arrived last"),
         pytest.param([arrival("b", "x", age=1), arrival("a", "y", age=2)], [], ["a", "b"], {}, id="each key, oldest first"),
@@ -85,9 +85,9 @@ LATE = EventOutcome(pb.EVENT_OUTDATED, "late")
 @pytest.mark.parametrize(
     ("outcomes", "whole"),
     [
-        pytest.param([GOOD], GOOD, id="one is itself"),
+        pytest.param([GOOD], GOOD, id="a single outcome"),
         pytest.param([GOOD, BAD, GOOD], BAD, id="a failure counts"),
-        pytest.param([LATE, GOOD], GOOD, id="what one did, another may have missed"),
+        pytest.param([LATE, GOOD], GOOD, id="a success outweighs an outdated outcome"),
         pytest.param([GOOD, GOOD], GOOD, id="equal descriptions are written once"),
         pytest.param([GOOD, EventOutcome(pb.EVENT_SUCCESS, "too")], EventOutcome(pb.EVENT_SUCCESS, "done; too"), id="all that count are reported"),
     ],

@@ -73,10 +73,10 @@ def test_the_second_generation_has_one_part_for_all_platforms() -> None:
 @pytest.mark.parametrize(
     ("healths", "expected"),
     [
-        pytest.param([], Snapshot.HEALTHY, id="nothing is healthy"),
+        pytest.param([], Snapshot.HEALTHY, id="no resources"),
         pytest.param([1, 1], Snapshot.HEALTHY, id="all healthy"),
         pytest.param([1, 0], Snapshot.UNKNOWN, id="one with unknown health"),
-        pytest.param([0, 2], Snapshot.UNHEALTHY, id="an ill one says more than an unknown one"),
+        pytest.param([0, 2], Snapshot.UNHEALTHY, id="unhealthy takes precedence over unknown"),
     ],
 )
 def test_health_of_the_whole(healths: list[Any], expected: int) -> None:

@@ -102,19 +102,19 @@ OWN = {"apps/web/app.pipecd.yaml"}
             {"k.yaml": "../none ../../none/x"},
             CONFIG,
             {"apps/web/k.yaml"},
-            id="not what is nowhere",
+            id="no missing paths",
         ),
         pytest.param(
             {},
             CONFIG + "  trigger: {onCommit: {paths: ['docs/**']}}\n",
             {"docs/a.md"},
-            id="what its triggers name",
+            id="paths of its triggers",
         ),
         pytest.param(
             {},
             CONFIG + "  attachment: {sources: {n: ../../docs/a.md}, targets: [app.pipecd.yaml]}\n",
             {"docs/a.md"},
-            id="what its configuration attaches",
+            id="attachments of its configuration",
         ),
     ],
 )
@@ -329,7 +329,7 @@ async def test_file_names_that_are_not_utf8_are_written_unchanged(
         pytest.param("valueFiles: [../common.yaml]", {"common.yaml"}, False, id="values of Helm"),
         pytest.param('repository: "file://../../charts/x"', {"charts/x"}, False, id="a chart"),
         pytest.param(". ../../lib/log.sh && log", {"lib/log.sh"}, False, id="a script"),
-        pytest.param('"$DIR/../lib/$NAME.sh"', {"lib"}, False, id="up to what is computed"),
+        pytest.param('"$DIR/../lib/$NAME.sh"', {"lib"}, False, id="up to a computed part"),
         pytest.param("cat ../conf/*.yaml", {"conf"}, False, id="up to a pattern"),
         pytest.param("../lib-$ENV/x", {"lib-"}, False, id="the beginning of a name"),
         pytest.param("a/../../b/./c", {"b/c"}, False, id="ways there and back"),
@@ -341,7 +341,9 @@ async def test_file_names_that_are_not_utf8_are_written_unchanged(
         pytest.param("include { path = find_in_parent_folders() }", set(), True, id="Terragrunt"),
         pytest.param('cd "$(git rev-parse --show-toplevel)"', set(), True, id="the root by git"),
         pytest.param('cd "$(dirname "$PWD")"', set(), True, id="the directory above, computed"),
-        pytest.param("Path(__file__).parents[2]", set(), True, id="Python that is_unbounded"),
+        pytest.param(
+            "Path(__file__).parents[2]", set(), True, id="Python that leaves its directory"
+        ),
         pytest.param('. "$(dirname "$0")/log.sh"', set(), False, id="a script beside"),
         pytest.param("Path(__file__).parent / 'x'", set(), False, id="Python that stays"),
         pytest.param("for i in {1..3}; do :; done", set(), False, id="a range"),

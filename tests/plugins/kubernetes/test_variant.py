@@ -320,7 +320,7 @@ def backends_of(route: Manifest) -> Any:
             [("web", 5), ("web-canary", 0)], TrafficSplit(0, 100), [0, 100], id="all to canary"
         ),
         pytest.param(
-            [("web", 0), ("other", 1)], TrafficSplit(80, 20), [0, 1], id="nothing of nothing"
+            [("web", 0), ("other", 1)], TrafficSplit(80, 20), [0, 1], id="no share of the traffic"
         ),
     ],
 )
