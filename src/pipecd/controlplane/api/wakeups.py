@@ -136,13 +136,17 @@ class Wakeups:
 
     async def _poll_commands(self) -> None:
         """Wakes the connected pipeds whose unhandled commands came without a signal."""
+        has_failed = False
         while True:
             await asyncio.sleep(COMMAND_POLL_SECONDS)
             try:
                 unhandled = await self._commands.list_all_unhandled()
             except PipecdError as e:
-                log.warning("unhandled commands cannot be polled", error=str(e))
+                if not has_failed:
+                    log.warning("unhandled commands cannot be polled, retrying", error=str(e))
+                has_failed = True
                 continue
+            has_failed = False
             for command in unhandled:
                 if command.id not in self._signalled:
                     signal = Signal(Topic.COMMAND, command.id, command.project_id, command.piped_id)
