@@ -166,3 +166,15 @@ async def test_late_requests_of_a_killed_process_are_refused(tmp_path: Path) -> 
         second = installed.push("cart")
         await installed.eventually(lambda: installed.completed(second))
         assert piped.is_running
+
+
+async def test_a_piped_that_is_stopped_hands_over_at_once(tmp_path: Path) -> None:
+    async with open_installation(tmp_path) as installed:
+        first = await installed.start_piped("first")
+        commit = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(commit))
+        await first.stop()
+        second = await installed.start_piped("second")
+        commit = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(commit))
+        assert "another piped" not in first.log + second.log

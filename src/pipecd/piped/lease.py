@@ -41,8 +41,8 @@ _ENDS_WITHIN = 15.0
 _SUCCESSOR_GONE_AFTER = 5.0
 # A piped that was replaced waits until nobody has held the lease for so long: the one that replaced
 # it may only be restarting.
-_STANDBY_SECONDS = 30.0
-_STANDBY_PAUSE = 2.0
+_STANDBY_SECONDS = 5.0
+_STANDBY_PAUSE = 1.0
 
 
 class Drain:

@@ -144,3 +144,11 @@ def test_the_notice_of_a_restart(
     notice = restart_notice(command, piped)
     assert text in notice.text
     assert notice.is_pending == is_pending
+
+
+def test_the_page_shows_the_host_and_the_last_takeover() -> None:
+    lease = PipedLease(epoch=3, host="worker-2", taken_over_at=THEN, taken_over_from="worker-1")
+    page = piped_view(ONLINE, UNSEEN, lease, NOW)
+    assert (page.host, page.taken_over_from) == ("worker-2", "worker-1")
+    assert page.taken_over is not None
+    assert piped_view(ONLINE, UNSEEN, PipedLease(), NOW).taken_over is None
