@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test can use."""
+"""Fixtures and markers of all tests."""
 
 import sys
 from collections.abc import AsyncGenerator, Generator

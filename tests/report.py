@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test run says about itself: seconds per directory, and tests that are flaky.
+"""The report of a test run: seconds per directory, and flaky tests.
 
 `make test` repeats what failed, alone. A test that passes then is flaky: it is printed, and added to
 `build/flaky.txt` so that it can be fixed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a piped is found wherever it is kept."""
+"""The configuration of a piped is read from files, secrets of clouds and flags."""
 
 import base64
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in with dex, a provider of OpenID Connect that others wrote."""
+"""Sign-in with dex, a third-party OpenID Connect provider."""
 
 import contextlib
 import re
@@ -63,7 +63,7 @@ async def plane(dex: Dex, port: int, tmp_path: Path) -> AsyncIterator[ControlPla
 async def back_from_dex(
     plane: ControlPlane, connector: str, password: str = ""
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
-    """A browser that chose a connector of dex, and the page it was led to."""
+    """Signs in with a connector of dex; yields the browser and the page after the redirects."""
     site = f"http://127.0.0.1:{plane.port}"
     async with httpx2.AsyncClient(base_url=site, follow_redirects=True, timeout=20) as browser:
         page = await browser.post("/auth/login", data={"project": "demo"})

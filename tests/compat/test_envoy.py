@@ -111,7 +111,7 @@ def configuration(port: int, ports: Ports, collector: int) -> dict[str, Any]:
 
 @dataclass
 class OtherCollector(grpc.GenericRpcHandler):
-    """A collector of traces that keeps what it gets."""
+    """A trace collector that stores the spans it receives."""
 
     got: list[bytes] = field(default_factory=list[bytes])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our analysis and upstream's plugin come to the same verdicts about the same measurements."""
+"""Our analysis and upstream's plugin return the same results for the same measurements."""
 
 import asyncio
 import json

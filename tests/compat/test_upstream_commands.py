@@ -51,7 +51,7 @@ spec:
 
 @dataclass(frozen=True)
 class Generation:
-    """A piped of upstream, how it is started, and what it deploys."""
+    """A piped of upstream: its program, its flags and the application it deploys."""
 
     program: Path
     arguments: tuple[str, ...]

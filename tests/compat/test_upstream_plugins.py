@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's plugins pass our checks, and what upstream's pipectl pushes is what our piped runs."""
+"""Upstream's plugins pass our checks, and our piped runs what upstream's pipectl pushed."""
 
 import asyncio
 from pathlib import Path

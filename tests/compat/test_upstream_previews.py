@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan previews across the generations: both pipectls read what either piped found out."""
+"""Plan previews across the generations: both pipectls read the results of either piped."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ RESOURCE = 'resource "terraform_data" "ground" { input = "INPUT" }\n'
 
 @dataclass(frozen=True)
 class Preview:
-    """What a pipectl printed and wrote."""
+    """The output and the result file of a pipectl."""
 
     text: str
     written: dict[str, Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conventions of the source code that no linter knows."""
+"""Conventions of the source code that no linter checks."""
 
 import ast
 import re

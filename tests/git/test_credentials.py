@@ -116,7 +116,7 @@ def test_private_files_of_a_killed_piped_are_removed(tmp_path: Path) -> None:
 
 
 def resolved(command: str, host: str) -> dict[str, str]:
-    """What ssh makes of its configuration for a host."""
+    """The settings that ssh resolves for a host."""
     done = subprocess.run(
         ["sh", "-c", f"{command} -G {host}"], capture_output=True, check=True, text=True
     )

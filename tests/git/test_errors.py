@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What git says becomes what a person can act on."""
+"""Errors of git become errors with a cause and a remedy."""
 
 import pytest
 

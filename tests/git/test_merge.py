@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges on trial make the commit that a person's merge would make, and leave no other trace."""
+"""A trial merge creates the commit that `git merge` would create, and changes no branch."""
 
 import os
 import shutil

@@ -31,7 +31,7 @@ def keep(git_http: GitHttp, *contents: bytes) -> None:
 
 
 def add_submodule(parent: Any, path: str, url: str, commit: str) -> str:
-    """Adds a submodule as `git submodule add` would, which refuses what lies in a directory."""
+    """Adds a submodule as `git submodule add` would, which refuses local directories."""
     parent.git("config", "-f", ".gitmodules", f"submodule.{path}.path", path)
     parent.git("config", "-f", ".gitmodules", f"submodule.{path}.url", url)
     parent.git("add", ".gitmodules")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What errors say."""
+"""The texts of errors."""
 
 from pipecd.model.errors import UserMistake
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links and identities worked out from Git remotes."""
+"""Links and identities derived from Git remotes."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every open deployment has a status, and one that ended has one until it was reported."""
+"""The metric of deployment statuses: running deployments, and completed ones until exported."""
 
 from pipecd.observe.deployments import DeploymentStatuses
 from pipecd.proto.model import deployment_pb2 as pb

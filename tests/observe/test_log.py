@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs keep the encodings that collectors know."""
+"""Logs have the encodings of upstream."""
 
 import io
 import json

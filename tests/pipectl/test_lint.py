@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl lint` follows the names that a file has for things in other files of its repository."""
+"""`pipectl lint` resolves references to other files of the repository."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin is begun, checked and published, as its author types it."""
+"""`pipectl plugin`: a plugin is created, checked and pushed to a registry."""
 
 import asyncio
 import subprocess

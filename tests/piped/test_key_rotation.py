@@ -41,7 +41,7 @@ def piped(
 
 
 def application(sealed: dict[str, str]) -> dict[str, str]:
-    """One whose script ends well if it reads its secrets."""
+    """An application whose script succeeds if it reads its secrets."""
     tests = " && ".join(f'test "$(cat {name})" = "{name} secret"' for name in sealed)
     spec = {
         "name": "cart",
@@ -54,7 +54,7 @@ def application(sealed: dict[str, str]) -> dict[str, str]:
 
 
 async def sealed(plane: Any, text: str) -> str:
-    """What `pipectl encrypt` and the console answer."""
+    """A secret as `pipectl encrypt` and the console encrypt it."""
     return await plane.cases.encryption.encrypt(plane.piped.id, text, by=plane.admin)
 
 

@@ -44,7 +44,7 @@ def config_map(value: str) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """What the admin port of a piped shows, as Prometheus reads it."""
+    """The metrics page of a piped, as Prometheus reads it."""
 
     http: httpx2.AsyncClient
     labels: Mapping[str, str]

@@ -217,7 +217,7 @@ async def run_everything(
 
 @dataclass
 class Outputs:
-    """What piped writes besides what it sends to the control plane."""
+    """Everything that piped writes apart from its requests to the control plane."""
 
     receivers: Receivers
     mailbox: Mailbox

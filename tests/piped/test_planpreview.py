@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pipectl asks whole pipeds what a branch would deploy, and the merge deploys just that."""
+"""`pipectl plan-preview` with whole pipeds; merging the branch deploys what it showed."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One push costs no needless work: each file is parsed once, and nothing is fetched twice."""
+"""The cost of one push: each file is parsed once, and no object is fetched twice."""
 
 from typing import Any
 

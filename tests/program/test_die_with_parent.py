@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program does not outlive the one who started it and was killed."""
+"""A child process ends when its parent is killed."""
 
 import asyncio
 import sys

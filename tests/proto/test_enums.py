@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our enums are those of the wire, so that a copy cannot drift."""
+"""Our enums have the names and numbers of the .proto files."""
 
 from enum import IntEnum
 

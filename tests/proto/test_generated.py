@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The committed code is what the .proto files give."""
+"""The committed code is generated from the .proto files."""
 
 import importlib.util
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No text shows a secret, however it is written or cut."""
+"""Secrets are masked in any encoding and however the text is split."""
 
 import base64
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a sign-in through another site."""
+"""The `state` parameter of a sign-in with a provider."""
 
 import json
 from datetime import timedelta

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collector of OpenTelemetry that keeps the spans it gets."""
+"""An OpenTelemetry collector that stores the spans it receives."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of configuration files, for tests of what documents say about them."""
+"""The keys of configuration files, for tests of their documentation."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the console share: the reports of a piped, and the types of their fixtures."""
+"""Shared by the tests of the console: the reports of a piped, and types of fixtures."""
 
 from typing import Protocol
 

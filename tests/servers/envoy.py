@@ -10,7 +10,7 @@ from servers.server import Server
 
 
 class Envoy(Server):
-    """Listens on its port with what `configure` makes of that port."""
+    """Listens on its port with the configuration that `configure` returns."""
 
     def __init__(self, configure: Callable[[int], dict[str, Any]]) -> None:
         self.configure = configure

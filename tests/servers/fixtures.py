@@ -89,7 +89,7 @@ def gcs() -> Iterator[Gcs]:
 
 @pytest.fixture
 def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleCloud]:
-    """Google Cloud, to which every client in this process is led, with credentials for it."""
+    """A fake of Google Cloud that every client in this process uses, with credentials for it."""
     cloud = GoogleCloud(tmp_path)
     for name, value in cloud.environment.items():
         monkeypatch.setenv(name, value)
@@ -99,7 +99,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleCl
 
 @pytest.fixture
 def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
-    """AWS, to which every client in this process is led, with credentials for it."""
+    """A fake of AWS that every client in this process uses, with credentials for it."""
     monkeypatch.setattr("moto.kms.models.KmsBackend.decrypt", opened_by_kms)
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

@@ -61,7 +61,7 @@ class GitSsh(Server):
 
     @property
     def known_hosts(self) -> str:
-        """The line by which a client knows this server."""
+        """The entry of this server in `known_hosts`."""
         kind, key, *_ = self.data.joinpath("host.pub").read_text().split()
         return f"[127.0.0.1]:{self.port} {kind} {key}\n"
 

@@ -45,7 +45,7 @@ class GoogleCloud(WebServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads Google's own clients here."""
+        """The variables that point Google's own clients to this server."""
         return {
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": self.url,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDKMS": self.url,

@@ -76,7 +76,7 @@ class KilledPiped:
             os.kill(self.process.pid, signal.SIGKILL)
 
     def record(self, rpc: str, request: bytes) -> None:
-        """Records what a report says."""
+        """Records a report."""
         match rpc:
             case "ReportStageStatusChanged":
                 stage = pb.ReportStageStatusChangedRequest.FromString(request)

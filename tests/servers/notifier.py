@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notifier that keeps what it is given."""
+"""A notifier that records its events."""
 
 from pipecd.piped.notify.event import NotificationEvent
 from pipecd.piped.notify.notifier import Notifier, PipedIdentity

@@ -27,7 +27,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads AWS's own clients here."""
+        """The variables that point AWS's own clients to this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": "eu-west-1",
@@ -80,7 +80,7 @@ class Gcs(Server):
         self._ask("/storage/v1/b?project=tests", json.dumps({"name": bucket}).encode())
 
     def about(self, bucket: str, name: str) -> dict[str, Any]:
-        """What is known of an object beside its content."""
+        """The metadata of an object."""
         return self._ask(f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
 
     def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:

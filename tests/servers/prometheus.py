@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus on loopback, which remembers what a test writes, also about the past."""
+"""Prometheus on loopback; tests write samples, also of the past."""
 
 import json
 import struct

@@ -55,7 +55,7 @@ class Receivers(WebServer):
         return f"{self.address}{path}"
 
     def at(self, path: str) -> list[Delivery]:
-        """What arrived at a path."""
+        """The requests that arrived at a path."""
         return [delivery for delivery in self.deliveries if delivery.path == path]
 
     def answer(self, request: Request) -> Answer | None:

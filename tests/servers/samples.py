@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of an application that many tests need; what else it should have can be added below."""
+"""Application files that many tests use; tests append further keys."""
 
 CART = """\
 apiVersion: pipecd.dev/v1beta1

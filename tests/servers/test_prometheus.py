@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus answers with what a test has written."""
+"""Prometheus returns the samples that a test has written."""
 
 import time
 from typing import Any

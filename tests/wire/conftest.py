@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small service made of the real wire: three RPCs of the API, and the wake-up stream."""
+"""A small gRPC service: three RPCs of the API, and the wake-up stream."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ UNIMPLEMENTED = frozenset(SERVICE.methods_by_name) - OFFERED
 
 @dataclass
 class Seen:
-    """What the parts of the service noticed."""
+    """Records of the handlers and the observer of the service."""
 
     callers: list[str] = field(default_factory=list[str])
     calls: list[tuple[str, grpc.StatusCode]] = field(
@@ -60,7 +60,7 @@ class Seen:
 
 
 class CommandRpcs:
-    """Answers GetCommand; some ids misbehave in a certain way."""
+    """Answers GetCommand; some ids cause a delay or an error."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen

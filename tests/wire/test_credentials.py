@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How callers say who they are."""
+"""Credentials in the metadata of calls: API keys, piped tokens and session cookies."""
 
 import json
 from pathlib import Path

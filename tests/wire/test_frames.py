@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of gRPC-Web say where a message ends and how its call ended."""
+"""Frames of gRPC-Web: messages and trailers."""
 
 from urllib.parse import unquote_to_bytes
 

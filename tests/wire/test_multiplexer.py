@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One address answers pages and gRPC."""
+"""One port serves HTTP pages and gRPC."""
 
 import asyncio
 from collections.abc import AsyncGenerator

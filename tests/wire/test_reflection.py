@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that reflects describes its services; others keep silent."""
+"""Server reflection describes the services; it is off by default."""
 
 import builtins
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table answers every RPC of its service through one gate."""
+"""A table authenticates, authorizes, validates and dispatches every RPC of its service."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests are checked against the rules beside their fields, in upstream's words."""
+"""Requests are validated by the rules of the .proto files, with upstream's error texts."""
 
 import csv
 import importlib

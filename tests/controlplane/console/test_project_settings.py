@@ -24,7 +24,7 @@ KEY = KeyFile(b"0123456789abcdef0123456789abcdef\n")
 
 @pytest.fixture
 def submit(admin_browser: httpx2.AsyncClient, submit_form: SubmitForm) -> SubmitPageForm:
-    """Sends a form of the page and responses what the browser gets."""
+    """Submits a form of the page and returns the response."""
 
     async def submit_to_page(form: str, **fields: str) -> httpx2.Response:
         return await submit_form(admin_browser, PAGE, f"{PAGE}/{form}", **fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only buckets have: credentials, types of content, outages."""
+"""Filestores in buckets: credentials, content types, outages."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every filestore does."""
+"""The behaviour that all types of filestores share."""
 
 import asyncio
 

@@ -265,7 +265,7 @@ async def test_the_stage_of_a_hanging_plugin_times_out(open_setup: OpenDeployer)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room, where one may make such."""
+    """A small file system; skips the test without the permission to mount one."""
     place = tmp_path / "work"
     place.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which events are acted on, and how the outcomes of several places become one."""
+"""Which events are handled, and how the outcomes of several files become one status."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs, in the form that the console of each generation reads."""
+"""Live state snapshots in the format that the console of each generation reads."""
 
 from typing import Any
 
