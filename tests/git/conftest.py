@@ -2,7 +2,7 @@
 """Real repositories to be mirrored, and mirrors of them."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirror, Repository, open_mirrors
 from pipecd.git.push import CommitDraft, PushRequest
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 
 @pytest.fixture
@@ -27,12 +27,9 @@ def origin(new_origin: Callable[[str], Origin]) -> Origin:
     return created
 
 
-Mirrored = Callable[..., AbstractAsyncContextManager[Mirror]]
-
-
 @pytest.fixture
-def mirrored(tmp_path: Path) -> Mirrored:
-    """Opens the mirror of a remote; a second one takes over what the first one left."""
+def open_mirror(tmp_path: Path) -> OpenMirror:
+    """Opens the mirror of a remote; a second one reuses the directory of the first."""
 
     @asynccontextmanager
     async def opened(

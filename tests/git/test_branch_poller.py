@@ -19,14 +19,14 @@ from pipecd.git.branch_poller import (
 from pipecd.git.credentials import GitCredentials, git_environment
 from pipecd.model.errors import Denied, Unavailable, UserMistake
 from servers.git_http import GitHttp
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 from servers.web import Answer, Request, WebServer
 
 
 async def test_a_poll_is_one_request_over_one_connection(
-    mirrored: Any, origin: Origin, git_http: GitHttp
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp
 ) -> None:
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         first = await mirror.update()
         git_http.requests.clear()
         for _ in range(3):
@@ -54,9 +54,9 @@ async def test_a_server_of_protocol_0_is_supported(origin: Origin, git_http: Git
 
 
 async def test_an_unavailable_server_is_reported_and_recovers(
-    mirrored: Any, origin: Origin, git_http: GitHttp
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp
 ) -> None:
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         await mirror.update()
         git_http.answers_with = 503
         with pytest.raises(Unavailable, match="503"):
@@ -67,11 +67,11 @@ async def test_an_unavailable_server_is_reported_and_recovers(
 
 
 async def test_revoked_credentials_are_reported(
-    mirrored: Any, origin: Origin, git_http: GitHttp
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp
 ) -> None:
     git_http.require("ann", "old")
     credentials = GitCredentials(username="ann", password="old")
-    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+    async with open_mirror(git_http.url("origin/.git"), credentials=credentials) as mirror:
         await mirror.update()
         git_http.require("ann", "new")
         with pytest.raises(Denied, match="access was denied"):
@@ -79,23 +79,23 @@ async def test_revoked_credentials_are_reported(
 
 
 async def test_a_deleted_branch_and_an_empty_repository_are_reported(
-    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp
+    open_mirror: OpenMirror, origin: Origin, new_origin: Any, git_http: GitHttp
 ) -> None:
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         await mirror.update()
         origin.git("branch", "-m", "main", "other")
         with pytest.raises(UserMistake, match="the branch does not exist"):
             await mirror.update()
     new_origin("empty")
-    async with mirrored(git_http.url("empty/.git")) as mirror:
+    async with open_mirror(git_http.url("empty/.git")) as mirror:
         with pytest.raises(UserMistake, match="the branch does not exist"):
             await mirror.update()
 
 
 async def test_a_renamed_repository_is_reported(
-    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         head = await mirror.update()
         origin.path.rename(tmp_path / "renamed")
         with pytest.raises(UserMistake, match="the repository was not found"):
@@ -126,17 +126,17 @@ def redirects() -> Iterator[Redirects]:
 
 
 async def test_redirects_are_followed(
-    mirrored: Any, origin: Origin, git_http: GitHttp, redirects: Redirects
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp, redirects: Redirects
 ) -> None:
     redirects.target = git_http.address
-    async with mirrored(f"{redirects.address}/origin/.git") as mirror:
+    async with open_mirror(f"{redirects.address}/origin/.git") as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
 
 
 async def test_a_redirect_to_another_host_drops_the_password(
-    mirrored: Any, git_http: GitHttp, redirects: Redirects
+    open_mirror: OpenMirror, git_http: GitHttp, redirects: Redirects
 ) -> None:
     elsewhere = f"http://localhost:{redirects.port}"
     credentials = GitCredentials(username="ann", password="s3cret")
@@ -175,15 +175,15 @@ async def test_remotes_that_need_git_settings_fall_back_to_ls_remote(
 
 
 async def test_an_untrusted_certificate_is_reported(
-    mirrored: Any, origin: Origin, git_https: GitHttp
+    open_mirror: OpenMirror, origin: Origin, git_https: GitHttp
 ) -> None:
-    async with mirrored(git_https.url("origin/.git")) as mirror:
+    async with open_mirror(git_https.url("origin/.git")) as mirror:
         with pytest.raises(Unavailable, match="the certificate of the host is not trusted"):
             await mirror.update()
 
 
 async def test_an_authority_of_this_machine_is_trusted(
-    mirrored: Any,
+    open_mirror: OpenMirror,
     origin: Origin,
     git_https: GitHttp,
     certificate: tuple[str, str],
@@ -191,7 +191,7 @@ async def test_an_authority_of_this_machine_is_trusted(
 ) -> None:
     monkeypatch.setenv("GIT_SSL_CAINFO", certificate[0])
     monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, certificate[0])
-    async with mirrored(git_https.url("origin/.git")) as mirror:
+    async with open_mirror(git_https.url("origin/.git")) as mirror:
         await mirror.update()
         git_https.requests.clear()
         await mirror.update()
@@ -199,7 +199,7 @@ async def test_an_authority_of_this_machine_is_trusted(
 
 
 async def test_passwords_never_appear_in_arguments(
-    mirrored: Any,
+    open_mirror: OpenMirror,
     origin: Origin,
     git_http: GitHttp,
     tmp_path: Path,
@@ -211,7 +211,7 @@ async def test_passwords_never_appear_in_arguments(
     monkeypatch.setenv("GIT_TRACE", str(trace))
     git_http.require("ann", "t0ken")
     url = git_http.url("origin/.git").replace("http://", "http://ann:t0ken@")
-    async with mirrored(url) as mirror:
+    async with open_mirror(url) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed

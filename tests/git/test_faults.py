@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from git.conftest import Mirrored
 from pipecd.git.checkout import SharedCheckouts
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 
 async def written(mirror: Any, commit: str, into: Path) -> list[str]:
@@ -28,10 +27,10 @@ async def written(mirror: Any, commit: str, into: Path) -> list[str]:
 
 
 async def test_a_commit_removed_from_the_remote_stays_usable(
-    mirrored: Any, origin: Origin, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
 ) -> None:
     old = origin.commit({"a": "1"})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         origin.git("reset", "-q", "--hard", "HEAD^")
         new = origin.commit({"b": "1"})
@@ -45,10 +44,10 @@ async def test_a_commit_removed_from_the_remote_stays_usable(
 
 
 async def test_repacking_deletes_no_object(
-    mirrored: Any, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipecd.git.clone._REPACK_AFTER_FETCHES", 3)
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         commits: list[str] = []
         for i in range(6):
             commits.append(origin.commit({f"file-{i}": str(i)}))
@@ -63,11 +62,11 @@ async def test_repacking_deletes_no_object(
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
 async def test_a_checkout_recovers_from_a_corrupt_object(
-    mirrored: Any, origin: Origin, tmp_path: Path, how: str
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         break_object(mirror.clone.directory, blob, how)
         names = await asyncio.gather(*(written(mirror, head, tmp_path / f"w{i}") for i in range(9)))
@@ -77,25 +76,26 @@ async def test_a_checkout_recovers_from_a_corrupt_object(
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "gone"])
 async def test_the_next_update_recovers_from_a_corrupt_object(
-    mirrored: Any, origin: Origin, how: str
+    open_mirror: OpenMirror, origin: Origin, how: str
 ) -> None:
     head = origin.commit({"a": "content of a"})
     blob = origin.git("rev-parse", "HEAD:a")
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
-        places = await mirror.objects.locate(head, ["a"])
+        place = (await mirror.objects.locate(head, ["a"]))["a"]
+        assert isinstance(place, Blob)
         break_object(mirror.clone.directory, blob, how)
         with pytest.raises(Unavailable):
-            await mirror.objects.read(places.values())
+            await mirror.objects.read([place])
         assert (await mirror.update()).hash == head
         assert await mirror.objects.read_file(head, "a") == b"content of a"
 
 
 async def test_an_unreadable_directory_is_not_taken_for_an_empty_one(
-    mirrored: Any, origin: Origin
+    open_mirror: OpenMirror, origin: Origin
 ) -> None:
     head = origin.commit({"app/a": "1"})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         with pytest.raises(Unavailable, match="could not read the directory"):
             await mirror.objects.entry("f" * 40, "app/a")
@@ -133,9 +133,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_clone_is_created_again_before_the_next_push_is_read(
-    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, damage: str
 ) -> None:
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         first = await mirror.update()
         assert await mirror.objects.read_file(first.hash, "README") == b"hello\n"
         DAMAGE[damage](mirror.clone.directory)
@@ -148,11 +148,11 @@ async def test_a_damaged_clone_is_created_again_before_the_next_push_is_read(
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_clone_is_created_again_without_a_push(
-    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, damage: str
 ) -> None:
     """As a sync of the same commit needs it."""
     head = origin.commit({"app/a": "1"})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         assert (await mirror.update()).hash == head
         assert await mirror.objects.has_commit(head)
         DAMAGE[damage](mirror.clone.directory)
@@ -171,9 +171,9 @@ async def test_a_damaged_clone_is_created_again_without_a_push(
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_checkout_recovers_from_a_damaged_clone(
-    mirrored: Mirrored, origin: Origin, tmp_path: Path, damage: str
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, damage: str
 ) -> None:
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         head = await mirror.update()
         await mirror.clone.ensure_commit(head.hash)
         DAMAGE[damage](mirror.clone.directory)
@@ -183,11 +183,11 @@ async def test_a_checkout_recovers_from_a_damaged_clone(
 
 
 async def test_a_damaged_clone_stays_in_use_while_the_remote_is_unavailable(
-    mirrored: Mirrored, origin: Origin
+    open_mirror: OpenMirror, origin: Origin
 ) -> None:
     head = origin.commit({"a": "content of a", "b": "content of b"})
     blob = origin.git("rev-parse", "HEAD:a")
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         break_object(mirror.clone.directory, blob, "gone")
         origin.path.rename(origin.path.with_name("away"))
@@ -203,11 +203,11 @@ async def test_a_damaged_clone_stays_in_use_while_the_remote_is_unavailable(
 
 
 async def test_removed_shared_checkouts_are_written_again(
-    mirrored: Mirrored, origin: Origin, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"a": "1"})
     shared = SharedCheckouts(tmp_path / "shared")
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         for number, damage in enumerate((None, shutil.rmtree, spoil_indexes)):
             if damage is not None:
@@ -240,8 +240,10 @@ def break_object(repository: Path, id_: str, how: str) -> None:
         file.write_bytes(b"" if how == "empty" else b"junk")
 
 
-async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Origin) -> None:
-    async with mirrored(origin.remote) as mirror:
+async def test_a_killed_cat_file_process_is_restarted(
+    open_mirror: OpenMirror, origin: Origin
+) -> None:
+    async with open_mirror(origin.remote) as mirror:
         head = await mirror.update()
         assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
         for process in children_named("cat-file"):
@@ -252,14 +254,18 @@ async def test_a_killed_cat_file_process_is_restarted(mirrored: Any, origin: Ori
         assert await mirror.objects.read_file(head.hash, "README") == b"hello\n"
 
 
-async def test_a_cancelled_read_does_not_disturb_the_next(mirrored: Any, origin: Origin) -> None:
+async def test_a_cancelled_read_does_not_disturb_the_next(
+    open_mirror: OpenMirror, origin: Origin
+) -> None:
     origin.commit({f"file-{i}": str(i) * 5000 for i in range(50)})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         head = await mirror.update()
         paths = [f"file-{i}" for i in range(50)]
-        blobs = await mirror.objects.locate(head.hash, paths)
+        places = await mirror.objects.locate(head.hash, paths)
+        blobs = [place for place in places.values() if isinstance(place, Blob)]
+        assert len(blobs) == len(paths)
         for pause in (0, 0.0005, 0.001, 0.002):
-            reading = asyncio.create_task(mirror.objects.read(blobs.values()))
+            reading = asyncio.create_task(mirror.objects.read(blobs))
             await asyncio.sleep(pause)
             reading.cancel()
             await asyncio.wait({reading})
@@ -319,18 +325,20 @@ async def test_a_full_disk_is_reported_and_recovered_from(
 
 
 async def test_a_huge_file_is_written_but_not_read(
-    mirrored: Any, origin: Origin, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"huge": b"0" * (5 * 1024 * 1024)})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         await mirror.update()
         with pytest.raises(NotFound, match="is larger than 4 MiB"):
             await mirror.objects.read_file(head, "huge")
         assert await written(mirror, head, tmp_path / "w") == ["README", "huge"]
 
 
-async def test_a_missing_path_is_reported(mirrored: Any, origin: Origin, tmp_path: Path) -> None:
-    async with mirrored(origin.remote) as mirror:
+async def test_a_missing_path_is_reported(
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
+) -> None:
+    async with open_mirror(origin.remote) as mirror:
         head = await mirror.update()
         with pytest.raises(NotFound, match="was not found"):
             await mirror.checkout.write(head.hash, tmp_path, paths=["nowhere"])

@@ -10,7 +10,7 @@ import pytest
 
 from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 OLD_GIT = """#!/bin/sh
 case "$*" in *--write-tree*) echo "usage: git merge-tree" >&2; exit 129;; esac
@@ -41,12 +41,12 @@ def branch(origin: Origin, files: dict[str, Any], name: str = "feature") -> str:
 @pytest.mark.usefixtures("git_that")
 class TestMerge:
     async def test_a_merge_has_both_changes_and_moves_no_branch(
-        self, mirrored: Any, origin: Origin
+        self, open_mirror: OpenMirror, origin: Origin
     ) -> None:
         origin.commit({"a": "1\n2\n3\n4\n5\n", "moved": "some\nlines\nhere\n"})
         feature = branch(origin, {"a": "1\n2\n3\n4\nfive\n", "new": "n"})
         main = origin.commit({"a": "one\n2\n3\n4\n5\n", "moved": None, "to": "some\nlines\nhere\n"})
-        async with mirrored(origin.remote) as mirror:
+        async with open_mirror(origin.remote) as mirror:
             assert (await mirror.update()).hash == main
             head = await resolve_commit(mirror.clone, feature[:10], "feature")
             created = await merge_commits(mirror.clone, main, head, "on trial")
@@ -59,12 +59,12 @@ class TestMerge:
             assert [ref.name for ref in refs] == ["main"]
             assert not list(mirror.clone.directory.glob("merge-*"))
 
-    async def test_a_merge_follows_renames(self, mirrored: Any, origin: Origin) -> None:
+    async def test_a_merge_follows_renames(self, open_mirror: OpenMirror, origin: Origin) -> None:
         origin.commit({"old": "".join(f"line {n}\n" for n in range(20))})
         feature = branch(origin, {"old": "".join(f"line {n}\n" for n in range(20)) + "more\n"})
         origin.git("mv", "old", "new")
         main = origin.commit()
-        async with mirrored(origin.remote) as mirror:
+        async with open_mirror(origin.remote) as mirror:
             await mirror.update()
             created = await merge_commits(
                 mirror.clone,
@@ -74,11 +74,11 @@ class TestMerge:
             )
             assert (await mirror.objects.read_file(created, "new")).endswith(b"more\n")
 
-    async def test_conflicts_name_the_files(self, mirrored: Any, origin: Origin) -> None:
+    async def test_conflicts_name_the_files(self, open_mirror: OpenMirror, origin: Origin) -> None:
         origin.commit({"a": "1\n", "b/c d": "1\n", "keep": "1\n"})
         feature = branch(origin, {"a": "2\n", "b/c d": "2\n", "keep": "2\n"})
         main = origin.commit({"a": "3\n", "b/c d": None})
-        async with mirrored(origin.remote) as mirror:
+        async with open_mirror(origin.remote) as mirror:
             await mirror.update()
             head = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(MergeConflict) as e:
@@ -87,19 +87,21 @@ class TestMerge:
             assert not list(mirror.clone.directory.glob("merge-*"))
 
     async def test_merging_an_ancestor_returns_the_base(
-        self, mirrored: Any, origin: Origin
+        self, open_mirror: OpenMirror, origin: Origin
     ) -> None:
         first = origin.git("rev-parse", "HEAD")
         main = origin.commit({"a": "1"})
-        async with mirrored(origin.remote) as mirror:
+        async with open_mirror(origin.remote) as mirror:
             await mirror.update()
             assert await merge_commits(mirror.clone, main, first, "on trial") == main
 
-    async def test_unrelated_histories_are_not_merged(self, mirrored: Any, origin: Origin) -> None:
+    async def test_unrelated_histories_are_not_merged(
+        self, open_mirror: OpenMirror, origin: Origin
+    ) -> None:
         main = origin.git("rev-parse", "HEAD")
         origin.git("checkout", "-q", "--orphan", "feature")
         feature = origin.commit({"other": "1"})
-        async with mirrored(origin.remote) as mirror:
+        async with open_mirror(origin.remote) as mirror:
             await mirror.update()
             head = await resolve_commit(mirror.clone, feature, "feature")
             with pytest.raises(PipecdError, match="unrelated histories"):
@@ -116,17 +118,17 @@ class TestMerge:
     ],
 )
 async def test_resolve_commit_refuses(
-    mirrored: Any, origin: Origin, commit: str, name: str, expected: str
+    open_mirror: OpenMirror, origin: Origin, commit: str, name: str, expected: str
 ) -> None:
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         with pytest.raises(NotFound, match=expected):
             await resolve_commit(mirror.clone, commit, name)
 
 
 @pytest.mark.parametrize("name", ["--upload-pack=touch x", "a b", "a:b"])
 async def test_an_invalid_branch_name_never_reaches_git(
-    mirrored: Any, origin: Origin, name: str
+    open_mirror: OpenMirror, origin: Origin, name: str
 ) -> None:
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         with pytest.raises(UserMistake):
             await resolve_commit(mirror.clone, "0" * 40, name)

@@ -4,19 +4,18 @@
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
 from pipecd.model.errors import NotFound, UserMistake
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 
 @pytest.fixture
-async def mirror(mirrored: Any, origin: Origin) -> AsyncIterator[Mirror]:
-    async with mirrored(origin.remote) as mirror:
+async def mirror(open_mirror: OpenMirror, origin: Origin) -> AsyncIterator[Mirror]:
+    async with open_mirror(origin.remote) as mirror:
         yield mirror
 
 

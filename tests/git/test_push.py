@@ -9,7 +9,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.push import CommitDraft, PushRequest, message_with_trailers, push
 from pipecd.model.errors import Conflict, Denied, UserMistake
 from servers.git_http import GitHttp
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def shared(origin: Origin) -> Any:
 
 
 async def test_a_change_becomes_a_commit_of_the_configured_author(
-    mirrored: Any, shared: Any, change: Any
+    open_mirror: OpenMirror, shared: Any, change: Any
 ) -> None:
     shared.commit({"run.sh": "old", "keep": "kept"})
     shared.git("update-index", "--chmod=+x", "run.sh")
     before = shared.git("commit", "-q", "-m", "executable") or shared.git("rev-parse", "HEAD")
     shared.git("checkout", "-q", "-f", "HEAD")
     credentials = GitCredentials(username="bot", email="bot@example.com")
-    async with mirrored(shared.remote, credentials=credentials) as mirror:
+    async with open_mirror(shared.remote, credentials=credentials) as mirror:
         created = await push(
             mirror.clone,
             change({"run.sh": b"new", "a/b.yaml": b"x"}, trailers={"Z": "1", "A": "2"}),
@@ -43,15 +43,17 @@ async def test_a_change_becomes_a_commit_of_the_configured_author(
 
 
 async def test_nothing_is_pushed_when_no_file_differs(
-    mirrored: Any, shared: Any, change: Any
+    open_mirror: OpenMirror, shared: Any, change: Any
 ) -> None:
     before = shared.git("rev-parse", "HEAD")
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         assert await push(mirror.clone, change({"README": b"hello\n"})) is None
     assert shared.git("rev-parse", "HEAD") == before
 
 
-async def test_a_push_is_retried_on_top_of_concurrent_pushes(mirrored: Any, shared: Any) -> None:
+async def test_a_push_is_retried_on_top_of_concurrent_pushes(
+    open_mirror: OpenMirror, shared: Any
+) -> None:
     bases: list[str] = []
 
     async def edit(commit: str) -> list[CommitDraft]:
@@ -60,7 +62,7 @@ async def test_a_push_is_retried_on_top_of_concurrent_pushes(mirrored: Any, shar
             shared.commit({f"others-{len(bases)}": "x"})
         return [CommitDraft({"count": str(len(bases)).encode()}, "by piped")]
 
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         created = await push(mirror.clone, PushRequest(edit, "main", "main"))
     assert shared.git("rev-parse", "HEAD") == created
     assert len(bases) == len(set(bases)) == 3
@@ -68,21 +70,23 @@ async def test_a_push_is_retried_on_top_of_concurrent_pushes(mirrored: Any, shar
     assert (shared.path / "others-2").exists()
 
 
-async def test_a_push_gives_up_after_repeated_conflicts(mirrored: Any, shared: Any) -> None:
+async def test_a_push_gives_up_after_repeated_conflicts(
+    open_mirror: OpenMirror, shared: Any
+) -> None:
     async def edit(commit: str) -> list[CommitDraft]:
         shared.commit({"others": commit})
         return [CommitDraft({"count": b"1"}, "by piped")]
 
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         with pytest.raises(Conflict, match="others pushed to branch main"):
             await push(mirror.clone, PushRequest(edit, "main", "main"))
 
 
 async def test_a_new_branch_starts_at_the_watched_one(
-    mirrored: Any, shared: Any, change: Any
+    open_mirror: OpenMirror, shared: Any, change: Any
 ) -> None:
     before = shared.git("rev-parse", "main")
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         first = await push(mirror.clone, change({"a": b"1"}, branch="updates/a"))
         second = await push(mirror.clone, change({"a": b"2"}, branch="updates/a"))
     assert shared.git("rev-parse", "main") == before
@@ -94,36 +98,38 @@ async def test_a_new_branch_starts_at_the_watched_one(
 
 
 async def test_a_push_over_http_carries_the_password(
-    mirrored: Any, shared: Any, git_http: GitHttp, change: Any
+    open_mirror: OpenMirror, shared: Any, git_http: GitHttp, change: Any
 ) -> None:
     git_http.require("ann", "s3cret")
     credentials = GitCredentials(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+    async with open_mirror(git_http.url("origin/.git"), credentials=credentials) as mirror:
         created = await push(mirror.clone, change({"a": b"1"}))
     assert shared.git("rev-parse", "main") == created
 
 
-async def test_a_rejected_push_is_reported(mirrored: Any, origin: Origin, change: Any) -> None:
+async def test_a_rejected_push_is_reported(
+    open_mirror: OpenMirror, origin: Origin, change: Any
+) -> None:
     hook = origin.path / ".git" / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho no pushes on Sunday >&2\nexit 1\n")
     hook.chmod(0o755)
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         with pytest.raises(Denied, match=r"was rejected \(pre-receive hook declined"):
             await push(mirror.clone, change({"a": b"1"}))
 
 
 async def test_invalid_branches_and_paths_are_refused(
-    mirrored: Any, shared: Any, change: Any
+    open_mirror: OpenMirror, shared: Any, change: Any
 ) -> None:
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         with pytest.raises(UserMistake):
             await push(mirror.clone, change({"a": b"1"}, branch="--force"))
         with pytest.raises(UserMistake):
             await push(mirror.clone, change({"../a": b"1"}))
 
 
-async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -> None:
+async def test_several_commits_are_pushed_together(open_mirror: OpenMirror, shared: Any) -> None:
     async def edit(_: str) -> list[CommitDraft]:
         return [
             CommitDraft({"a": b"1"}, "first"),
@@ -132,7 +138,7 @@ async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -
         ]
 
     before = shared.git("rev-parse", "main")
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         created = await push(mirror.clone, PushRequest(edit, "main", "main"))
     assert shared.git("rev-parse", "main", "main^^").split() == [created, before]
     assert shared.git("log", "-2", "--format=%s").split() == ["second", "first"]
@@ -140,11 +146,12 @@ async def test_several_commits_are_pushed_together(mirrored: Any, shared: Any) -
 
 
 async def test_files_may_be_many_and_contain_anything(
-    mirrored: Any, shared: Any, change: Any
+    open_mirror: OpenMirror, shared: Any, change: Any
 ) -> None:
     files = {f"many/{n}": bytes([n, 10, 0]) * n for n in range(256)}
-    async with mirrored(shared.remote) as mirror:
+    async with open_mirror(shared.remote) as mirror:
         created = await push(mirror.clone, change(files))
+        assert created is not None
         assert {f.path for f in await mirror.objects.files(created, "many")} == files.keys()
     assert all((shared.path / name).read_bytes() == content for name, content in files.items())
 

@@ -12,7 +12,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.push import push
 from pipecd.model.errors import Denied, Unavailable
 from servers.git_ssh import GitSsh, new_key
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +30,10 @@ def credentials(git_ssh: GitSsh) -> GitCredentials:
 
 
 async def test_polls_and_fetches_share_one_connection(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh
 ) -> None:
     before = git_ssh.connections()
-    async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
         await mirror.update()
         pushed = origin.commit({"a": "1"})
         assert (await mirror.update()).hash == pushed
@@ -43,25 +43,25 @@ async def test_polls_and_fetches_share_one_connection(
 
 
 async def test_a_change_is_pushed_over_ssh(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh, change: Any
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh, change: Any
 ) -> None:
     origin.git("config", "receive.denyCurrentBranch", "ignore")
-    async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
         commit = await push(mirror.clone, change({"a": b"by piped"}))
     assert origin.git("rev-parse", "main") == commit
 
 
 async def test_the_first_host_key_is_trusted_and_a_changed_one_refused(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     url = git_ssh.url(origin.path)
-    async with mirrored(url, credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(url, credentials=credentials(git_ssh)) as mirror:
         head = await mirror.update()
     assert git_ssh.known_hosts.split()[2] in (tmp_path / "m" / "known_hosts").read_text()
     git_ssh.change_host_key()
     git_ssh.stop()
     git_ssh.start()
-    async with mirrored(url, credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(url, credentials=credentials(git_ssh)) as mirror:
         with pytest.raises(Denied, match="the host key is unknown or has changed") as caught:
             await mirror.update()
         assert "known_hosts" in caught.value.hint
@@ -71,11 +71,11 @@ async def test_the_first_host_key_is_trusted_and_a_changed_one_refused(
 
 
 async def test_strict_host_key_checking_of_the_user_applies(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh, home: Path
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh, home: Path
 ) -> None:
     (home / ".ssh" / "config").write_text("StrictHostKeyChecking yes\n")
     url = git_ssh.url(origin.path)
-    async with mirrored(url, credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(url, credentials=credentials(git_ssh)) as mirror:
         with pytest.raises(Denied, match="the host key is unknown"):
             await mirror.update()
         (home / ".ssh" / "known_hosts").write_text(git_ssh.known_hosts)
@@ -83,7 +83,7 @@ async def test_strict_host_key_checking_of_the_user_applies(
 
 
 async def test_host_and_ssh_config_file_of_the_configuration_apply(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     own = tmp_path / "ssh settings"
     own.write_text(f"Host git.example.com\n  Port {git_ssh.port}\n")
@@ -94,24 +94,24 @@ async def test_host_and_ssh_config_file_of_the_configuration_apply(
         ssh_host_name="127.0.0.1",
         ssh_config_file=str(own),
     )
-    async with mirrored(f"{user}@git.example.com:{origin.path}", credentials=settings) as mirror:
+    async with open_mirror(f"{user}@git.example.com:{origin.path}", credentials=settings) as mirror:
         assert (await mirror.update()).message == "first"
 
 
 async def test_a_wrong_key_is_reported(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh, tmp_path: Path
 ) -> None:
     new_key(tmp_path / "other")
     other = GitCredentials(ssh_key=(tmp_path / "other").read_bytes())
-    async with mirrored(git_ssh.url(origin.path), credentials=other) as mirror:
+    async with open_mirror(git_ssh.url(origin.path), credentials=other) as mirror:
         with pytest.raises(Denied, match="access was denied"):
             await mirror.update()
 
 
 async def test_an_unavailable_host_is_reported_and_recovers(
-    mirrored: Any, origin: Origin, git_ssh: GitSsh
+    open_mirror: OpenMirror, origin: Origin, git_ssh: GitSsh
 ) -> None:
-    async with mirrored(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
+    async with open_mirror(git_ssh.url(origin.path), credentials=credentials(git_ssh)) as mirror:
         head = await mirror.update()
         git_ssh.stop()
         try:

@@ -14,7 +14,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.remote import submodule_remote
 from pipecd.model.errors import Denied, PipecdError, UserMistake
 from servers.git_http import GitHttp
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 LARGE = b"a large file" * 100_000
 LFS_APP = (".gitattributes", "app")
@@ -55,7 +55,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 async def test_nested_submodules_are_written(
-    mirrored: Any, origin: Origin, new_origin: Any, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, new_origin: Any, tmp_path: Path
 ) -> None:
     inner, middle = new_origin("inner"), new_origin("middle")
     deep = inner.commit({"deep": "1"})
@@ -63,7 +63,7 @@ async def test_nested_submodules_are_written(
     pinned = add_submodule(middle, "lib/inner", "../inner", deep)
     middle.commit({"mid": "2"})
     head = add_submodule(origin, "app/vendor", "../middle", pinned)
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         whole = await written(mirror, head, tmp_path / "whole")
         part = await written(mirror, head, tmp_path / "part", ("app/vendor",))
         other = await written(mirror, head, tmp_path / "other", ("README",))
@@ -74,22 +74,22 @@ async def test_nested_submodules_are_written(
 
 
 async def test_a_submodule_over_http_gets_the_password_of_its_host(
-    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
 ) -> None:
     git_http.require("ann", "s3cret")
     library = new_origin("library")
     commit = library.commit({"x": "1"})
     head = add_submodule(origin, "lib", "../../library/.git", commit)
     credentials = GitCredentials(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+    async with open_mirror(git_http.url("origin/.git"), credentials=credentials) as mirror:
         assert (await written(mirror, head, tmp_path / "w"))["lib/x"] == b"1"
 
 
 async def test_a_missing_submodule_fails_only_where_it_is_requested(
-    mirrored: Any, origin: Origin, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = add_submodule(origin, "app/lib", "../gone", "1" * 40)
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         assert "README" in await written(mirror, head, tmp_path / "whole")
         with pytest.raises(PipecdError, match="the repository was not found"):
             await written(mirror, head, tmp_path / "part", ("app",))
@@ -129,7 +129,7 @@ def test_forbidden_remotes_of_submodules(parent: str, url: str) -> None:
 
 
 async def test_lfs_files_are_written_and_shared(
-    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     git_http.require("ann", "s3cret")
     small = b"small"
@@ -144,7 +144,7 @@ async def test_lfs_files_are_written_and_shared(
     )
     keep(git_http, LARGE, small)
     credentials = GitCredentials(username="ann", password="s3cret")
-    async with mirrored(git_http.url("origin/.git"), credentials=credentials) as mirror:
+    async with open_mirror(git_http.url("origin/.git"), credentials=credentials) as mirror:
         first = await written(mirror, head, tmp_path / "one", LFS_APP)
         requests_before = len(git_http.requests)
         second = await written(mirror, head, tmp_path / "two", LFS_APP)
@@ -159,11 +159,11 @@ async def test_lfs_files_are_written_and_shared(
 
 
 async def test_a_missing_lfs_file_fails_only_where_it_is_requested(
-    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     gone = note(b"nobody has it")
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/gone.bin": gone})
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         whole = await written(mirror, head, tmp_path / "whole")
         with pytest.raises(PipecdError, match="Git LFS"):
             await written(mirror, head, tmp_path / "part", LFS_APP)
@@ -171,25 +171,25 @@ async def test_a_missing_lfs_file_fails_only_where_it_is_requested(
 
 
 async def test_a_missing_git_lfs_program_is_reported(
-    mirrored: Any, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "git").symlink_to(shutil.which("git") or "git")
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/a.bin": note(b"x")})
     monkeypatch.setenv("PATH", str(programs))
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         with pytest.raises(UserMistake, match=r"app/a.bin is stored in Git LFS") as caught:
             await written(mirror, head, tmp_path / "w", LFS_APP)
     assert "install git-lfs" in caught.value.hint
 
 
 async def test_lfs_reports_a_wrong_password(
-    mirrored: Any, origin: Origin, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, git_http: GitHttp, tmp_path: Path
 ) -> None:
     head = origin.commit({".gitattributes": ATTRIBUTES, "app/a.bin": note(LARGE)})
     keep(git_http, LARGE)
-    async with mirrored(git_http.url("origin/.git")) as mirror:
+    async with open_mirror(git_http.url("origin/.git")) as mirror:
         await mirror.update()
         git_http.require("ann", "s3cret")
         with pytest.raises(Denied, match="Git LFS"):
@@ -197,17 +197,17 @@ async def test_lfs_reports_a_wrong_password(
 
 
 async def test_a_pointer_without_the_lfs_attribute_is_a_regular_file(
-    mirrored: Any, origin: Origin, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, tmp_path: Path
 ) -> None:
     head = origin.commit({"app/a.bin": note(b"x")})
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         files = await written(mirror, head, tmp_path / "w", ("app",))
     assert files["app/a.bin"].startswith(b"version ")
 
 
 @pytest.mark.slow
 async def test_unused_submodules_and_lfs_objects_are_removed_at_the_next_start(
-    mirrored: Any, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
+    open_mirror: OpenMirror, origin: Origin, new_origin: Any, git_http: GitHttp, tmp_path: Path
 ) -> None:
     library = new_origin("library")
     commit = library.commit({"x": "1"})
@@ -215,13 +215,13 @@ async def test_unused_submodules_and_lfs_objects_are_removed_at_the_next_start(
     keep(git_http, LARGE, b"b")
     head = add_submodule(origin, "lib", "../../library/.git", commit)
     url = git_http.url("origin/.git")
-    async with mirrored(url) as mirror:
+    async with open_mirror(url) as mirror:
         first = await written(mirror, head, tmp_path / "one")
         [module] = (tmp_path / "m" / "modules").iterdir()
         old, new = sorted(mirror.clone.directory.glob("lfs/objects/??/??/*"))
     os.utime(module, (0, 0))
     os.utime(old, (0, 0))
-    async with mirrored(url) as mirror:
+    async with open_mirror(url) as mirror:
         await mirror.update()
         assert not module.exists()
         assert not old.exists()

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from pipecd.git.merge import merge_commits, resolve_commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.validate import validate_branch, validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from servers.origin import Origin
+from servers.origin import OpenMirror, Origin
 
 OPTION = "--output=stolen"
 
@@ -68,9 +67,9 @@ def test_paths_outside_of_the_repository_are_refused(path: str) -> None:
     ],
 )
 async def test_an_option_never_reaches_git(
-    mirrored: Any, origin: Origin, call: Callable[[Mirror, str], Awaitable[object]]
+    open_mirror: OpenMirror, origin: Origin, call: Callable[[Mirror, str], Awaitable[object]]
 ) -> None:
-    async with mirrored(origin.remote) as mirror:
+    async with open_mirror(origin.remote) as mirror:
         head = await mirror.update()
         with pytest.raises(PipecdError, match="is not the hash of a commit"):
             await call(mirror, head.hash)

@@ -4,8 +4,13 @@
 import os
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pipecd.git.mirror import Mirror
+
+OpenMirror = Callable[..., AbstractAsyncContextManager[Mirror]]
 
 
 @dataclass(frozen=True)
