@@ -42,5 +42,5 @@ def test_stale_missing_and_left_over_files_are_named_and_fixed(
         "pipecd/proto/rules_pb2.pyi",
         "pipecd/proto/service/api_pb2.py",
     ]
-    tool.replace()
+    tool.update()
     assert tool.differences() == []
