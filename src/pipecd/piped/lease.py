@@ -13,13 +13,14 @@ import platform
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import structlog
 
 from pipecd.model.errors import LeaseLost, PipecdError, Unsupported
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.program.atomic_write import write_atomic
+from pipecd.piped.state_file import StateFile
 from pipecd.proto.service.lease_pb2 import (
     AcquirePipedLeaseRequest,
     AcquirePipedLeaseResponse,
@@ -117,7 +118,7 @@ class Lease:
     async def acquire(self) -> None:
         """Returns when this process holds the lease; a control plane of upstream has none."""
         try:
-            if await asyncio.to_thread(self._file.exists):
+            if await asyncio.to_thread(self._file.path.exists):
                 await self._stand_by()
             granted = await self._request()
         except Unsupported:
@@ -132,7 +133,7 @@ class Lease:
             raise
         await asyncio.sleep(granted.wait_millis / 1000)
         self.api.lease.epoch = granted.epoch
-        await asyncio.to_thread(self._file.unlink, missing_ok=True)
+        await asyncio.to_thread(self._file.path.unlink, missing_ok=True)
         log.debug("lease acquired", epoch=granted.epoch)
 
     def handover_requested(self) -> None:
@@ -260,9 +261,10 @@ class Lease:
 
     async def _record_loss(self, error: LeaseLost) -> None:
         content = json.dumps({"replaced": error.message}).encode()
-        await asyncio.to_thread(write_atomic, self._file, content)
+        await asyncio.to_thread(self._file.write, content)
 
-    @property
-    def _file(self) -> Path:
+    @cached_property
+    def _file(self) -> StateFile:
         """Exists in the workspace of a piped that was replaced."""
-        return self.workspace / "replaced.json"
+        file = self.workspace / "replaced.json"
+        return StateFile(file, "a restart may take over again instead of waiting")

@@ -197,11 +197,8 @@ class PipedOrderingRpcs(RpcHandlers):
     async def ListDeploymentsInOrder(
         self, _request: ordering.ListDeploymentsInOrderRequest, caller: PipedCaller
     ) -> ordering.ListDeploymentsInOrderResponse:
-        listed = await self._cases.deployment_reports.list_in_order(by=caller)
-        return ordering.ListDeploymentsInOrderResponse(
-            deployments=[deployment for deployment, _ in listed],
-            sequences=[sequence for _, sequence in listed],
-        )
+        deployments = await self._cases.deployment_reports.list_in_order(by=caller)
+        return ordering.ListDeploymentsInOrderResponse(deployments=deployments)
 
     async def CreateDeploymentInOrder(
         self, request: ordering.CreateDeploymentInOrderRequest, caller: PipedCaller

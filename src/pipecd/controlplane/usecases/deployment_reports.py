@@ -39,13 +39,12 @@ class DeploymentReports:
         """The piped's deployments that are not completed, oldest first."""
         return await self._stores.deployments.list_not_completed(by.piped)
 
-    async def list_in_order(self, *, by: PipedCaller) -> list[tuple[Deployment, int]]:
-        """The piped's deployments that are not completed, as triggered, with their sequences."""
+    async def list_in_order(self, *, by: PipedCaller) -> list[Deployment]:
+        """The piped's deployments that are not completed, in the order of their triggers."""
         deployments = await self._stores.deployments.list_not_completed(by.piped)
         sequences = await self._stores.deployments.sequences([d.id for d in deployments])
         # Deployments without a number are older than those with one; they stay in their order.
-        numbered = [(deployment, sequences.get(deployment.id, 0)) for deployment in deployments]
-        return sorted(numbered, key=lambda pair: pair[1])
+        return sorted(deployments, key=lambda deployment: sequences.get(deployment.id, 0))
 
     async def newer_than(self, deployment: Deployment, follows: str) -> str:
         """Returns the last deployment of the application, if a new one cannot follow `follows`."""

@@ -51,23 +51,22 @@ def superseded(
         if deployment.id not in completed
         and DeploymentStatus(deployment.status) is DeploymentStatus.PENDING
     ]
-    # The chain of a deployment may be cancelled, so that it never runs: it supersedes none.
-    latest = {
-        deployment.application_id: (position, deployment)
-        for position, deployment in enumerate(pending)
-        if not triggering_chain(deployment)
-    }
-    return {
-        deployment.id: latest[deployment.application_id][1]
-        for position, deployment in enumerate(pending)
-        if deployment.application_id in latest
-        and latest[deployment.application_id][0] > position
-        and latest[deployment.application_id][1].trigger.commit.hash
-        != deployment.trigger.commit.hash
-        and not deployment.trigger.commander
-        and not deployment.deployment_chain_id
-        and SyncStrategy(deployment.trigger.sync_strategy) is SyncStrategy.AUTO
-    }
+    latest: dict[str, Deployment] = {}
+    by_id: dict[str, Deployment] = {}
+    for deployment in reversed(pending):
+        later = latest.get(deployment.application_id)
+        if later is None:
+            # The chain of a deployment may be cancelled, so that it never runs: it supersedes none.
+            if not triggering_chain(deployment):
+                latest[deployment.application_id] = deployment
+        elif (
+            later.trigger.commit.hash != deployment.trigger.commit.hash
+            and not deployment.trigger.commander
+            and not deployment.deployment_chain_id
+            and SyncStrategy(deployment.trigger.sync_strategy) is SyncStrategy.AUTO
+        ):
+            by_id[deployment.id] = later
+    return by_id
 
 
 def waiting_reasons(

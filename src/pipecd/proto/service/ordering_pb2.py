@@ -27,7 +27,7 @@ from pipecd.proto.model import event_pb2 as pipecd_dot_proto_dot_model_dot_event
 from pipecd.proto.service import piped_pb2 as pipecd_dot_proto_dot_service_dot_piped__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pipecd/proto/service/ordering.proto\x12\x0fpipecd.ordering\x1a#pipecd/proto/model/deployment.proto\x1a\x1epipecd/proto/model/event.proto\x1a pipecd/proto/service/piped.proto\"\x1f\n\x1dListDeploymentsInOrderRequest\"[\n\x1eListDeploymentsInOrderResponse\x12&\n\x0b\x64\x65ployments\x18\x01 \x03(\x0b\x32\x11.model.Deployment\x12\x11\n\tsequences\x18\x02 \x03(\x03\"\xd1\x01\n\x1e\x43reateDeploymentInOrderRequest\x12\x0f\n\x07\x66ollows\x18\x01 \x01(\t\x12H\n\ndeployment\x18\x02 \x01(\x0b\x32\x32.grpc.service.pipedservice.CreateDeploymentRequestH\x00\x12H\n\x05\x63hain\x18\x03 \x01(\x0b\x32\x37.grpc.service.pipedservice.CreateDeploymentChainRequestH\x00\x42\n\n\x08\x63reation\"0\n\x1f\x43reateDeploymentInOrderResponse\x12\r\n\x05newer\x18\x01 \x01(\t\"s\n\x18ListEventsInOrderRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x17\n\x0fmax_age_seconds\x18\x02 \x01(\x03\x12!\n\x19max_unhandled_age_seconds\x18\x03 \x01(\x03\x12\x0c\n\x04keys\x18\x04 \x03(\t\"g\n\x19ListEventsInOrderResponse\x12\x1c\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0c.model.Event\x12\x11\n\tsequences\x18\x02 \x03(\x03\x12\x0b\n\x03now\x18\x03 \x01(\x03\x12\x0c\n\x04last\x18\x04 \x01(\x03\x32\xef\x02\n\x08Ordering\x12y\n\x16ListDeploymentsInOrder\x12..pipecd.ordering.ListDeploymentsInOrderRequest\x1a/.pipecd.ordering.ListDeploymentsInOrderResponse\x12|\n\x17\x43reateDeploymentInOrder\x12/.pipecd.ordering.CreateDeploymentInOrderRequest\x1a\x30.pipecd.ordering.CreateDeploymentInOrderResponse\x12j\n\x11ListEventsInOrder\x12).pipecd.ordering.ListEventsInOrderRequest\x1a*.pipecd.ordering.ListEventsInOrderResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pipecd/proto/service/ordering.proto\x12\x0fpipecd.ordering\x1a#pipecd/proto/model/deployment.proto\x1a\x1epipecd/proto/model/event.proto\x1a pipecd/proto/service/piped.proto\"\x1f\n\x1dListDeploymentsInOrderRequest\"H\n\x1eListDeploymentsInOrderResponse\x12&\n\x0b\x64\x65ployments\x18\x01 \x03(\x0b\x32\x11.model.Deployment\"\xd1\x01\n\x1e\x43reateDeploymentInOrderRequest\x12\x0f\n\x07\x66ollows\x18\x01 \x01(\t\x12H\n\ndeployment\x18\x02 \x01(\x0b\x32\x32.grpc.service.pipedservice.CreateDeploymentRequestH\x00\x12H\n\x05\x63hain\x18\x03 \x01(\x0b\x32\x37.grpc.service.pipedservice.CreateDeploymentChainRequestH\x00\x42\n\n\x08\x63reation\"0\n\x1f\x43reateDeploymentInOrderResponse\x12\r\n\x05newer\x18\x01 \x01(\t\"s\n\x18ListEventsInOrderRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x17\n\x0fmax_age_seconds\x18\x02 \x01(\x03\x12!\n\x19max_unhandled_age_seconds\x18\x03 \x01(\x03\x12\x0c\n\x04keys\x18\x04 \x03(\t\"g\n\x19ListEventsInOrderResponse\x12\x1c\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0c.model.Event\x12\x11\n\tsequences\x18\x02 \x03(\x03\x12\x0b\n\x03now\x18\x03 \x01(\x03\x12\x0c\n\x04last\x18\x04 \x01(\x03\x32\xef\x02\n\x08Ordering\x12y\n\x16ListDeploymentsInOrder\x12..pipecd.ordering.ListDeploymentsInOrderRequest\x1a/.pipecd.ordering.ListDeploymentsInOrderResponse\x12|\n\x17\x43reateDeploymentInOrder\x12/.pipecd.ordering.CreateDeploymentInOrderRequest\x1a\x30.pipecd.ordering.CreateDeploymentInOrderResponse\x12j\n\x11ListEventsInOrder\x12).pipecd.ordering.ListEventsInOrderRequest\x1a*.pipecd.ordering.ListEventsInOrderResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTDEPLOYMENTSINORDERREQUEST']._serialized_start=159
   _globals['_LISTDEPLOYMENTSINORDERREQUEST']._serialized_end=190
   _globals['_LISTDEPLOYMENTSINORDERRESPONSE']._serialized_start=192
-  _globals['_LISTDEPLOYMENTSINORDERRESPONSE']._serialized_end=283
-  _globals['_CREATEDEPLOYMENTINORDERREQUEST']._serialized_start=286
-  _globals['_CREATEDEPLOYMENTINORDERREQUEST']._serialized_end=495
-  _globals['_CREATEDEPLOYMENTINORDERRESPONSE']._serialized_start=497
-  _globals['_CREATEDEPLOYMENTINORDERRESPONSE']._serialized_end=545
-  _globals['_LISTEVENTSINORDERREQUEST']._serialized_start=547
-  _globals['_LISTEVENTSINORDERREQUEST']._serialized_end=662
-  _globals['_LISTEVENTSINORDERRESPONSE']._serialized_start=664
-  _globals['_LISTEVENTSINORDERRESPONSE']._serialized_end=767
-  _globals['_ORDERING']._serialized_start=770
-  _globals['_ORDERING']._serialized_end=1137
+  _globals['_LISTDEPLOYMENTSINORDERRESPONSE']._serialized_end=264
+  _globals['_CREATEDEPLOYMENTINORDERREQUEST']._serialized_start=267
+  _globals['_CREATEDEPLOYMENTINORDERREQUEST']._serialized_end=476
+  _globals['_CREATEDEPLOYMENTINORDERRESPONSE']._serialized_start=478
+  _globals['_CREATEDEPLOYMENTINORDERRESPONSE']._serialized_end=526
+  _globals['_LISTEVENTSINORDERREQUEST']._serialized_start=528
+  _globals['_LISTEVENTSINORDERREQUEST']._serialized_end=643
+  _globals['_LISTEVENTSINORDERRESPONSE']._serialized_start=645
+  _globals['_LISTEVENTSINORDERRESPONSE']._serialized_end=748
+  _globals['_ORDERING']._serialized_start=751
+  _globals['_ORDERING']._serialized_end=1118
 # @@protoc_insertion_point(module_scope)

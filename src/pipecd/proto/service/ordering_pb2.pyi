@@ -48,22 +48,16 @@ class ListDeploymentsInOrderResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: _builtins.int
-    SEQUENCES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def deployments(self) -> _containers.RepeatedCompositeFieldContainer[_deployment_pb2.Deployment]: ...
-    @_builtins.property
-    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The sequence number of each deployment within its application, or 0."""
-
     def __init__(
         self,
         *,
         deployments: _abc.Iterable[_deployment_pb2.Deployment] | None = ...,
-        sequences: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployments", b"deployments", "sequences", b"sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployments", b"deployments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
