@@ -10,6 +10,7 @@ from pathlib import Path
 from pipecd.config.application import AttachmentSpec, EncryptionSpec
 from pipecd.gotemplate.template import render
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
+from pipecd.program.contained_file import contained_path, read_contained
 from pipecd.secrets.masking import Masking
 
 Decrypt = Callable[[str], str]
@@ -60,20 +61,20 @@ def _attached(root: Path, application: Path, sources: Mapping[str, str]) -> dict
     contents: dict[str, str] = {}
     for name, path in sources.items():
         try:
-            contents[name] = _read_text(path_inside(root, application / path))
-        except (OSError, PipecdError) as e:
+            contents[name] = _decode(read_contained(root, application / path))
+        except PipecdError as e:
             raise UserMistake(
-                f"failed to read data source to attach from file {path} ({_cause(e)})"
+                f"failed to read data source to attach from file {path} ({e.message})"
             ) from e
     return contents
 
 
 def _render(root: Path, application: Path, name: str, data: Mapping[str, object]) -> None:
     try:
-        file = path_inside(root, application / name)
-        text = _read_text(file)
-    except (OSError, PipecdError) as e:
-        raise UserMistake(f"failed to parse target file {name} ({_cause(e)})") from e
+        file = contained_path(root, application / name)
+        text = _decode(read_contained(root, file))
+    except PipecdError as e:
+        raise UserMistake(f"failed to parse target file {name} ({e.message})") from e
     try:
         rendered = render(text, data, name=name)
     except PipecdError as e:
@@ -85,21 +86,6 @@ def _render(root: Path, application: Path, name: str, data: Mapping[str, object]
     file.chmod(mode)
 
 
-def _read_text(file: Path) -> str:
+def _decode(content: bytes) -> str:
     # Invalid UTF-8 is written back unchanged.
-    return file.read_bytes().decode("utf-8", "surrogateescape")
-
-
-def path_inside(root: Path, path: Path) -> Path:
-    """Returns the resolved path; raises if it is outside of the working copy."""
-    real, real_root = path.resolve(), root.resolve()
-    if not real.is_relative_to(real_root):
-        raise UserMistake("it leads outside of the repository")
-    return real
-
-
-def _cause(error: OSError | PipecdError) -> str:
-    if isinstance(error, OSError):
-        # Without the full path, which would show the workspace of piped.
-        return error.strerror or type(error).__name__
-    return error.message
+    return content.decode("utf-8", "surrogateescape")

@@ -15,8 +15,9 @@ from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.errors import NotFound
 from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile, config_path
-from pipecd.piped.source.render import Decrypt, path_inside, render_files
+from pipecd.piped.source.render import Decrypt, render_files
 from pipecd.piped.source.required_paths import RequiredPaths, literal_prefix
+from pipecd.program.contained_file import contained_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.secrets.forms import is_too_short
@@ -163,7 +164,7 @@ class Sources:
         self, file: ConfigFile, commit: str, path: str, application: Path, root: Path
     ) -> Source:
         """Renders secrets and attachments into the checked-out files."""
-        application, config = path_inside(root, application), file.config
+        application, config = contained_path(root, application), file.config
         if config.spec.encryption is not None and self._decrypt is None:
             self._warn_once("secrets are not decrypted: piped has no secretManagement", file, path)
         secrets = render_files(
