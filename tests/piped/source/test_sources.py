@@ -148,7 +148,9 @@ SECRETS = """\
             "failed to render target file secret (template: secret:1: map has no entry",
             id="a name that is not there",
         ),
-        pytest.param(None, "failed to parse target file secret (No such file", id="no such file"),
+        pytest.param(
+            None, "failed to parse target file secret (it does not exist", id="no such file"
+        ),
     ],
 )
 async def test_an_error_with_secrets_names_the_file_and_never_the_value(
