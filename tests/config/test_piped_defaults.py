@@ -9,7 +9,7 @@ import pytest
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped import PipedSpec
 from pipecd.config.read import read_piped
-from pipecd.config.units import Duration
+from pipecd.config.units import Duration, Size
 
 CATALOG = load_catalog()
 SMALLEST = """
@@ -62,6 +62,11 @@ DEFAULTS = [
     ("plan_preview.command_queue_buffer_size", 10),
     ("plan_preview.command_check_interval", Duration(5)),
     ("plan_preview.command_handle_timeout", Duration(300)),
+    ("rendering.variables", ()),
+    ("rendering.value_file_hosts", ()),
+    ("rendering.kustomize_options", ()),
+    ("rendering.timeout", Duration(300)),
+    ("rendering.memory", Size(2 * 1024**3)),
     ("secret_management", None),
     ("repositories", ()),
     ("plugins", ()),
@@ -128,6 +133,8 @@ ZEROES = [
     pytest.param("syncInterval: 0s", "sync_interval", Duration(60), id="an interval of 0s"),
     pytest.param("syncInterval: 0", "sync_interval", Duration(60), id="an interval of 0"),
     pytest.param("planPreview: {workerNum: 0}", "plan_preview.worker_num", 3, id="no workers"),
+    pytest.param("rendering: {timeout: 0s}", "rendering.timeout", Duration(300), id="no time"),
+    pytest.param("rendering: {memory: 0}", "rendering.memory", Size(2**31), id="no memory"),
     pytest.param("git:", "git.host", "", id="null for an object"),
 ]
 

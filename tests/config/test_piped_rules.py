@@ -200,6 +200,30 @@ REFUSED = [
     ),
     *(
         pytest.param(
+            f"rendering: {{{key}: [{value}]}}",
+            f'spec.rendering.{key}[0]: invalid value "{value}", write the name of {what}',
+            id=f"{value} in rendering.{key}",
+        )
+        for key, value, what in (
+            ("variables", "A-B", "an environment variable"),
+            ("valueFileHosts", "https://a", "a host, without scheme and port"),
+            ("valueFileHosts", "a:80", "a host, without scheme and port"),
+            ("kustomizeOptions", "--stack-trace", "a flag of kustomize build, without dashes"),
+            ("kustomizeOptions", "a=b", "a flag of kustomize build, without dashes"),
+        )
+    ),
+    pytest.param(
+        "rendering: {memory: 2 GB}",
+        'spec.rendering.memory: invalid size "2 GB", write it like 512Mi or 2Gi',
+        id="a size in the wrong unit",
+    ),
+    pytest.param(
+        "rendering: {timeout: -1s}",
+        "spec.rendering.timeout: timeout must be greater than or equal to 0",
+        id="a negative rendering.timeout",
+    ),
+    *(
+        pytest.param(
             f"planPreview: {{{key}: {value}}}",
             f"spec.planPreview.{key}: planPreview.{key} {NEGATIVE}",
             id=f"a negative planPreview.{key}",

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from pipecd.config.report import ConfigMistake, LocatedReference, Mistake, Path, Report, dotted
 from pipecd.config.spec import Spec
-from pipecd.config.units import Duration, Percentage, Replicas
+from pipecd.config.units import Duration, Percentage, Replicas, Size
 from pipecd.config.yaml_tree import Entry, List, Map, Mark, Node, Scalar, of_plain, to_plain
 
 _EXPECTED = {
@@ -84,7 +84,7 @@ def _wrong_type(expected: str, given: object) -> str:
     return text
 
 
-_UNITS = (Duration, Percentage, Replicas)
+_UNITS = (Duration, Percentage, Replicas, Size)
 _SCALARS = (str, bool, int, float)
 
 
@@ -121,7 +121,7 @@ class ScalarType:
 class UnitType:
     """A duration, a percentage or a number of replicas; null is invalid."""
 
-    type: type[Duration | Percentage | Replicas]
+    type: type[Duration | Percentage | Replicas | Size]
 
 
 @dataclass(frozen=True, slots=True)

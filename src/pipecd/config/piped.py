@@ -19,6 +19,7 @@ from pipecd.config.piped_notifications import (
     SlackSpec,
     WebhookSpec,
 )
+from pipecd.config.rendering import RenderingSpec
 from pipecd.config.spec import Rule, Spec, must_be_set, no_duplicates, one_of, refuse
 from pipecd.config.units import Duration
 from pipecd.model.errors import UserMistake
@@ -321,6 +322,7 @@ class CommonPipedSpec(IdentitySpec):
     secret_management: SecretManagementSpec | None = None
     event_watcher: EventWatcherSpec = EventWatcherSpec()
     plan_preview: PlanPreviewSpec = PlanPreviewSpec()
+    rendering: RenderingSpec = RenderingSpec()
     app_selector: Mapping[str, str] = Field(default_factory=dict[str, str])
 
     @field_validator("sync_interval")

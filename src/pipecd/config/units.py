@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durations in the syntax of Go, percentages and replica counts."""
+"""Durations in the syntax of Go, sizes in that of Kubernetes, percentages and replica counts."""
 
 import re
 from abc import abstractmethod
@@ -87,6 +87,52 @@ class Duration(_Unit, float):
                 return cls.of_nanoseconds(int(value))
             case _:
                 raise ValueError(f"invalid duration, {SYNTAX}")
+
+
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT]i?)?")
+_SIZE_SYNTAX = "write it like 512Mi or 2Gi"
+_FACTORS = {"": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for suffix, base in (("", 1000), ("i", 1024))
+}
+
+
+class Size(_Unit, int):
+    """A number of bytes, written `512Mi`, `2G` or as a bare number."""
+
+    _pattern = "^[0-9]+([KMGT]i?)?$"
+    _number_type = "integer"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a quantity of Kubernetes; raise ValueError saying what to write instead."""
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise ValueError(f'invalid size "{text}", {_SIZE_SYNTAX}')
+        return cls(int(match[1]) * _FACTORS[match[2] or ""])
+
+    def __str__(self) -> str:
+        """Return the size with the largest binary suffix that divides it."""
+        for suffix in ("Ti", "Gi", "Mi", "Ki"):
+            if self and self % _FACTORS[suffix] == 0:
+                return f"{self // _FACTORS[suffix]}{suffix}"
+        return f"{int(self)}"
+
+    def __repr__(self) -> str:
+        return f"Size({str(self)!r})"
+
+    @classmethod
+    def _of_input(cls, value: object) -> Self:
+        match value:
+            case Size():
+                return cls(value)
+            case str():
+                return cls.parse(value)
+            case int() if not isinstance(value, bool) and value >= 0:
+                return cls(value)
+            case _:
+                raise ValueError(f"invalid size, {_SIZE_SYNTAX}")
 
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
