@@ -5,23 +5,18 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.model.ids import new_id
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.model.piped_pb2 import Piped
 from servers import server
 from servers.control_plane import StartControlPlane
-from servers.installation import Installation
 from servers.origin import Origin
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.upstream import UpstreamInstallation, UpstreamPlane
 
 
@@ -78,78 +73,27 @@ def origin(tmp_path: Path) -> Origin:
     return made
 
 
-class Bed(Installation):
-    """One control plane of ours with one repository, and the programs that are tried on it."""
-
-    def __init__(self, plane: Any, origin: Origin, directory: Path) -> None:
-        self.plane, self.cases, self.stores = plane, plane.running.cases, plane.running.stores
-        self.admin, self.address = plane.admin, plane.address
-        super().__init__(origin, directory)
-
-    async def register(self, name: str) -> tuple[str, str]:
-        registered = await self.cases.pipeds.register(name, "", by=self.admin)
-        return registered.id, registered.key
-
-    async def deployments(self) -> list[Deployment]:
-        page = await self.cases.deployments.list(DeploymentFilter(project="demo"), by=self.admin)
-        return list(page.items)
-
-    async def add_application(self, path: str, draft: Application) -> str:
-        """Registers an application, also before its piped has reported its repositories."""
-        repository = ApplicationGitRepository(id="site", remote=self.origin.remote, branch="main")
-
-        def describe(piped: Piped) -> None:
-            del piped.repositories[:]
-            piped.repositories.append(repository)
-
-        await self.stores.pipeds.update(draft.piped_id, describe)
-        draft.git_path.CopyFrom(
-            ApplicationGitPath(repo=repository, path=path, config_filename="app.pipecd.yaml")
-        )
-        id_: str = await self.cases.applications.add(draft, by=self.admin)
-        return id_
-
-    def pipectl_flags(self) -> list[str]:
-        return ["--address", self.plane.address, "--api-key", self.plane.api_key, "--insecure"]
-
-    async def introduced(self, piped_id: str) -> Piped | None:
-        """Returns a piped once it has reported its metadata."""
-        piped: Piped = await self.stores.pipeds.get(piped_id)
-        return piped if piped.started_at else None
-
-    async def is_online(self, piped_id: str) -> bool:
-        listed = await self.cases.pipeds.list(by=self.admin)
-        return any(p.id == piped_id and p.status == Piped.ONLINE for p in listed)
-
-    async def logs(self, deployment: Deployment) -> dict[str, str]:
-        """The whole log of every stage, by the name of the stage."""
-        parts = await self.cases.logs.of_deployment(deployment.id, by=self.admin)
-        names = {stage.id: stage.name for stage in deployment.stages}
-        assert all(part.completed for part in parts.values() if part.blocks)
-        return {
-            names[id_]: "\n".join(block.log for block in part.blocks) for id_, part in parts.items()
-        }
-
-
 # Requested again until there is a result.
 MAY_COME_LATER = {"GetApplicationMostRecentDeployment", "GetPlanPreviewResults"}
 
-OpenBed = Callable[..., AbstractAsyncContextManager[Bed]]
-
 
 @pytest.fixture
-def open_bed(start_plane: StartControlPlane, origin: Origin, tmp_path: Path) -> OpenBed:
-    """Opens a bed: `async with open_bed() as bed`; settings go to the control plane.
+def open_installation(
+    start_plane: StartControlPlane, origin: Origin, tmp_path: Path
+) -> OpenInstallation:
+    """Opens a installation: `async with open_installation() as installation`; settings go to the control plane.
 
     With `all_answered` the control plane must not have refused any call, apart from requests for
     objects that do not exist yet.
     """
 
     @asynccontextmanager
-    async def opening(*, all_answered: bool = False, **settings: Any) -> AsyncGenerator[Bed, None]:
+    async def opening(
+        *, all_answered: bool = False, **settings: Any
+    ) -> AsyncGenerator[OurInstallation, None]:
         with capture_logs() as logged:
             async with start_plane(**settings) as plane:
-                yield Bed(plane, origin, tmp_path)
+                yield OurInstallation(plane, origin, tmp_path)
         calls = [line for line in logged if line["event"] in {"call rejected", "call failed"}]
         refused = [c for c in calls if c["rpc"] not in MAY_COME_LATER]
         assert not all_answered or refused == []
@@ -158,7 +102,7 @@ def open_bed(start_plane: StartControlPlane, origin: Origin, tmp_path: Path) -> 
 
 
 @pytest.fixture
-async def their_bed(
+async def upstream_installation(
     request: pytest.FixtureRequest,
     upstream_pipecd: Path,
     origin: Origin,
@@ -169,9 +113,9 @@ async def their_bed(
     name = f"upstream-{new_id()}"
     plane = await asyncio.to_thread(UpstreamPlane, upstream_pipecd, (dolt, redis, s3), name)
     try:
-        bed = UpstreamInstallation(plane, origin, tmp_path)
-        await bed.admin.sign_in()
-        yield bed
+        installation = UpstreamInstallation(plane, origin, tmp_path)
+        await installation.admin.sign_in()
+        yield installation
     finally:
         await asyncio.to_thread(plane.close)
 

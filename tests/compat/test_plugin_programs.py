@@ -6,12 +6,12 @@ import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPED
 from servers.registry import OciRegistry
 
@@ -79,7 +79,7 @@ def processes() -> list[Path]:
 
 
 async def test_deaths_cost_time_and_nothing_else(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     tls_registry: OciRegistry,
     certificate: tuple[str, str],
     free_port: Callable[[], int],
@@ -92,35 +92,37 @@ async def test_deaths_cost_time_and_nothing_else(
     entry = (
         f"{{name: fragile, url: '{tls_registry.address}/files/fragile', checksum: '{checksum}'}}"
     )
-    async with open_bed() as bed:
-        agent = await bed.register_piped("ours", f"  plugins: [{entry}]\n")
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+    async with open_installation() as installation:
+        agent = await installation.register_piped("ours", f"  plugins: [{entry}]\n")
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
         flags = ("run", f"--config-file={agent.config}", "--insecure=true", "--admin-port=0",
                  f"--plugin-service-port={free_port()}", f"--plugins-dir={tmp_path / 'kept'}")  # fmt: skip
-        first = bed.origin.commit(app("die", tmp_path / "pid"))
-        waiting = await start_and_die(bed, flags, first, tmp_path / "pid")
+        first = installation.origin.commit(app("die", tmp_path / "pid"))
+        waiting = await start_and_die(installation, flags, first, tmp_path / "pid")
         assert tls_registry.requests == ["GET /files/fragile"]
-        async with bed.running(OUR_PIPED, *flags) as piped:
-            done = await bed.eventually(lambda: bed.ended(waiting), piped)
+        async with installation.running(OUR_PIPED, *flags) as piped:
+            done = await installation.eventually(lambda: installation.ended(waiting), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            assert "run 2 is the last" in (await bed.logs(done))["FRAGILE"]
+            assert "run 2 is the last" in (await installation.logs(done))["FRAGILE"]
         assert tls_registry.requests == ["GET /files/fragile"], "the second piped had it already"
 
 
-async def start_and_die(bed: Any, flags: tuple[str, ...], first: str, file: Path) -> str:
+async def start_and_die(
+    installation: OurInstallation, flags: tuple[str, ...], first: str, file: Path
+) -> str:
     """The first run of piped, which ends during the second deployment."""
     second, killed = "", False
     try:
-        async with bed.running(OUR_PIPED, *flags) as piped:
-            done = await bed.eventually(lambda: bed.ended(first), piped)
+        async with installation.running(OUR_PIPED, *flags) as piped:
+            done = await installation.eventually(lambda: installation.ended(first), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            log = (await bed.logs(done))["FRAGILE"]
+            log = (await installation.logs(done))["FRAGILE"]
             assert "plugin fragile was ended by SIGKILL, its last output was:" in log
             assert "something broke" in log
             assert "run 2 is the last" in log
-            second = bed.origin.commit(app("wait", file))
-            plugin = int(await bed.eventually(lambda: content(file), piped))
-            family = await bed.eventually(lambda: family_of(plugin), piped)
+            second = installation.origin.commit(app("wait", file))
+            plugin = int(await installation.eventually(lambda: content(file), piped))
+            family = await installation.eventually(lambda: family_of(plugin), piped)
             piped.process.kill()
             async with asyncio.timeout(10):
                 while any(is_alive(pid) for pid in family):  # noqa: ASYNC110 - not our children

@@ -19,6 +19,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from servers.installation import Program
 from servers.kubernetes import Kubernetes
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.receivers import (
     DISCORD,
@@ -89,21 +90,21 @@ TRIGGERED, SUCCEEDED, PLANNED, PIPED_STARTED, OUT_OF_SYNC = 0, 4, 1, 300, 101
 class Story:
     """The installation that all steps share."""
 
-    bed: Any
+    installation: OurInstallation | UpstreamInstallation
     flags: list[str]
     kubernetes: Kubernetes
     namespace: str
     running: list[Program]
 
     async def pipectl(self, *line: str) -> str:
-        done = await self.bed.run(OUR_PIPECTL, *line, *self.flags)
+        done = await self.installation.run(OUR_PIPECTL, *line, *self.flags)
         assert done.code == 0, done
         return str(done.out)
 
     async def eventually(self, question: Any) -> Any:
         try:
             # Without wake-ups every component polls once a minute, one after the other.
-            return await self.bed.eventually(question, within=300)
+            return await self.installation.eventually(question, within=300)
         except AssertionError as e:
             raise AssertionError("\n".join(piped.text for piped in self.running)) from e
 
@@ -112,7 +113,7 @@ class Story:
 
     async def succeeded(self, application: str, commit: str, *, in_chain: bool) -> Any:
         """The deployment of a commit once it went well."""
-        for deployment in await self.bed.deployments():
+        for deployment in await self.installation.deployments():
             if (
                 deployment.application_id == application
                 and deployment.trigger.commit.hash == commit
@@ -133,7 +134,7 @@ class Story:
 
 async def check_event(story: Story, front: str, back: str) -> Deployment:
     """The event becomes a commit, the commit a deployment, and the chain deploys the second one."""
-    origin = story.bed.origin
+    origin = story.installation.origin
     before = origin.git("rev-parse", "HEAD")
     event = ("event", "register", "--name", "image", "--labels", "app=shop", "--data", "web:v2")
     await story.pipectl(*event)
@@ -217,13 +218,13 @@ async def check_drift(story: Story, front: str, receivers: Receivers) -> None:
 
 async def check_plan_preview(story: Story, directory: Path) -> None:
     """The plan preview of a branch shows what merging it would change."""
-    bed = story.bed
-    text = (bed.origin.path / "front/web.yaml").read_text().replace("web:v2", "web:v3")
-    branch, commit = bed.origin.branch({"front/web.yaml": text})
+    installation = story.installation
+    text = (installation.origin.path / "front/web.yaml").read_text().replace("web:v2", "web:v3")
+    branch, commit = installation.origin.branch({"front/web.yaml": text})
     out = directory / "preview.json"
     shown = await story.pipectl(
         "plan-preview",
-        f"--repo-remote-url={bed.origin.remote}",
+        f"--repo-remote-url={installation.origin.remote}",
         f"--head-branch={branch}",
         f"--head-commit={commit}",
         "--base-branch=main",
@@ -238,12 +239,12 @@ async def check_plan_preview(story: Story, directory: Path) -> None:
 
 
 async def run_story(
-    bed: Any, flags: list[str], cluster: tuple[Kubernetes, str], notified: tuple[Receivers, Mailbox],
+    installation: OurInstallation | UpstreamInstallation, flags: list[str], cluster: tuple[Kubernetes, str], notified: tuple[Receivers, Mailbox],
     free_port: Callable[[], int],
 ) -> None:  # fmt: skip
     kubernetes, namespace = cluster
     receivers, mailbox = notified
-    bed.origin.commit(
+    installation.origin.commit(
         {
             "front/app.pipecd.yaml": FRONT.replace("NAMESPACE", namespace),
             "front/web.yaml": WEB.replace("NAME", "front"),
@@ -257,48 +258,62 @@ async def run_story(
     notifications = "".join(
         f"  {line}\n" for line in notifications_config(receivers, mailbox).splitlines()
     )
-    first = await bed.register_piped("one", rest + notifications)
-    second = await bed.register_piped("two", rest)
+    first = await installation.register_piped("one", rest + notifications)
+    second = await installation.register_piped("two", rest)
     async with AsyncExitStack() as opened:
         running: list[Program] = []
         for agent in (first, second):
-            piped = bed.running(
+            piped = installation.running(
                 OUR_PIPED, "run", f"--config-file={agent.config}", "--insecure=true",
                 f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}",
-                f"--workspace-dir={bed.directory / agent.id}",
+                f"--workspace-dir={installation.directory / agent.id}",
             )  # fmt: skip
             running.append(await opened.enter_async_context(piped))
-            await bed.eventually(lambda id_=agent.id: bed.introduced(id_), running[-1])
-        story = Story(bed, flags, kubernetes, namespace, running)
+            await installation.eventually(
+                lambda id_=agent.id: installation.introduced(id_), running[-1]
+            )
+        story = Story(installation, flags, kubernetes, namespace, running)
         ids: dict[str, str] = {}
         for name, agent in (("back", second), ("front", first)):
             targets = {"kubernetes": DeployTargets(deploy_targets=["here"])}
             draft = Application(name=name, piped_id=agent.id, deploy_targets_by_plugin=targets)
-            ids[name] = await bed.add_application(name, draft)
-        head = bed.origin.git("rev-parse", "HEAD")
+            ids[name] = await installation.add_application(name, draft)
+        head = installation.origin.git("rev-parse", "HEAD")
         for name in ids:
             await story.eventually(lambda n=name: story.succeeded(ids[n], head, in_chain=True))
         deployment = await check_event(story, ids["front"], ids["back"])
         await check_notifications(story, deployment, receivers, mailbox)
         await check_drift(story, ids["front"], receivers)
-        await check_plan_preview(story, bed.directory)
+        await check_plan_preview(story, installation.directory)
 
 
 async def test_the_story_with_our_control_plane(
-    open_bed: Any, kubernetes: Kubernetes, namespace: str, receivers: Receivers, mailbox: Mailbox,
+    open_installation: OpenInstallation, kubernetes: Kubernetes, namespace: str, receivers: Receivers, mailbox: Mailbox,
     free_port: Callable[[], int],
 ) -> None:  # fmt: skip
-    async with open_bed() as bed:
+    async with open_installation() as installation:
         await run_story(
-            bed, bed.pipectl_flags(), (kubernetes, namespace), (receivers, mailbox), free_port
+            installation,
+            installation.pipectl_flags(),
+            (kubernetes, namespace),
+            (receivers, mailbox),
+            free_port,
         )
 
 
 async def test_the_story_with_a_control_plane_of_upstream(
-    their_bed: UpstreamInstallation, kubernetes: Kubernetes, namespace: str, receivers: Receivers,
+    upstream_installation: UpstreamInstallation, kubernetes: Kubernetes, namespace: str, receivers: Receivers,
     mailbox: Mailbox, free_port: Callable[[], int],
 ) -> None:  # fmt: skip
-    bed = their_bed
-    flags = ["--address", bed.api_address, "--insecure", "--api-key", await bed.api_key()]
-    async with bed.ops():
-        await run_story(bed, flags, (kubernetes, namespace), (receivers, mailbox), free_port)
+    installation = upstream_installation
+    flags = [
+        "--address",
+        installation.api_address,
+        "--insecure",
+        "--api-key",
+        await installation.api_key(),
+    ]
+    async with installation.ops():
+        await run_story(
+            installation, flags, (kubernetes, namespace), (receivers, mailbox), free_port
+        )

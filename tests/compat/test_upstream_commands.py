@@ -15,6 +15,8 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
+from servers.installation import Program
+from servers.our_installation import OpenInstallation, OurInstallation
 
 # The event store of upstream's piped polls once a minute, and has no wake-ups.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -90,8 +92,10 @@ Typed = Callable[..., Awaitable[Any]]
 def typed(upstream_pipectl: Path) -> Typed:
     """Types a line to upstream's pipectl, which must succeed."""
 
-    async def run(bed: Any, line: str) -> Any:
-        ended = await bed.run(upstream_pipectl, *line.split(), *bed.pipectl_flags())
+    async def run(installation: OurInstallation, line: str) -> Any:
+        ended = await installation.run(
+            upstream_pipectl, *line.split(), *installation.pipectl_flags()
+        )
         assert ended.code == 0, ended.out + ended.err
         return ended
 
@@ -99,67 +103,76 @@ def typed(upstream_pipectl: Path) -> Typed:
 
 
 async def test_commands_and_events_reach_an_upstream_piped(
-    open_bed: Any, free_port: Callable[[], int], generation: Generation, typed: Typed
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    generation: Generation,
+    typed: Typed,
 ) -> None:
     kind, application = generation.kind, generation.application
-    async with open_bed(all_answered=True) as bed:
+    async with open_installation(all_answered=True) as installation:
         files = {"cart/app.pipecd.yaml": app_file(kind, 1), "cart/main.tf": GROUND}
-        first = bed.origin.commit({**files, "cart/values.yaml": "image: v1\n"})
-        agent = await bed.register_piped("piped", generation.spec)
+        first = installation.origin.commit({**files, "cart/values.yaml": "image: v1\n"})
+        agent = await installation.register_piped("piped", generation.spec)
         application.piped_id = agent.id
-        id_ = await bed.add_application("cart", application)
+        id_ = await installation.add_application("cart", application)
         flags = (f"--config-file={agent.config}", "--insecure", f"--admin-port={free_port()}")
-        async with bed.running(generation.program, *generation.arguments, *flags) as piped:
-            done = await bed.eventually(lambda: bed.ended(first), piped)
+        async with installation.running(generation.program, *generation.arguments, *flags) as piped:
+            done = await installation.eventually(lambda: installation.ended(first), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
 
             synced = await typed(
-                bed,
+                installation,
                 f"application sync --app-id {id_} --check-interval 2s --timeout 2m"
                 " --wait-status DEPLOYMENT_SUCCESS,DEPLOYMENT_FAILURE",
             )
             assert "Deployment is at DEPLOYMENT_SUCCESS status" in synced.err
 
-            await an_event_is_acted_on(bed, piped, typed)
-            await a_plan_is_previewed(bed, id_, typed)
+            await an_event_is_acted_on(installation, piped, typed)
+            await a_plan_is_previewed(installation, id_, typed)
 
-            long = bed.origin.commit({"cart/app.pipecd.yaml": app_file(kind, 600)})
-            deployment_id, _ = await bed.eventually(lambda: bed.stage(long, "WAIT"), piped)
-            await bed.cases.deployments.cancel(deployment_id, False, True, by=bed.admin)
-            done = await bed.eventually(lambda: bed.ended(long), piped)
+            long = installation.origin.commit({"cart/app.pipecd.yaml": app_file(kind, 600)})
+            deployment_id, _ = await installation.eventually(
+                lambda: installation.stage(long, "WAIT"), piped
+            )
+            await installation.cases.deployments.cancel(
+                deployment_id, False, True, by=installation.admin
+            )
+            done = await installation.eventually(lambda: installation.ended(long), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.CANCELLED
-            await bed.eventually(lambda: bed.is_online(agent.id), piped)
+            await installation.eventually(lambda: installation.is_online(agent.id), piped)
 
-            command = await bed.cases.pipeds.restart(agent.id, by=bed.admin)
+            command = await installation.cases.pipeds.restart(agent.id, by=installation.admin)
             async with asyncio.timeout(120):
                 await piped.process.wait()
-            answered = await bed.cases.commands.get(command, by=bed.admin)
+            answered = await installation.cases.commands.get(command, by=installation.admin)
             assert CommandStatus(answered.status) is CommandStatus.SUCCEEDED
 
 
-async def an_event_is_acted_on(bed: Any, piped: Any, typed: Typed) -> None:
+async def an_event_is_acted_on(installation: OurInstallation, piped: Program, typed: Typed) -> None:
     registered = await typed(
-        bed,
+        installation,
         "event register --name image --data v2 --labels env=dev --commit-hash c0ffee"
         " --commit-url https://example.com/c0ffee --commit-title image",
     )
     event_id = json.loads(registered.err.split("\t", 1)[1])["id"]
 
     async def handled() -> Any:
-        event = await bed.stores.events.get(event_id)
+        event = await installation.stores.events.get(event_id)
         return event if event.status != event_pb2.EVENT_NOT_HANDLED else None
 
-    event = await bed.eventually(handled, piped)
+    event = await installation.eventually(handled, piped)
     assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
-    assert bed.origin.git("show", "HEAD:cart/values.yaml") == "image: v2"
+    assert installation.origin.git("show", "HEAD:cart/values.yaml") == "image: v2"
 
 
-async def a_plan_is_previewed(bed: Any, application_id: str, typed: Typed) -> None:
-    branch, head = bed.origin.branch({"cart/values.yaml": "image: v3\n"})
-    out = bed.directory / "preview.json"
+async def a_plan_is_previewed(
+    installation: OurInstallation, application_id: str, typed: Typed
+) -> None:
+    branch, head = installation.origin.branch({"cart/values.yaml": "image: v3\n"})
+    out = installation.directory / "preview.json"
     await typed(
-        bed,
-        f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"
+        installation,
+        f"plan-preview --repo-remote-url {installation.origin.remote} --base-branch main"
         f" --head-branch {branch} --head-commit {head} --out {out} --timeout 2m",
     )
     preview = json.loads(out.read_text())

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service import web_pb2
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPED
 from servers.upstream import UpstreamInstallation
 
@@ -39,60 +39,75 @@ EVENT = ("event", "register", "--name", "image", "--labels", "app=cart", "--data
 
 
 async def test_our_piped_handles_events_of_upstreams_control_plane(
-    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
+    upstream_installation: UpstreamInstallation,
+    free_port: Callable[[], int],
+    upstream_pipectl: Path,
 ) -> None:
-    bed = their_bed
-    before = bed.origin.commit(FILES)
-    theirs = ("--address", bed.api_address, "--insecure", "--api-key", await bed.api_key())
-    agent = await bed.register_piped("ours", OFTEN)
+    installation = upstream_installation
+    before = installation.origin.commit(FILES)
+    theirs = (
+        "--address",
+        installation.api_address,
+        "--insecure",
+        "--api-key",
+        await installation.api_key(),
+    )
+    agent = await installation.register_piped("ours", OFTEN)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
 
-    async with bed.running(OUR_PIPED, "run", *flags) as piped:
-        await bed.eventually(lambda: bed.introduced(agent.id), piped)
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
-        assert (await bed.run(upstream_pipectl, *EVENT, *theirs)).code == 0
+    async with installation.running(OUR_PIPED, "run", *flags) as piped:
+        await installation.eventually(lambda: installation.introduced(agent.id), piped)
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
+        assert (await installation.run(upstream_pipectl, *EVENT, *theirs)).code == 0
         another = [word.replace("app=cart", "app=other") for word in EVENT]
-        assert (await bed.run(upstream_pipectl, *another, *theirs)).code == 0
+        assert (await installation.run(upstream_pipectl, *another, *theirs)).code == 0
 
         async def pushed() -> str:
-            head = bed.origin.git("rev-parse", "main")
+            head = installation.origin.git("rev-parse", "main")
             return head if head != before else ""
 
-        commit = await bed.eventually(pushed, piped)
+        commit = await installation.eventually(pushed, piped)
 
         async def handled() -> Event | None:
             options = web_pb2.ListEventsRequest.Options()
             request = web_pb2.ListEventsRequest(options=options, page_size=10)
-            events = (await bed.admin.call("ListEvents", request)).events
+            events = (await installation.admin.call("ListEvents", request)).events
             mine = [event for event in events if event.labels["app"] == "cart"]
             return mine[0] if mine and mine[0].status else None
 
-        event = await bed.eventually(handled, piped)
+        event = await installation.eventually(handled, piped)
     assert event.status == event_pb2.EVENT_SUCCESS
     assert event.status_description == 'Successfully updated 1 files in the "site" repository'
-    assert bed.origin.git("log", "-1", "--format=%s", commit) == "use v2"
-    changed = bed.origin.git("show", f"{commit}:cart/values.yaml")
+    assert installation.origin.git("log", "-1", "--format=%s", commit) == "use v2"
+    changed = installation.origin.git("show", f"{commit}:cart/values.yaml")
     assert changed == VALUES.replace("tag: v1", "tag: v2").strip()
 
 
 async def test_upstreams_piped_handles_events_of_our_control_plane(
-    open_bed: Any, free_port: Callable[[], int], upstream_pipedv1: Path, upstream_pipectl: Path
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    upstream_pipedv1: Path,
+    upstream_pipectl: Path,
 ) -> None:
-    async with open_bed() as bed:
-        bed.origin.commit(FILES)
-        agent = await bed.register_piped("theirs", "  eventWatcher: {checkInterval: 2s}\n")
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+    async with open_installation() as installation:
+        installation.origin.commit(FILES)
+        agent = await installation.register_piped("theirs", "  eventWatcher: {checkInterval: 2s}\n")
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
-        async with bed.running(upstream_pipedv1, "run", *flags) as piped:
-            await bed.eventually(lambda: bed.introduced(agent.id), piped)
-            assert (await bed.run(upstream_pipectl, *EVENT, *bed.pipectl_flags())).code == 0
+        async with installation.running(upstream_pipedv1, "run", *flags) as piped:
+            await installation.eventually(lambda: installation.introduced(agent.id), piped)
+            assert (
+                await installation.run(upstream_pipectl, *EVENT, *installation.pipectl_flags())
+            ).code == 0
 
             async def handled() -> Event | None:
-                listed = await bed.cases.events.list(EventFilter(project="demo"), by=bed.admin)
+                listed = await installation.cases.events.list(
+                    EventFilter(project="demo"), by=installation.admin
+                )
                 [event] = listed.items
                 return event if event.status else None
 
-            event = await bed.eventually(handled, piped)
+            event = await installation.eventually(handled, piped)
         assert event.status == event_pb2.EVENT_SUCCESS, event.status_description
-        assert "tag: v2" in bed.origin.git("show", "main:cart/values.yaml")
+        assert "tag: v2" in installation.origin.git("show", "main:cart/values.yaml")

@@ -14,7 +14,9 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.installation import Program
 from servers.kubernetes import Kubernetes
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPECTL, OUR_PIPED
 
 # Without upstream no server is started either.
@@ -77,22 +79,26 @@ def command(
 
 
 async def test_manifests_are_applied(
-    open_bed: Any, command: Sequence[Any], plugin: str, kubernetes: Kubernetes, namespace: str
+    open_installation: OpenInstallation,
+    command: Sequence[Any],
+    plugin: str,
+    kubernetes: Kubernetes,
+    namespace: str,
 ) -> None:
-    async with open_bed(all_answered=True) as bed:
+    async with open_installation(all_answered=True) as installation:
         app = APP.format(namespace=namespace)
-        first = bed.origin.commit({"web/app.pipecd.yaml": app, "web/web.yaml": MANIFEST})
-        agent = await bed.register_piped("v1", plugin)
+        first = installation.origin.commit({"web/app.pipecd.yaml": app, "web/web.yaml": MANIFEST})
+        agent = await installation.register_piped("v1", plugin)
         draft = Application(
             name="web",
             piped_id=agent.id,
             deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["here"])},
         )
-        id_ = await bed.add_application("web", draft)
-        async with bed.running(*command, f"--config-file={agent.config}") as piped:
+        id_ = await installation.add_application("web", draft)
+        async with installation.running(*command, f"--config-file={agent.config}") as piped:
 
             async def applied(commit: str) -> str:
-                done = await bed.eventually(lambda: bed.ended(commit), piped)
+                done = await installation.eventually(lambda: installation.ended(commit), piped)
                 assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, piped.text
                 place = f"/apis/apps/v1/namespaces/{namespace}/deployments/web"
                 live = kubernetes.ask("GET", place)
@@ -100,17 +106,19 @@ async def test_manifests_are_applied(
 
             assert await applied(first) == "web:1"
             changed = {"web/web.yaml": MANIFEST.replace("web:1", "web:2")}
-            assert await applied(bed.origin.commit(changed)) == "web:2"
-            await check_live_state(bed, piped, id_)
-            await check_plan_preview(bed, piped)
+            assert await applied(installation.origin.commit(changed)) == "web:2"
+            await check_live_state(installation, piped, id_)
+            await check_plan_preview(installation, piped)
 
 
-async def check_live_state(bed: Any, piped: Any, application_id: str) -> None:
+async def check_live_state(
+    installation: OurInstallation, piped: Program, application_id: str
+) -> None:
     """The plugin reports to either piped the live state, and that it is in sync with Git."""
 
     async def kinds() -> set[str]:
         try:
-            snapshot = await bed.cases.livestate.get(application_id, by=bed.admin)
+            snapshot = await installation.cases.livestate.get(application_id, by=installation.admin)
         except NotFound:
             return set()
         return {each.resource_type for each in snapshot.application_live_state.resources}
@@ -119,22 +127,26 @@ async def check_live_state(bed: Any, piped: Any, application_id: str) -> None:
         return await kinds() >= {"Deployment", "ReplicaSet", "Pod"}
 
     async def is_synced() -> bool:
-        application = await bed.cases.applications.get(application_id, by=bed.admin)
+        application = await installation.cases.applications.get(
+            application_id, by=installation.admin
+        )
         return application.sync_state.status == SyncStatus.SYNCED
 
-    await bed.eventually(has_pods, piped)
-    await bed.eventually(is_synced, piped)
+    await installation.eventually(has_pods, piped)
+    await installation.eventually(is_synced, piped)
 
 
-async def check_plan_preview(bed: Any, piped: Any) -> None:
+async def check_plan_preview(installation: OurInstallation, piped: Program) -> None:
     """The plugin reports to either piped what a branch would change, and our pipectl shows it."""
-    branch, head = bed.origin.branch({"web/web.yaml": MANIFEST.replace("web:1", "web:3")})
-    out = bed.directory / "preview.json"
-    line = f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"
+    branch, head = installation.origin.branch({"web/web.yaml": MANIFEST.replace("web:1", "web:3")})
+    out = installation.directory / "preview.json"
+    line = f"plan-preview --repo-remote-url {installation.origin.remote} --base-branch main"
     line += f" --head-branch {branch} --head-commit {head} --out {out}"
-    shown = await bed.run(OUR_PIPECTL, *line.split(), *bed.pipectl_flags())
+    shown = await installation.run(OUR_PIPECTL, *line.split(), *installation.pipectl_flags())
     assert shown.code == 0, shown.err
-    (web,) = json.loads(out.read_text())["Applications"] or [piped.text]
+    applications = json.loads(out.read_text())["Applications"]
+    assert applications, piped.text
+    (web,) = applications
     (plan,) = web["PluginPlanResults"]
     assert (plan["plugin_name"], plan["deploy_target"]) == ("kubernetes", "here")
     assert plan["diff_language"] == "diff"

@@ -3,11 +3,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipecd.observe.version import build_version
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_LAUNCHER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
     ],
 )  # fmt: skip
 async def test_the_desired_version_may_be_one_of_upstream(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     free_port: Callable[[], int],
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -31,8 +31,8 @@ async def test_the_desired_version_may_be_one_of_upstream(
     releases = tmp_path / "releases"
     releases.mkdir()
     (releases / "piped_v0.99.0").symlink_to(request.getfixturevalue(program))
-    async with open_bed() as bed:
-        agent = await bed.register_piped("moved", rest)
+    async with open_installation() as installation:
+        agent = await installation.register_piped("moved", rest)
         flags = (
             f"--config-file={agent.config}", f"--home-dir={tmp_path / 'home'}",
             f"--piped-release=file://{releases}/piped_{{version}}", "--check-interval", "1s",
@@ -40,17 +40,21 @@ async def test_the_desired_version_may_be_one_of_upstream(
         )  # fmt: skip
 
         async def is_ours() -> bool:
-            known = await bed.introduced(agent.id)
+            known = await installation.introduced(agent.id)
             return bool(known) and known.version == build_version()
 
         async def is_theirs() -> bool:
-            known = await bed.introduced(agent.id)
+            known = await installation.introduced(agent.id)
             return bool(known) and known.version != build_version()
 
-        async with bed.running(OUR_LAUNCHER, "launcher", *flags) as launcher:
-            await bed.eventually(is_ours, launcher)
-            await bed.cases.pipeds.set_desired_version("v0.99.0", [agent.id], by=bed.admin)
-            await bed.eventually(is_theirs, launcher)
-            await bed.cases.pipeds.set_desired_version("", [agent.id], by=bed.admin)
-            await bed.eventually(is_ours, launcher)
+        async with installation.running(OUR_LAUNCHER, "launcher", *flags) as launcher:
+            await installation.eventually(is_ours, launcher)
+            await installation.cases.pipeds.set_desired_version(
+                "v0.99.0", [agent.id], by=installation.admin
+            )
+            await installation.eventually(is_theirs, launcher)
+            await installation.cases.pipeds.set_desired_version(
+                "", [agent.id], by=installation.admin
+            )
+            await installation.eventually(is_ours, launcher)
         assert "piped ended during its trial" not in launcher.text

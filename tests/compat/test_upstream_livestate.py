@@ -16,6 +16,7 @@ from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.proto.service import web_pb2
 from servers.directory_plugin import CART_ON_SHELF, piped_entry
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPED
 from servers.upstream import UpstreamInstallation
 
@@ -44,57 +45,69 @@ def resources_of(snapshot: ApplicationLiveStateSnapshot) -> list[tuple[str, str,
 
 
 async def test_our_piped_reports_live_state_to_upstreams_control_plane(
-    their_bed: UpstreamInstallation, plugin: str, free_port: Callable[[], int], tmp_path: Path
+    upstream_installation: UpstreamInstallation,
+    plugin: str,
+    free_port: Callable[[], int],
+    tmp_path: Path,
 ) -> None:
-    bed = their_bed
-    bed.origin.commit(FILES)
-    agent = await bed.register_piped("ours", plugin)
+    installation = upstream_installation
+    installation.origin.commit(FILES)
+    agent = await installation.register_piped("ours", plugin)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
-    async with bed.running(OUR_PIPED, "run", *flags) as piped:
-        await bed.eventually(lambda: bed.introduced(agent.id), piped)
-        id_ = await bed.add_application("cart", cart(agent.id))
+    async with installation.running(OUR_PIPED, "run", *flags) as piped:
+        await installation.eventually(lambda: installation.introduced(agent.id), piped)
+        id_ = await installation.add_application("cart", cart(agent.id))
 
         async def is_in(status: SyncStatus) -> Any:
             request = web_pb2.GetApplicationRequest(application_id=id_)
-            state = (await bed.admin.call("GetApplication", request)).application.sync_state
+            state = (
+                await installation.admin.call("GetApplication", request)
+            ).application.sync_state
             return state if state.status == status else None
 
         async def runs(content: str) -> Any:
             request = web_pb2.GetApplicationLiveStateRequest(application_id=id_)
             try:
-                snapshot = (await bed.admin.call("GetApplicationLiveState", request)).snapshot
+                snapshot = (
+                    await installation.admin.call("GetApplicationLiveState", request)
+                ).snapshot
             except grpc.aio.AioRpcError:
                 return None
             return snapshot if resources_of(snapshot) == [("a", "here", content)] else None
 
-        await bed.eventually(lambda: is_in(SyncStatus.SYNCED), piped)
-        await bed.eventually(lambda: runs("1"), piped)
+        await installation.eventually(lambda: is_in(SyncStatus.SYNCED), piped)
+        await installation.eventually(lambda: runs("1"), piped)
         (tmp_path / "shelf" / "cart" / "a").write_text("by hand")
-        state = await bed.eventually(lambda: is_in(SyncStatus.OUT_OF_SYNC), piped)
+        state = await installation.eventually(lambda: is_in(SyncStatus.OUT_OF_SYNC), piped)
         assert "- a: by hand\n+ a: 1" in state.reason
-        await bed.eventually(lambda: runs("by hand"), piped)
+        await installation.eventually(lambda: runs("by hand"), piped)
 
 
 async def test_our_plugin_reports_live_state_to_upstreams_piped(
-    open_bed: Any, plugin: str, upstream_pipedv1: Path, free_port: Callable[[], int]
+    open_installation: OpenInstallation,
+    plugin: str,
+    upstream_pipedv1: Path,
+    free_port: Callable[[], int],
 ) -> None:
-    async with open_bed() as bed:
-        bed.origin.commit(FILES)
-        agent = await bed.register_piped("theirs", plugin)
-        id_ = await bed.add_application("cart", cart(agent.id))
+    async with open_installation() as installation:
+        installation.origin.commit(FILES)
+        agent = await installation.register_piped("theirs", plugin)
+        id_ = await installation.add_application("cart", cart(agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
-        async with bed.running(upstream_pipedv1, "run", *flags) as piped:
+        async with installation.running(upstream_pipedv1, "run", *flags) as piped:
 
             async def runs() -> Any:
                 try:
-                    return resources_of(await bed.cases.livestate.get(id_, by=bed.admin))
+                    return resources_of(
+                        await installation.cases.livestate.get(id_, by=installation.admin)
+                    )
                 except NotFound:
                     return None
 
             async def is_synced() -> bool:
-                application = await bed.cases.applications.get(id_, by=bed.admin)
+                application = await installation.cases.applications.get(id_, by=installation.admin)
                 return application.sync_state.status == SyncStatus.SYNCED
 
-            assert await bed.eventually(runs, piped) == [("a", "here", "1")]
-            await bed.eventually(is_synced, piped)
+            assert await installation.eventually(runs, piped) == [("a", "here", "1")]
+            await installation.eventually(is_synced, piped)

@@ -10,6 +10,7 @@ import pytest
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPED
 from servers.receivers import Receivers
 
@@ -38,7 +39,11 @@ Notifications = dict[str, Any]
 
 
 async def story(
-    bed: Any, piped: Path, receivers: Receivers, rest: str, flags: tuple[str, ...]
+    installation: OurInstallation,
+    piped: Path,
+    receivers: Receivers,
+    rest: str,
+    flags: tuple[str, ...],
 ) -> tuple[Notifications, Notifications]:
     """Runs one deployment; returns the notifications to a webhook and to Slack, by event."""
     name = "ours" if piped == OUR_PIPED else "theirs"
@@ -52,13 +57,15 @@ async def story(
       - name: slack
         slack: {{hookURL: "{receivers.url(f"/{name}-slack")}", mentionedAccounts: ["@U2"]}}
 """
-    commit = bed.origin.commit({f"{name}/app.pipecd.yaml": APP}, f"by {name}")
-    agent = await bed.register_piped(name, rest + notifications)
-    await bed.add_application(name, Application(name="cart", piped_id=agent.id))
-    async with bed.running(piped, "run", f"--config-file={agent.config}", "--insecure=true", *flags) as running:  # fmt: skip
-        waiting = await bed.eventually(lambda: bed.stage(commit, "WAIT_APPROVAL"), running)
-        await bed.cases.deployments.approve(*waiting, by=bed.admin)
-        done = await bed.eventually(lambda: bed.ended(commit), running)
+    commit = installation.origin.commit({f"{name}/app.pipecd.yaml": APP}, f"by {name}")
+    agent = await installation.register_piped(name, rest + notifications)
+    await installation.add_application(name, Application(name="cart", piped_id=agent.id))
+    async with installation.running(piped, "run", f"--config-file={agent.config}", "--insecure=true", *flags) as running:  # fmt: skip
+        waiting = await installation.eventually(
+            lambda: installation.stage(commit, "WAIT_APPROVAL"), running
+        )
+        await installation.cases.deployments.approve(*waiting, by=installation.admin)
+        done = await installation.eventually(lambda: installation.ended(commit), running)
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
     facts, words = receivers.at(f"/{name}"), receivers.at(f"/{name}-slack")
     assert all(d.headers["pipecd-signature"] == "shared" for d in facts)
@@ -72,13 +79,13 @@ async def story(
 
 
 async def test_a_program_and_slack_see_the_same_as_from_upstream(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     free_port: Callable[[], int],
     receivers: Receivers,
     upstream_pipedv1: Path,
     upstream_plugins: Path,
 ) -> None:
-    async with open_bed() as bed:
+    async with open_installation() as installation:
         received: list[tuple[Notifications, Notifications]] = []
         for piped in (upstream_pipedv1, OUR_PIPED):
             entries = "".join(
@@ -86,7 +93,9 @@ async def test_a_program_and_slack_see_the_same_as_from_upstream(
                 for name in PLUGINS
             )
             flags = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
-            received.append(await story(bed, piped, receivers, f"  plugins:\n{entries}", flags))
+            received.append(
+                await story(installation, piped, receivers, f"  plugins:\n{entries}", flags)
+            )
     (their_facts, their_words), (our_facts, our_words) = received
     assert set(their_facts) <= set(our_facts)
     for kind, theirs in their_facts.items():

@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,8 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.secrets import hybrid
 from pipecd.wire.server import TlsFiles
+from servers.installation import Agent, Completed
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.samples import WAITING_CART
 
@@ -24,13 +25,13 @@ pytestmark = pytest.mark.slow
 class Typed:
     """Types the same line to one pipectl or to both."""
 
-    def __init__(self, bed: Any, upstream: Path) -> None:
-        self._bed, self._upstream = bed, upstream
+    def __init__(self, installation: OurInstallation, upstream: Path) -> None:
+        self._bed, self._upstream = installation, upstream
 
-    async def upstream(self, line: str, *more: str) -> Any:
+    async def upstream(self, line: str, *more: str) -> Completed:
         return await self._run(self._upstream, line, *more)
 
-    async def same(self, line: str) -> Any:
+    async def same(self, line: str) -> Completed:
         """Both must print the same and end alike."""
         ours, theirs = await self._run(OUR_PIPECTL, line), await self._run(self._upstream, line)
         assert (ours.code, ours.out) == (theirs.code, theirs.out)
@@ -45,42 +46,45 @@ class Typed:
         assert code[0] in ours.err
         return str(theirs.err)
 
-    async def _run(self, program: Path, line: str, *more: str) -> Any:
+    async def _run(self, program: Path, line: str, *more: str) -> Completed:
         return await self._bed.run(program, *line.split(), *more, *self._bed.pipectl_flags())
 
 
+TypedBy = Callable[[OurInstallation], Typed]
+
+
 @pytest.fixture
-def typing(upstream_pipectl: Path) -> Callable[[Any], Typed]:
-    return lambda bed: Typed(bed, upstream_pipectl)
+def typed_by(upstream_pipectl: Path) -> TypedBy:
+    return lambda installation: Typed(installation, upstream_pipectl)
 
 
 ADD = "application add --app-name cart --app-kind TERRAFORM --platform-provider tf --repo-id site --labels env=dev --app-dir cart"
 
 
 @asynccontextmanager
-async def our_piped(bed: Any, agent: Any) -> AsyncGenerator[None, None]:
+async def our_piped(installation: OurInstallation, agent: Agent) -> AsyncGenerator[None, None]:
     """Our own piped; once it is up, the control plane knows its repositories."""
-    flags = ("--insecure", f"--workspace-dir={bed.directory / 'work'}", "--admin-port=0")
+    flags = ("--insecure", f"--workspace-dir={installation.directory / 'work'}", "--admin-port=0")
     config = f"--config-file={agent.config}"
-    async with bed.running(OUR_PIPED, "run", config, *flags) as piped:
-        await bed.eventually(lambda: bed.introduced(agent.id), piped)
+    async with installation.running(OUR_PIPED, "run", config, *flags) as piped:
+        await installation.eventually(lambda: installation.introduced(agent.id), piped)
         yield
 
 
 async def test_upstreams_pipectl_adds_disables_and_deletes_an_application(
-    open_bed: Any, typing: Any
+    open_installation: OpenInstallation, typed_by: TypedBy
 ) -> None:
-    async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.register_piped("p")
+    async with open_installation() as installation:
+        typed, agent = typed_by(installation), await installation.register_piped("p")
         add = f"{ADD} --piped-id {agent.id}"
         assert "not found in the Piped configuration" in await typed.same_refusal(add)
-        async with our_piped(bed, agent):
+        async with our_piped(installation, agent):
             added = await typed.upstream(add)
         assert added.code == 0, added.err
         id_ = added.err.split("id = ")[1].strip()
 
         one = json.loads((await typed.same(f"application get --app-id {id_}")).out)
-        repository = {"id": "site", "remote": bed.origin.remote, "branch": "main"}
+        repository = {"id": "site", "remote": installation.origin.remote, "branch": "main"}
         assert one["git_path"]["repo"] == repository
         listed = json.loads((await typed.same("application list --app-kind TERRAFORM")).out)
         assert [a["id"] for a in listed["applications"]] == [id_]
@@ -92,14 +96,16 @@ async def test_upstreams_pipectl_adds_disables_and_deletes_an_application(
         assert id_ in (await typed.same("application list --disabled")).out
         deleted = await typed.upstream(f"application delete --app-id {id_}")
         assert f"Successfully deleted application id = {id_}" in deleted.err
-        assert (await bed.stores.applications.get(id_)).deleted
+        assert (await installation.stores.applications.get(id_)).deleted
 
 
-async def test_lists_are_read_page_by_page(open_bed: Any, typing: Any) -> None:
-    async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.register_piped("p")
+async def test_lists_are_read_page_by_page(
+    open_installation: OpenInstallation, typed_by: TypedBy
+) -> None:
+    async with open_installation() as installation:
+        typed, agent = typed_by(installation), await installation.register_piped("p")
         for name in ("cart", "shop", "till"):
-            await bed.add_application(name, Application(name=name, piped_id=agent.id))
+            await installation.add_application(name, Application(name=name, piped_id=agent.id))
         first = json.loads((await typed.same("application list --limit 2")).out)
         rest = f"application list --limit 2 --cursor={first['cursor']}"
         second = json.loads((await typed.same(rest)).out)
@@ -109,11 +115,15 @@ async def test_lists_are_read_page_by_page(open_bed: Any, typing: Any) -> None:
 
 
 @pytest.mark.timeout(180)
-async def test_a_sync_is_waited_for_and_its_logs_are_read(open_bed: Any, typing: Any) -> None:
-    async with open_bed() as bed:
-        bed.origin.commit({"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"})
-        typed, agent = typing(bed), await bed.register_piped("p")
-        async with our_piped(bed, agent):
+async def test_a_sync_is_waited_for_and_its_logs_are_read(
+    open_installation: OpenInstallation, typed_by: TypedBy
+) -> None:
+    async with open_installation() as installation:
+        installation.origin.commit(
+            {"cart/app.pipecd.yaml": WAITING_CART + "  labels: {env: dev}\n"}
+        )
+        typed, agent = typed_by(installation), await installation.register_piped("p")
+        async with our_piped(installation, agent):
             added = await typed.upstream(f"{ADD} --piped-id {agent.id}")
             id_ = added.err.split("id = ")[1].strip()
             synced = await typed.upstream(
@@ -135,10 +145,10 @@ async def test_a_sync_is_waited_for_and_its_logs_are_read(open_bed: Any, typing:
 
 
 async def test_an_event_is_registered_and_a_piped_switched_off_and_on(
-    open_bed: Any, typing: Any
+    open_installation: OpenInstallation, typed_by: TypedBy
 ) -> None:
-    async with open_bed(all_answered=True) as bed:
-        typed, agent = typing(bed), await bed.register_piped("p")
+    async with open_installation(all_answered=True) as installation:
+        typed, agent = typed_by(installation), await installation.register_piped("p")
         registered = await typed.upstream(
             "event register --name image --data v2 --labels env=dev,app=web --contexts a-b=c"
             " --commit-hash abc --commit-url https://example.com/c --commit-title t"
@@ -146,22 +156,24 @@ async def test_an_event_is_registered_and_a_piped_switched_off_and_on(
         assert registered.code == 0, registered.err
         assert "Successfully registered event" in registered.err
         assert (await typed.same(f"piped disable --piped-id {agent.id}")).out
-        assert (await bed.stores.pipeds.get(agent.id)).disabled
+        assert (await installation.stores.pipeds.get(agent.id)).disabled
         assert (await typed.same(f"piped enable --piped-id {agent.id}")).out
-        assert not (await bed.stores.pipeds.get(agent.id)).disabled
+        assert not (await installation.stores.pipeds.get(agent.id)).disabled
 
 
-async def test_a_plan_preview_that_no_piped_answers(open_bed: Any, typing: Any) -> None:
-    async with open_bed() as bed:
-        typed, out = typing(bed), bed.directory / "preview.json"
+async def test_a_plan_preview_that_no_piped_answers(
+    open_installation: OpenInstallation, typed_by: TypedBy
+) -> None:
+    async with open_installation() as installation:
+        typed, out = typed_by(installation), installation.directory / "preview.json"
         preview = (
-            f"plan-preview --repo-remote-url {bed.origin.remote} --base-branch main"
+            f"plan-preview --repo-remote-url {installation.origin.remote} --base-branch main"
             " --head-branch b --head-commit c"
         )
         nobody = await typed.same(preview)
         assert "There is no piped that is handling the given Git repository" in nobody.out
-        agent = await bed.register_piped("p")
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+        agent = await installation.register_piped("p")
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
         # pipectl asks for the first time after ten seconds.
         unanswered = await typed.upstream(f"{preview} --timeout 15s --out {out}")
         assert unanswered.code == 0, unanswered.out + unanswered.err
@@ -171,7 +183,7 @@ async def test_a_plan_preview_that_no_piped_answers(open_bed: Any, typing: Any) 
 
 
 async def test_a_secret_is_encrypted_for_its_piped(
-    open_bed: Any, typing: Any, spec_dir: Path
+    open_installation: OpenInstallation, typed_by: TypedBy, spec_dir: Path
 ) -> None:
     keys = spec_dir / "vectors"
     management = f"""\
@@ -179,14 +191,14 @@ async def test_a_secret_is_encrypted_for_its_piped(
     type: KEY_PAIR
     config: {{privateKeyFile: {keys}/secret_private.pem, publicKeyFile: {keys}/secret_public.pem}}
 """
-    async with open_bed() as bed:
-        secret = bed.directory / "secret"
+    async with open_installation() as installation:
+        secret = installation.directory / "secret"
         secret.write_text("pa55 wörd\n")
-        typed, agent = typing(bed), await bed.register_piped("p")
+        typed, agent = typed_by(installation), await installation.register_piped("p")
         refused = await typed.same_refusal(f"encrypt --piped-id {agent.id} --input-file {secret}")
         assert "code = FailedPrecondition" in refused
-        agent = await bed.register_piped("q", management)
-        async with our_piped(bed, agent):
+        agent = await installation.register_piped("q", management)
+        async with our_piped(installation, agent):
             done = await typed.upstream(f"encrypt --piped-id {agent.id} --input-file {secret}")
     assert done.code == 0, done.err
     private = (keys / "secret_private.pem").read_bytes()
@@ -208,21 +220,23 @@ async def test_a_secret_is_encrypted_for_its_piped(
     ],
 )  # fmt: skip
 async def test_refusals_have_the_same_code_in_both(
-    line: str, words: str, open_bed: Any, typing: Any
+    line: str, words: str, open_installation: OpenInstallation, typed_by: TypedBy
 ) -> None:
-    async with open_bed() as bed:
-        assert words in await typing(bed).same_refusal(line)
+    async with open_installation() as installation:
+        assert words in await typed_by(installation).same_refusal(line)
 
 
 async def test_a_key_that_may_not_and_a_key_that_is_none(
-    open_bed: Any, upstream_pipectl: Path
+    open_installation: OpenInstallation, upstream_pipectl: Path
 ) -> None:
-    async with open_bed() as bed:
-        read_only = await bed.cases.api_keys.generate("reader", APIKey.READ_ONLY, by=bed.admin)
+    async with open_installation() as installation:
+        read_only = await installation.cases.api_keys.generate(
+            "reader", APIKey.READ_ONLY, by=installation.admin
+        )
 
-        async def typed(key: str, *line: str) -> Any:
-            how = ("--address", bed.plane.address, "--insecure", "--api-key", key)
-            return await bed.run(upstream_pipectl, *line, *how)
+        async def typed(key: str, *line: str) -> Completed:
+            how = ("--address", installation.plane.address, "--insecure", "--api-key", key)
+            return await installation.run(upstream_pipectl, *line, *how)
 
         assert (await typed(read_only, "application", "list")).code == 0
         denied = await typed(read_only, "event", "register", "--name", "a", "--data", "b")
@@ -232,39 +246,44 @@ async def test_a_key_that_may_not_and_a_key_that_is_none(
 
 
 async def test_tls_is_spoken(
-    open_bed: Any, certificate: tuple[str, str], upstream_pipectl: Path
+    open_installation: OpenInstallation, certificate: tuple[str, str], upstream_pipectl: Path
 ) -> None:
-    async with open_bed(tls=TlsFiles(*certificate)) as bed:
-        how = ("--address", bed.plane.address, "--api-key", bed.plane.api_key)
+    async with open_installation(tls=TlsFiles(*certificate)) as installation:
+        how = ("--address", installation.plane.address, "--api-key", installation.plane.api_key)
         line = ("application", "list", *how, "--cert-file", certificate[0])
-        done = await bed.run(upstream_pipectl, *line)
+        done = await installation.run(upstream_pipectl, *line)
         assert (done.code, json.loads(done.out)) == (0, {}), done.err
 
 
-async def test_an_application_moves_to_the_plugin_generation(open_bed: Any, typing: Any) -> None:
-    async with open_bed(all_answered=True) as bed:
-        agent = await bed.register_piped("p")
+async def test_an_application_moves_to_the_plugin_generation(
+    open_installation: OpenInstallation, typed_by: TypedBy
+) -> None:
+    async with open_installation(all_answered=True) as installation:
+        agent = await installation.register_piped("p")
         draft = Application(
             name="cart", piped_id=agent.id, kind=common.ECS, platform_provider="cloud"
         )
-        id_ = await bed.add_application("cart", draft)
-        migrated = await typing(bed).upstream(f"migrate database --applications {id_}")
+        id_ = await installation.add_application("cart", draft)
+        migrated = await typed_by(installation).upstream(f"migrate database --applications {id_}")
         assert migrated.code == 0, migrated.err
-        application = await bed.stores.applications.get(id_)
+        application = await installation.stores.applications.get(id_)
         assert list(application.deploy_targets_by_plugin["ecs"].deploy_targets) == ["cloud"]
 
 
 async def test_pipeds_and_applications_are_saved_and_brought_back(
-    open_bed: Any, typing: Any
+    open_installation: OpenInstallation, typed_by: TypedBy
 ) -> None:
-    async with open_bed() as bed:
-        typed, agent = typing(bed), await bed.register_piped("p")
+    async with open_installation() as installation:
+        typed, agent = typed_by(installation), await installation.register_piped("p")
         for name in ("cart", "shop"):
             draft = Application(name=name, piped_id=agent.id, platform_provider="cloud")
-            last = await bed.add_application(name, draft)
-        await bed.cases.applications.disable(last, by=bed.admin)
+            last = await installation.add_application(name, draft)
+        await installation.cases.applications.disable(last, by=installation.admin)
 
-        backup, mapping = bed.directory / "backup.json", bed.directory / "mapping.json"
+        backup, mapping = (
+            installation.directory / "backup.json",
+            installation.directory / "mapping.json",
+        )
         saved = await typed.upstream(f"transfer backup --output-file {backup}")
         assert saved.code == 0, saved.err
         kept = json.loads(backup.read_text())
@@ -276,7 +295,7 @@ async def test_pipeds_and_applications_are_saved_and_brought_back(
         assert restored.code == 0, restored.err
         new = json.loads(mapping.read_text())["piped_mappings"][0]["new_piped_id"]
         # The new piped has started once and reported its repositories.
-        await bed.add_application("till", Application(name="till", piped_id=new))
+        await installation.add_application("till", Application(name="till", piped_id=new))
         restored = await typed.upstream(
             f"transfer restore application --input-file {backup} --piped-id-mapping-file {mapping}"
         )

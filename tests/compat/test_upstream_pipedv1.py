@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.wire.server import TlsFiles
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPED
 from servers.prometheus import Prometheus
 
@@ -133,41 +133,48 @@ def outcome(deployment: Deployment) -> list[tuple[str, StageStatus]]:
 
 
 async def test_a_pipeline_goes_through_and_rolls_back(
-    open_bed: Any, free_port: Callable[[], int], sides: Sides
+    open_installation: OpenInstallation, free_port: Callable[[], int], sides: Sides
 ) -> None:
-    async with open_bed(all_answered=True) as bed:
-        first = bed.origin.commit({"cart/app.pipecd.yaml": APP})
-        agent = await bed.register_piped("v1", sides.entries(free_port, PLUGINS))
-        id_ = await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+    async with open_installation(all_answered=True) as installation:
+        first = installation.origin.commit({"cart/app.pipecd.yaml": APP})
+        agent = await installation.register_piped("v1", sides.entries(free_port, PLUGINS))
+        id_ = await installation.add_application(
+            "cart", Application(name="cart", piped_id=agent.id)
+        )
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
-        async with bed.running(sides.piped, "run", *flags) as piped:
-            known = await bed.eventually(lambda: bed.introduced(agent.id), piped)
+        async with installation.running(sides.piped, "run", *flags) as piped:
+            known = await installation.eventually(lambda: installation.introduced(agent.id), piped)
             assert tuple(p.name for p in known.plugins) == PLUGINS
-            waiting = await bed.eventually(lambda: bed.stage(first, "WAIT_APPROVAL"), piped)
-            await bed.cases.deployments.approve(*waiting, by=bed.admin)
-            done = await bed.eventually(lambda: bed.ended(first), piped)
+            waiting = await installation.eventually(
+                lambda: installation.stage(first, "WAIT_APPROVAL"), piped
+            )
+            await installation.cases.deployments.approve(*waiting, by=installation.admin)
+            done = await installation.eventually(lambda: installation.ended(first), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            logs = await bed.logs(done)
+            logs = await installation.logs(done)
             assert "hello from cart" in logs["SCRIPT_RUN"]
             assert "done" in logs["SCRIPT_RUN"]
             assert logs["WAIT"]
             assert "admin" in logs["WAIT_APPROVAL"]
-            application = await bed.stores.applications.get(id_)
+            application = await installation.stores.applications.get(id_)
             assert dict(application.labels) == {"kind": "SCRIPT"}
 
-            second = bed.origin.commit({"cart/app.pipecd.yaml": FAILING})
-            done = await bed.eventually(lambda: bed.ended(second), piped)
+            second = installation.origin.commit({"cart/app.pipecd.yaml": FAILING})
+            done = await installation.eventually(lambda: installation.ended(second), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
             assert outcome(done)[:2] == [
                 ("SCRIPT_RUN", StageStatus.SUCCESS),
                 ("SCRIPT_RUN", StageStatus.FAILURE),
             ]
-            assert "backwards" in (await bed.logs(done))["SCRIPT_RUN_ROLLBACK"]
+            assert "backwards" in (await installation.logs(done))["SCRIPT_RUN_ROLLBACK"]
 
 
 async def test_an_analysis_of_metrics_decides(
-    open_bed: Any, free_port: Callable[[], int], sides: Sides, prometheus: Prometheus
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    sides: Sides,
+    prometheus: Prometheus,
 ) -> None:
     if not (sides.plugins / "analysis").exists():
         pytest.skip("upstream's plugin analysis is not there")
@@ -175,40 +182,42 @@ async def test_an_analysis_of_metrics_decides(
     prometheus.write("errors", {"app": "cart"}, [(now + i, 0.5) for i in range(-60, 120, 5)])
     provider = f"{{name: numbers, type: PROMETHEUS, config: {{address: '{prometheus.url}'}}}}"
     config = f", config: {{analysisProviders: [{provider}]}}"
-    async with open_bed(all_answered=True) as bed:
-        good = bed.origin.commit({"cart/app.pipecd.yaml": ANALYSIS})
-        agent = await bed.register_piped("v1", sides.entries(free_port, ["analysis"], config))
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
+    async with open_installation(all_answered=True) as installation:
+        good = installation.origin.commit({"cart/app.pipecd.yaml": ANALYSIS})
+        agent = await installation.register_piped(
+            "v1", sides.entries(free_port, ["analysis"], config)
+        )
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", "--insecure=true", *ports)
-        async with bed.running(sides.piped, "run", *flags) as piped:
-            done = await bed.eventually(lambda: bed.ended(good), piped)
+        async with installation.running(sides.piped, "run", *flags) as piped:
+            done = await installation.eventually(lambda: installation.ended(good), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, piped.text
             limit = ANALYSIS.replace("max: 1", "max: 0.1")
-            bad = bed.origin.commit({"cart/app.pipecd.yaml": limit})
-            done = await bed.eventually(lambda: bed.ended(bad), piped)
+            bad = installation.origin.commit({"cart/app.pipecd.yaml": limit})
+            done = await installation.eventually(lambda: installation.ended(bad), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
             assert outcome(done)[0] == ("ANALYSIS", StageStatus.FAILURE)
 
 
 async def test_tls_and_a_disabled_piped(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     free_port: Callable[[], int],
     certificate: tuple[str, str],
     upstream_pipedv1: Path,
 ) -> None:
-    async with open_bed(tls=TlsFiles(*certificate)) as bed:
-        agent = await bed.register_piped("v1")
+    async with open_installation(tls=TlsFiles(*certificate)) as installation:
+        agent = await installation.register_piped("v1")
         ports = (f"--admin-port={free_port()}", f"--plugin-service-port={free_port()}")
         flags = (f"--config-file={agent.config}", f"--cert-file={certificate[0]}", *ports)
-        async with bed.running(upstream_pipedv1, "run", *flags) as piped:
-            await bed.eventually(lambda: bed.introduced(agent.id), piped)
+        async with installation.running(upstream_pipedv1, "run", *flags) as piped:
+            await installation.eventually(lambda: installation.introduced(agent.id), piped)
 
             async def says(words: str) -> bool:
                 return words in piped.text
 
             # A piped that is refused while it starts ends.
-            await bed.eventually(lambda: says("valid unregistered applications"), piped)
-            await bed.cases.pipeds.disable(agent.id, by=bed.admin)
+            await installation.eventually(lambda: says("valid unregistered applications"), piped)
+            await installation.cases.pipeds.disable(agent.id, by=installation.admin)
             refused = "code = Unauthenticated desc = Unauthenticated"
-            await bed.eventually(lambda: says(refused), piped)
+            await installation.eventually(lambda: says(refused), piped)

@@ -89,55 +89,65 @@ def without_cursor(text: str) -> str:
 
 
 async def deployed_twice(
-    bed: UpstreamInstallation, free_port: Callable[[], int]
+    installation: UpstreamInstallation, free_port: Callable[[], int]
 ) -> tuple[Deployment, Deployment]:
     """A deployment of our piped that went through, and one that was rolled back."""
-    first = bed.origin.commit({"cart/app.pipecd.yaml": APP, "idle/app.pipecd.yaml": APP})
-    agent = await bed.register_piped("ours", PLUGINS)
+    first = installation.origin.commit({"cart/app.pipecd.yaml": APP, "idle/app.pipecd.yaml": APP})
+    agent = await installation.register_piped("ours", PLUGINS)
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
-    async with bed.running(OUR_PIPED, "run", *flags) as piped:
-        known = await bed.eventually(lambda: bed.introduced(agent.id), piped)
+    async with installation.running(OUR_PIPED, "run", *flags) as piped:
+        known = await installation.eventually(lambda: installation.introduced(agent.id), piped)
         assert [p.name for p in known.plugins] == ["wait", "scriptrun", "waitapproval"]
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
-        waiting = await bed.eventually(lambda: bed.stage(first, "WAIT_APPROVAL"), piped)
-        await bed.approve(*waiting)
-        good = await bed.eventually(lambda: bed.ended(first), piped)
-        second = bed.origin.commit({"cart/app.pipecd.yaml": FAILING})
-        bad = await bed.eventually(lambda: bed.ended(second), piped)
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
+        waiting = await installation.eventually(
+            lambda: installation.stage(first, "WAIT_APPROVAL"), piped
+        )
+        await installation.approve(*waiting)
+        good = await installation.eventually(lambda: installation.ended(first), piped)
+        second = installation.origin.commit({"cart/app.pipecd.yaml": FAILING})
+        bad = await installation.eventually(lambda: installation.ended(second), piped)
         assert "the control plane has no wake-up stream, polling instead" in piped.text
         return good, bad
 
 
 async def test_our_piped_works_for_a_control_plane_of_upstream(
-    their_bed: UpstreamInstallation, free_port: Callable[[], int]
+    upstream_installation: UpstreamInstallation, free_port: Callable[[], int]
 ) -> None:
-    good, bad = await deployed_twice(their_bed, free_port)
+    good, bad = await deployed_twice(upstream_installation, free_port)
     assert DeploymentStatus(good.status) is DeploymentStatus.SUCCESS, good.status_reason
-    assert "hello from cart" in (await their_bed.logs(good))["SCRIPT_RUN"]
+    assert "hello from cart" in (await upstream_installation.logs(good))["SCRIPT_RUN"]
     assert DeploymentStatus(bad.status) is DeploymentStatus.FAILURE
     statuses = [StageStatus(stage.status) for stage in bad.stages]
     assert statuses[:2] == [StageStatus.SUCCESS, StageStatus.FAILURE]
-    assert "backwards" in (await their_bed.logs(bad))["SCRIPT_RUN_ROLLBACK"]
+    assert "backwards" in (await upstream_installation.logs(bad))["SCRIPT_RUN_ROLLBACK"]
 
 
 async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
-    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
+    upstream_installation: UpstreamInstallation,
+    free_port: Callable[[], int],
+    upstream_pipectl: Path,
 ) -> None:
     # The pipeds of upstream cannot fill it: its control plane answers with a cursor to those that
     # ask for open deployments, and on MySQL refuses to go on from it.
-    bed = their_bed
-    done, failed = await deployed_twice(bed, free_port)
+    installation = upstream_installation
+    done, failed = await deployed_twice(installation, free_port)
     draft = Application(name="idle", piped_id=done.piped_id, labels={"env": "dev"})
-    idle = await bed.add_application("idle", draft)
+    idle = await installation.add_application("idle", draft)
     disable = web_pb2.DisableApplicationRequest(application_id=idle)
-    await bed.admin.call("DisableApplication", disable)
-    theirs = ("--address", bed.api_address, "--insecure", "--api-key", await bed.api_key())
+    await installation.admin.call("DisableApplication", disable)
+    theirs = (
+        "--address",
+        installation.api_address,
+        "--insecure",
+        "--api-key",
+        await installation.api_key(),
+    )
     event = ["event", "register", "--name", "image", "--data", "v2", "--labels", "app=cart"]
-    assert (await bed.run(upstream_pipectl, *event, *theirs)).code == 0
+    assert (await installation.run(upstream_pipectl, *event, *theirs)).code == 0
 
-    async with bed.ours_on_the_same_stores() as (admin, address):
+    async with installation.ours_on_the_same_stores() as (admin, address):
         for rpc, request in LISTS:
-            expected, answer = [await one.call(rpc, request) for one in (bed.admin, admin)]
+            expected, answer = [await one.call(rpc, request) for one in (installation.admin, admin)]
             if rpc in {"ListDeployments", "ListEvents"}:
                 expected.ClearField("cursor")
             assert expected.ByteSize(), rpc
@@ -145,12 +155,14 @@ async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
         for deployment in (done, failed):
             for stage in deployment.stages:
                 log = web_pb2.GetStageLogRequest(deployment_id=deployment.id, stage_id=stage.id)
-                answers = [await one.call("GetStageLog", log) for one in (admin, bed.admin)]
+                answers = [
+                    await one.call("GetStageLog", log) for one in (admin, installation.admin)
+                ]
                 assert answers[0] == answers[1]
         ours = ("--address", address, *theirs[2:])
         for command in COMMANDS:
             line = command.format(application=done.application_id, deployment=done.id).split()
-            expected = await bed.run(upstream_pipectl, *line, *theirs)
+            expected = await installation.run(upstream_pipectl, *line, *theirs)
             assert expected.code == 0, expected
-            answer = await bed.run(upstream_pipectl, *line, *ours)
+            answer = await installation.run(upstream_pipectl, *line, *ours)
             assert without_cursor(answer.out) == without_cursor(expected.out), command

@@ -16,6 +16,7 @@ from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.kubernetes import Kubernetes
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.upstream import UpstreamInstallation
 
@@ -58,13 +59,13 @@ class Preview:
 class Both:
     """Both pipectls, which ask one control plane for the same."""
 
-    bed: Any
+    installation: OurInstallation | UpstreamInstallation
     upstream: Path
     flags: list[str]
 
     async def preview(self, branch: str, commit: str) -> Preview:
         """Both must print and write the same."""
-        line = f"--repo-remote-url {self.bed.origin.remote} --base-branch main"
+        line = f"--repo-remote-url {self.installation.origin.remote} --base-branch main"
         line += f" --head-branch {branch} --head-commit {commit} --timeout 2m"
         ours, theirs = await asyncio.gather(
             *(self._typed(program, line) for program in (OUR_PIPECTL, self.upstream))
@@ -74,8 +75,8 @@ class Both:
         return theirs
 
     async def _typed(self, program: Path, line: str) -> Preview:
-        out = self.bed.directory / f"{program.parent.name}.json"
-        ended = await self.bed.run(
+        out = self.installation.directory / f"{program.parent.name}.json"
+        ended = await self.installation.run(
             program, "plan-preview", *line.split(), "--out", str(out), *self.flags
         )
         assert ended.code == 0, ended.out + ended.err
@@ -84,33 +85,44 @@ class Both:
 
 
 async def test_a_preview_of_our_piped_is_read_by_both(
-    open_bed: Any, upstream_pipectl: Path, kubernetes: Kubernetes, namespace: str
+    open_installation: OpenInstallation,
+    upstream_pipectl: Path,
+    kubernetes: Kubernetes,
+    namespace: str,
 ) -> None:
     target = {"name": "here", "config": {"kubeConfigPath": str(kubernetes.kubeconfig)}}
     plugins = [{"name": "kubernetes", "deployTargets": [target]}]
-    async with open_bed(all_answered=True) as bed:
+    async with open_installation(all_answered=True) as installation:
         files = {"web/app.pipecd.yaml": WEB.replace("NAMESPACE", namespace)}
         files |= {f"{n}/app.pipecd.yaml": SCRIPT.replace("NAME", n) for n in ("cart", "bad")}
-        first = bed.origin.commit({**files, "web/map.yaml": CONFIG_MAP})
-        agent = await bed.register_piped("ours", f"  plugins: {json.dumps(plugins)}\n")
-        flags = ("--insecure", f"--workspace-dir={bed.directory / 'work'}", "--admin-port=0")
-        async with bed.running(OUR_PIPED, "run", f"--config-file={agent.config}", *flags) as piped:
+        first = installation.origin.commit({**files, "web/map.yaml": CONFIG_MAP})
+        agent = await installation.register_piped("ours", f"  plugins: {json.dumps(plugins)}\n")
+        flags = (
+            "--insecure",
+            f"--workspace-dir={installation.directory / 'work'}",
+            "--admin-port=0",
+        )
+        async with installation.running(
+            OUR_PIPED, "run", f"--config-file={agent.config}", *flags
+        ) as piped:
             there = {"kubernetes": DeployTargets(deploy_targets=["here"])}
             for name, aim in (("web", there), ("cart", None), ("bad", None)):
                 draft = Application(name=name, piped_id=agent.id, deploy_targets_by_plugin=aim)
-                await bed.add_application(name, draft)
+                await installation.add_application(name, draft)
 
             async def all_ended() -> bool:
-                ended = [d for d in await bed.deployments() if d.trigger.commit.hash == first]
+                ended = [
+                    d for d in await installation.deployments() if d.trigger.commit.hash == first
+                ]
                 return [DeploymentStatus(d.status).is_completed for d in ended] == [True] * 3
 
-            await bed.eventually(all_ended, piped)
+            await installation.eventually(all_ended, piped)
             change = {"web/map.yaml": CONFIG_MAP.replace("WORD", "bye"), "cart/words": "bye"}
             change["bad/app.pipecd.yaml"] = "kind: [broken"
-            branch, head = bed.origin.branch(change)
-            both = Both(bed, upstream_pipectl, bed.pipectl_flags())
+            branch, head = installation.origin.branch(change)
+            both = Both(installation, upstream_pipectl, installation.pipectl_flags())
             shown = await both.preview(branch, head)
-            bed.origin.commit({"cart/words": "something else"})
+            installation.origin.commit({"cart/words": "something else"})
             refused = await both.preview(branch, head)
     assert "\nHere are plan-preview for 2 applications:\n" in shown.text
     assert (
@@ -123,49 +135,59 @@ async def test_a_preview_of_our_piped_is_read_by_both(
 
 
 async def test_a_preview_of_upstreams_piped_is_read_by_both(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     free_port: Callable[[], int],
     upstream_pipectl: Path,
     upstream_piped: Path,
     tools_dir: Path,
 ) -> None:
-    async with open_bed() as bed:
+    async with open_installation() as installation:
         ground = {"ground/app.pipecd.yaml": GROUND, "ground/main.tf": RESOURCE}
-        first = bed.origin.commit(ground)
-        agent = await bed.register_piped(
+        first = installation.origin.commit(ground)
+        agent = await installation.register_piped(
             "theirs", "  platformProviders: [{name: tf, type: TERRAFORM}]\n"
         )
         draft = Application(
             name="ground", kind=common.TERRAFORM, platform_provider="tf", piped_id=agent.id
         )
-        await bed.add_application("ground", draft)
+        await installation.add_application("ground", draft)
         flags = (f"--config-file={agent.config}", "--insecure", f"--admin-port={free_port()}")
         arguments = ("piped", f"--tools-dir={tools_dir}", *flags)
-        async with bed.running(upstream_piped, *arguments) as piped:
-            done = await bed.eventually(lambda: bed.ended(first), piped)
+        async with installation.running(upstream_piped, *arguments) as piped:
+            done = await installation.eventually(lambda: installation.ended(first), piped)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            await bed.eventually(lambda: bed.is_online(agent.id), piped)
-            branch, head = bed.origin.branch({"ground/main.tf": RESOURCE.replace("INPUT", "two")})
-            both = Both(bed, upstream_pipectl, bed.pipectl_flags())
+            await installation.eventually(lambda: installation.is_online(agent.id), piped)
+            branch, head = installation.origin.branch(
+                {"ground/main.tf": RESOURCE.replace("INPUT", "two")}
+            )
+            both = Both(installation, upstream_pipectl, installation.pipectl_flags())
             shown = await both.preview(branch, head)
     assert "\n1. app: ground, kind: TERRAFORM\n  sync strategy: " in shown.text
     assert "  ---DETAILS_BEGIN---\n" in shown.text
 
 
 async def test_a_preview_of_our_piped_goes_through_a_control_plane_of_upstream(
-    their_bed: UpstreamInstallation, free_port: Callable[[], int], upstream_pipectl: Path
+    upstream_installation: UpstreamInstallation,
+    free_port: Callable[[], int],
+    upstream_pipectl: Path,
 ) -> None:
-    bed = their_bed
-    first = bed.origin.commit({"cart/app.pipecd.yaml": SCRIPT.replace("NAME", "cart")})
-    agent = await bed.register_piped("ours", "  plugins: [{name: scriptrun}]\n")
+    installation = upstream_installation
+    first = installation.origin.commit({"cart/app.pipecd.yaml": SCRIPT.replace("NAME", "cart")})
+    agent = await installation.register_piped("ours", "  plugins: [{name: scriptrun}]\n")
     flags = (f"--config-file={agent.config}", "--insecure=true", f"--admin-port={free_port()}")
-    async with bed.running(OUR_PIPED, "run", *flags) as piped:
-        await bed.eventually(lambda: bed.introduced(agent.id), piped)
-        await bed.add_application("cart", Application(name="cart", piped_id=agent.id))
-        await bed.eventually(lambda: bed.ended(first), piped)
-        branch, head = bed.origin.branch({"cart/words": "bye"})
-        access = ["--address", bed.api_address, "--insecure", "--api-key", await bed.api_key()]
-        shown = await Both(bed, upstream_pipectl, access).preview(branch, head)
+    async with installation.running(OUR_PIPED, "run", *flags) as piped:
+        await installation.eventually(lambda: installation.introduced(agent.id), piped)
+        await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
+        await installation.eventually(lambda: installation.ended(first), piped)
+        branch, head = installation.origin.branch({"cart/words": "bye"})
+        access = [
+            "--address",
+            installation.api_address,
+            "--insecure",
+            "--api-key",
+            await installation.api_key(),
+        ]
+        shown = await Both(installation, upstream_pipectl, access).preview(branch, head)
     (cart,) = shown.written["Applications"]
     assert (cart["ApplicationName"], cart["SyncStrategy"]) == ("cart", "PIPELINE")
     assert cart["AllPluginNames"] == "scriptrun"

@@ -14,7 +14,9 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
+from servers.installation import Program
 from servers.kubernetes import Kubernetes
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPED
 
 # Without upstream no server is started either.
@@ -80,7 +82,8 @@ class Generation:
     draft: dict[str, Any]
     piped: str
     ours: str
-    command: tuple[str | Path, ...]
+    program: Path
+    arguments: tuple[str, ...]
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ def generation(
         program: Path = request.getfixturevalue("upstream_piped")
         given = f"  platformProviders: [{json.dumps({**target, 'type': 'KUBERNETES'})}]\n"
         draft = {"kind": common.KUBERNETES, "platform_provider": "here"}
-        return Generation(FIRST, draft, given, given, (program, "piped", *flags))
+        return Generation(FIRST, draft, given, given, program, ("piped", *flags))
     plugins: Path = request.getfixturevalue("upstream_plugins")
     entry = {"name": "kubernetes", "port": free_port(), "deployTargets": [target]}
     theirs = {**entry, "url": f"file://{plugins}/kubernetes"}
@@ -116,7 +119,8 @@ def generation(
         {"deploy_targets_by_plugin": {"kubernetes": DeployTargets(deploy_targets=["here"])}},
         f"  plugins: [{json.dumps(theirs)}]\n",
         f"  plugins: [{json.dumps(entry)}]\n",
-        (program, "run", *flags, f"--plugin-service-port={free_port()}"),
+        program,
+        ("run", *flags, f"--plugin-service-port={free_port()}"),
     )
 
 
@@ -144,38 +148,42 @@ class Place:
 
 
 async def test_applications_that_upstream_deployed_run_on_without_a_restart(
-    open_bed: Any,
+    open_installation: OpenInstallation,
     generation: Generation,
     free_port: Callable[[], int],
     kubernetes: Kubernetes,
     namespace: str,
 ) -> None:
     place = Place(kubernetes, namespace)
-    async with open_bed() as bed:
+    async with open_installation() as installation:
         config = generation.application.replace("NAMESPACE", namespace)
-        first = bed.origin.commit({"web/app.pipecd.yaml": config, "web/web.yaml": MANIFESTS})
-        agent = await bed.register_piped("theirs", generation.piped)
+        first = installation.origin.commit(
+            {"web/app.pipecd.yaml": config, "web/web.yaml": MANIFESTS}
+        )
+        agent = await installation.register_piped("theirs", generation.piped)
         draft = Application(name="web", piped_id=agent.id, **generation.draft)
-        await bed.add_application("web", draft)
+        await installation.add_application("web", draft)
 
-        async def synced(commit: str, piped: Any) -> None:
-            done = await bed.eventually(lambda: bed.ended(commit), piped)
-            details = (done.status_reason, await bed.logs(done), piped.text)
+        async def synced(commit: str, piped: Program) -> None:
+            done = await installation.eventually(lambda: installation.ended(commit), piped)
+            details = (done.status_reason, await installation.logs(done), piped.text)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, details
 
         config_file = f"--config-file={agent.config}"
-        async with bed.running(*generation.command, config_file) as theirs:
+        async with installation.running(
+            generation.program, *generation.arguments, config_file
+        ) as theirs:
             await synced(first, theirs)
-            await bed.eventually(place.is_available, theirs)
+            await installation.eventually(place.is_available, theirs)
         before, pods = place.web(), place.pods()
         assert len(pods) == 2
 
         text = agent.config.read_text().replace(generation.piped, generation.ours)
         agent.config.write_text(text)
         flags = ("--insecure=true", f"--admin-port={free_port()}", config_file)
-        async with bed.running(OUR_PIPED, "run", *flags) as ours:
+        async with installation.running(OUR_PIPED, "run", *flags) as ours:
             changed = MANIFESTS.replace("port: 80", "port: 8080")
-            await synced(bed.origin.commit({"web/web.yaml": changed}), ours)
+            await synced(installation.origin.commit({"web/web.yaml": changed}), ours)
             assert place.pods() == pods
             after = place.web()
             assert after["spec"]["template"] == before["spec"]["template"]
@@ -183,6 +191,6 @@ async def test_applications_that_upstream_deployed_run_on_without_a_restart(
             assert "piped" in managers
             assert not {"kubectl", "kubectl-client-side-apply"} & managers
             without_service = changed.rpartition("---\n")[0]
-            await synced(bed.origin.commit({"web/web.yaml": without_service}), ours)
+            await synced(installation.origin.commit({"web/web.yaml": without_service}), ours)
             assert "web" not in place.services()
             assert place.pods() == pods

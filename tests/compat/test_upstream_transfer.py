@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pipecd.proto.model.application_pb2 import Application
+from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPECTL
 
 pytestmark = pytest.mark.slow
@@ -36,17 +37,19 @@ spec:
 
 
 async def test_backups_are_the_same_and_each_restores_those_of_the_other(
-    open_bed: Any, upstream_pipectl: Path, tmp_path: Path
+    open_installation: OpenInstallation, upstream_pipectl: Path, tmp_path: Path
 ) -> None:
-    async with open_bed() as bed:
-        agent = await bed.register_piped("one")
+    async with open_installation() as installation:
+        agent = await installation.register_piped("one")
         draft = Application(name="cart", piped_id=agent.id, labels={"env": "dev"})
-        await bed.add_application("cart", draft)
-        how = bed.pipectl_flags()
+        await installation.add_application("cart", draft)
+        how = installation.pipectl_flags()
         kept: dict[Path, Any] = {}
         for program in (OUR_PIPECTL, upstream_pipectl):
             file = tmp_path / f"{len(kept)}.json"
-            done = await bed.run(program, "transfer", "backup", "--output-file", str(file), *how)
+            done = await installation.run(
+                program, "transfer", "backup", "--output-file", str(file), *how
+            )
             assert done.code == 0, done
             kept[file] = json.loads(file.read_text())
             del kept[file]["created_at"]
@@ -54,7 +57,7 @@ async def test_backups_are_the_same_and_each_restores_those_of_the_other(
         assert kept[ours] == kept[theirs]
         for program, file in ((OUR_PIPECTL, theirs), (upstream_pipectl, ours)):
             line = ("transfer", "restore", "piped", "--input-file", str(file))
-            done = await bed.run(program, *line, *how)
+            done = await installation.run(program, *line, *how)
             assert done.code == 0, done
             (mapping,) = json.loads(done.out)["piped_mappings"]
             assert mapping["old_piped_id"] == agent.id

@@ -115,7 +115,7 @@ def test_it_greets(tmp_path):
     assert bench.host.stage_metadata[DISPLAY_KEY] == "Good morning, tested"
 
 
-def test_a_mistake_in_the_options_is_told(tmp_path):
+def test_an_invalid_option_is_an_error(tmp_path):
     result = asyncio.run(StageBench(${title}Plugin(), tmp_path).run("$stage", {"message": [1]}))
     assert result.status is StageStatus.FAILURE
     assert result.message.startswith("stage $stage: message:")
