@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes that evaluate the content of repositories, with limits.
+
+A template, a document or an expression that somebody pushed may hang, fill the memory or crash the
+interpreter. In a worker it costs that worker: the process is killed, the call fails with the limit
+that was exceeded, and the next call gets a new process. Workers get no secrets but their arguments.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, TypeVarTuple, cast
+
+import structlog
+
+from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.program import group
+from pipecd.program.broken_inputs import BrokenInputs
+from pipecd.program.worker_process import LENGTH
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+_MEBIBYTE = 1024 * 1024
+# Importing Python's own modules takes long on a busy machine.
+_START_SECONDS = 60.0
+_IDLE_SECONDS = 60.0
+# What takes longer is recorded before it ends, in case the whole process ends with it.
+_LONG_SECONDS = 0.2
+# Parsing a larger reply would hold up the event loop.
+_LARGE = _MEBIBYTE
+_HINT = "simplify it, or raise spec.rendering in the piped configuration"
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """The most that one call may take; `memory` and `output` are in bytes."""
+
+    seconds: float = 30.0
+    memory: int = 512 * _MEBIBYTE
+    output: int = 32 * _MEBIBYTE
+
+
+class LimitExceeded(UserMistake):
+    """A call exceeded a limit, or crashed its worker."""
+
+
+class _Died(Exception):
+    """The worker process ended during a call."""
+
+
+class WorkerPool:
+    """Up to `size` workers, which start when they are needed and end when they are idle."""
+
+    def __init__(
+        self,
+        limits: WorkerLimits | None = None,
+        *,
+        size: int = 4,
+        broken: BrokenInputs | None = None,
+    ) -> None:
+        self._limits = limits or WorkerLimits()
+        self._broken = broken or BrokenInputs()
+        self._turns = asyncio.Semaphore(size)
+        self._idle: list[_Worker] = []
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_closed = True
+        while self._idle:
+            await self._idle.pop().kill()
+
+    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Calls a function of a module in a worker; arguments and result are what JSON can hold.
+
+        Raises the UserMistake that the function raises, or `LimitExceeded`. The same call is then
+        refused at once for a day.
+        """
+        name = getattr(function, "__name__", "")
+        request = json.dumps([function.__module__, name, arguments]).encode()
+        digest = hashlib.sha256(request).hexdigest()
+        if refusal := self._broken.refusal(digest):
+            raise LimitExceeded(refusal, hint="change it; it is tried again after a day")
+        try:
+            async with self._turns:
+                reply = await self._recorded(digest, request)
+        except LimitExceeded as e:
+            self._broken.broke(digest, e.message)
+            raise
+        match reply:
+            case {"value": value}:
+                return cast("T", value)
+            case {"mistake": [str(message), str(hint)]}:
+                raise UserMistake(message, hint=hint)
+            case {"failure": failure}:
+                where = reply.get("where")
+                log.error("worker failed", function=name, error=failure, where=where)
+                raise UserMistake(f"it cannot be evaluated: {failure}")
+            case _:
+                raise Unavailable("a worker process replied with something else than a result")
+
+    async def _recorded(self, digest: str, request: bytes) -> dict[str, Any]:
+        """Calls, and records the call while it takes long."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_LONG_SECONDS, self._broken.started, digest)
+        try:
+            return await self._call(request)
+        finally:
+            timer.cancel()
+            self._broken.finished(digest)
+
+    async def _call(self, request: bytes) -> dict[str, Any]:
+        try:
+            return await self._call_once(request)
+        except _Died:
+            # Something else may have killed it, such as an operator or a full machine.
+            with suppress(_Died):
+                return await self._call_once(request)
+        raise LimitExceeded("it crashed the worker process that evaluated it")
+
+    async def _call_once(self, request: bytes) -> dict[str, Any]:
+        worker = self._idle.pop() if self._idle else await _Worker.start(self._limits)
+        worker.stop_idling()
+        is_reusable = False
+        try:
+            reply = await worker.call(request)
+            exceeded = reply.get("exceeded")
+            is_reusable = exceeded is None
+            if exceeded:
+                raise LimitExceeded(_texts(self._limits)[exceeded], hint=_HINT)
+            return reply
+        finally:
+            if is_reusable and not self._is_closed:
+                self._idle.append(worker)
+                worker.idle(self._end_idle)
+            else:
+                await worker.kill()
+
+    def _end_idle(self, worker: "_Worker") -> None:
+        if worker in self._idle:
+            self._idle.remove(worker)
+        worker.close()
+
+
+def _texts(limits: WorkerLimits) -> dict[str, str]:
+    """The limits by their names in replies, as errors describe them."""
+    return {
+        "time": f"it takes longer than the time limit of {limits.seconds:g}s",
+        "memory": f"it needs more than the memory limit of {limits.memory // _MEBIBYTE} MiB",
+        "output": f"its result exceeds the output limit of {limits.output // _MEBIBYTE} MiB",
+        "depth": "it is nested too deeply",
+    }
+
+
+class _Worker:
+    """One worker process, which evaluates one call at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, limits: WorkerLimits) -> None:
+        self._process, self._limits = process, limits
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def start(cls, limits: WorkerLimits) -> "_Worker":
+        numbers = (str(limits.seconds), str(limits.memory), str(limits.output))
+        process = await group.start(
+            [sys.executable, "-s", "-P", "-m", "pipecd.program.worker_process", *numbers],
+            cwd=Path("/"),
+            env=_environment(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        worker = cls(process, limits)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await worker._read()
+        except (TimeoutError, _Died) as e:
+            await worker.kill()
+            raise Unavailable("a worker process could not be started") from e
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def call(self, request: bytes) -> dict[str, Any]:
+        """Returns the reply, which is `exceeded` for a limit."""
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                stdin = self._process.stdin
+                assert stdin is not None  # noqa: S101
+                stdin.write(LENGTH.pack(len(request)) + request)
+                await stdin.drain()
+                reply = await self._read()
+        except TimeoutError:
+            return {"exceeded": "time"}
+        except OSError as e:
+            raise _Died from e
+        if reply is None:
+            return {"exceeded": "output"}
+        parsed: Any = (
+            await asyncio.to_thread(json.loads, reply) if len(reply) > _LARGE else json.loads(reply)
+        )
+        return parsed
+
+    async def _read(self) -> bytes | None:
+        """Returns a reply, or None if it is too long."""
+        stdout = self._process.stdout
+        assert stdout is not None  # noqa: S101
+        try:
+            (length,) = LENGTH.unpack(await stdout.readexactly(LENGTH.size))
+            return None if length > self._limits.output else await stdout.readexactly(length)
+        except asyncio.IncompleteReadError as e:
+            raise _Died from e
+
+    def idle(self, end: Callable[["_Worker"], None]) -> None:
+        """Calls `end` when the worker has had nothing to do for a while."""
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(_IDLE_SECONDS, end, self)
+
+    def stop_idling(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+
+    def close(self) -> None:
+        """Ends the process, which exits when its standard input ends."""
+        self.stop_idling()
+        assert self._process.stdin is not None  # noqa: S101
+        self._process.stdin.close()
+
+    async def kill(self) -> None:
+        self.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a worker: where its modules are, and nothing of ours."""
+    return {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        # Each arena of a thread would reserve address space, which is limited.
+        "MALLOC_ARENA_MAX": "1",
+        "LC_ALL": "C.UTF-8",
+    }
