@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import grpc.aio
@@ -61,6 +61,16 @@ async def get_command(channel: ReconnectingChannel, id_: str) -> str:
     return response.command.id
 
 
+async def outlive_a_cancellation() -> None:
+    """As a TaskGroup leaves its parent in which a task failed while it was being left."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    assert task.cancelling()
+
+
 @pytest.mark.parametrize("state", [LinkState.SILENT, LinkState.HALF_OPEN])
 async def test_a_connection_that_falls_silent_is_replaced(
     table: RpcTable[str], state: LinkState
@@ -104,6 +114,21 @@ async def test_a_cancelled_caller_is_cancelled_also_while_the_connection_is_repl
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(LATE * 2):
                 await get_command(channel, "b")
+
+
+async def test_an_earlier_cancellation_of_a_task_is_not_taken_for_a_new_one(
+    table: RpcTable[str],
+) -> None:
+    async with connected(table) as (proxy, channel):
+        assert await get_command(channel, "a") == "a"
+
+        async def call() -> str:
+            await outlive_a_cancellation()
+            proxy.silence()
+            return await get_command(channel, "b")
+
+        with pytest.raises(ConnectionReplaced):
+            await asyncio.create_task(call())
 
 
 async def test_a_probe_may_take_longer_after_each_replacement_in_vain(

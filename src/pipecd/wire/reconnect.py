@@ -20,6 +20,7 @@ import structlog
 
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import Unavailable
+from pipecd.wire.cancellation import watch_cancellation
 from pipecd.wire.channel import Authorization, channel_factory, wait_until_connected
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -82,7 +83,7 @@ class ReconnectingChannel(grpc.aio.Channel):
 
         Raises ConnectionReplaced if the connection of the block was replaced.
         """
-        channel, late = self._current, object()
+        channel, late, is_cancelled = self._current, object(), watch_cancellation()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(within, self._response_is_late, late)
         try:
@@ -90,8 +91,7 @@ class ReconnectingChannel(grpc.aio.Channel):
             self._responded_at = loop.time()
         except (asyncio.CancelledError, grpc.aio.UsageError) as e:
             # Closing a channel cancels its calls, which is no cancellation of their tasks.
-            task = asyncio.current_task()
-            if channel is self._current or (task is not None and task.cancelling()):
+            if channel is self._current or is_cancelled():
                 raise
             raise ConnectionReplaced("the connection fell silent and was replaced") from e
         finally:

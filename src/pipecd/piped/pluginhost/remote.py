@@ -16,6 +16,7 @@ from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateR
 from pipecd.proto.plugin.livestate_pb2_grpc import LivestateServiceStub
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
 from pipecd.proto.plugin.planpreview_pb2_grpc import PlanPreviewServiceStub
+from pipecd.wire.cancellation import watch_cancellation
 
 ResponseT = TypeVar("ResponseT")
 
@@ -92,6 +93,7 @@ class RemotePlugin:
         self, call: Callable[[grpc.aio.Channel], grpc.aio.UnaryUnaryCall[Any, ResponseT]]
     ) -> ResponseT:
         instance = await self._connect()
+        is_cancelled = watch_cancellation()
         try:
             # gRPC returns None for bytes that it cannot decode.
             response: ResponseT | None = await call(instance.channel)
@@ -99,7 +101,7 @@ class RemotePlugin:
             error, cause = self._error(e), e
         except (asyncio.CancelledError, grpc.aio.UsageError) as e:
             # A channel that is closed cancels its calls, although this task was not cancelled.
-            if (task := asyncio.current_task()) is None or task.cancelling():
+            if is_cancelled():
                 raise
             error, cause = Unavailable(f"plugin {self._name} was disconnected"), e
         else:
