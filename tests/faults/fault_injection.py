@@ -3,13 +3,14 @@
 
 A round pushes commits and requests syncs while faults are injected, then heals everything and waits.
 Checked are: no status goes back, no application runs two scripts at once, the last deployment to run is
-that of the head commit, nothing is left 60 seconds after healing.
+that of the head commit, nothing is left 60 seconds after healing (see `checks`).
 
 `python -m faults.fault_injection --minutes 15 --replicas 2` (with tests on the path) prints counts.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import shutil
 import signal
@@ -18,24 +19,30 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import psycopg
 
+from faults.checks import StatusHistory, not_at_head, not_completed, wait_until_settled
+from faults.disk import SmallDisk
 from faults.installation import FaultyInstallation, Program, open_installation
 from faults.network import LinkState
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
-from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unavailable
 from servers.databases import Postgres, Redis
 
 APPLICATIONS = ("cart", "shop", "mail")
 HEALED_SECONDS = 60.0
+# After it has settled, nothing may change any more.
+SETTLED_SECONDS = 2.0
 ROUND_SECONDS = 20.0
+# The disk of a workspace and that of a control plane.
+DISK_MEGABYTES = 64
 _REPORTS = (
     "CreateDeploymentInOrder",
     "ReportDeploymentPlanned",
@@ -44,9 +51,14 @@ _REPORTS = (
     "ReportDeploymentCompleted",
     "ReportApplicationMostRecentDeployment",
     "ReportApplicationDeployingStatus",
+    "ReportApplicationSyncState",
+    "ReportStageLogs",
     "ReportStageLogsFromLastCheckpoint",
+    "SaveDeploymentSharedMetadata",
     "ReportCommandHandled",
 )
+# A late one is refused, so that these are only lost.
+_LEASES = ("AcquirePipedLease", "ReleasePipedLease")
 _UNREACHABLE = (grpc.aio.AioRpcError, Unavailable)
 
 
@@ -57,47 +69,40 @@ def report(line: str) -> None:
 
 @dataclass
 class Observer:
-    """Watches all deployments from outside and reports every status that goes back."""
+    """Watches the deployments from outside and reports every status that goes back."""
 
     installed: FaultyInstallation
+    history: StatusHistory = field(default_factory=StatusHistory)
     violations: list[str] = field(default_factory=list[str])
-    statuses: dict[str, DeploymentStatus] = field(default_factory=dict[str, DeploymentStatus])
-    stages: dict[tuple[str, str], StageStatus] = field(
-        default_factory=dict[tuple[str, str], StageStatus]
-    )
 
     async def run(self) -> None:
         while True:
             for replica in range(len(self.installed.replicas)):
                 with suppress(*_UNREACHABLE):
-                    await self.observe(replica)
+                    await self.observe(replica, limit=40)
                     break
             await asyncio.sleep(0.2)
 
-    async def observe(self, replica: int = 0) -> None:
-        for deployment in await self.installed.deployments(replica):
-            before = self.statuses.get(deployment.id, DeploymentStatus.PENDING)
-            status = DeploymentStatus(deployment.status)
-            if status < before or (before.is_completed and status is not before):
-                self.violations.append(f"{deployment.id} went from {before.name} to {status.name}")
-            self.statuses[deployment.id] = status
-            for stage in deployment.stages:
-                key = (deployment.id, stage.id)
-                was = self.stages.get(key, StageStatus.NOT_STARTED_YET)
-                now = StageStatus(stage.status)
-                if now < was or (was.is_completed and now is not was):
-                    self.violations.append(f"{key} went from {was.name} to {now.name}")
-                if status.is_completed and now is StageStatus.RUNNING:
-                    self.violations.append(f"{key} runs although {deployment.id} is {status.name}")
-                self.stages[key] = now
+    async def observe(self, replica: int = 0, *, limit: int = 0) -> None:
+        """Reads the newest deployments, or all of them."""
+        for deployment in await self.installed.deployments(replica, limit=limit):
+            self.violations += self.history.observe(deployment)
 
 
 class FaultInjector:
     """One installation, its users, and the faults."""
 
-    def __init__(self, installed: FaultyInstallation, chance: random.Random) -> None:
+    def __init__(
+        self,
+        installed: FaultyInstallation,
+        chance: random.Random,
+        workspace: SmallDisk,
+        data: SmallDisk,
+    ) -> None:
         self.installed, self.chance = installed, chance
+        self.workspace, self.data = workspace, data
         self.counts: Counter[str] = Counter()
+        self.commands: list[str] = []
         self.duplicates: list[Program] = []
         self.recoveries: list[float] = []
         self.observer = Observer(installed)
@@ -139,7 +144,7 @@ class FaultInjector:
                 case _:
                     with suppress(*_UNREACHABLE):
                         replica = self.chance.randrange(len(self.installed.replicas))
-                        await self.installed.sync(name, replica)
+                        self.commands.append(await self.installed.sync(name, replica))
                         self.counts["syncs"] += 1
             await asyncio.sleep(self.chance.uniform(0.2, 1.5))
 
@@ -161,13 +166,22 @@ class FaultInjector:
             self.lose_workspace,
             self.restore_old_workspace,
             self.damage_workspace,
+            self.fill_workspace,
+            self.fill_disk_of_control_plane,
             self.start_duplicate,
         ]
         while time.monotonic() < ends:
             fault = self.chance.choice(faults)
-            self.counts[fault.__name__.replace("_", " ")] += 1
+            name = fault.__name__.replace("_", " ")
+            self.counts[name] += 1
+            self._record(name)
             await fault()
             await asyncio.sleep(self.chance.uniform(0.5, 3.0))
+
+    def _record(self, event: str) -> None:
+        """Writes the time of an event beside the logs of the programs, for who reads them."""
+        with (self.installed.directory / "faults.log").open("a") as file:
+            file.write(f"{time.time():.2f} {event}\n")
 
     async def kill_piped(self) -> None:
         await self.piped.kill()
@@ -207,7 +221,8 @@ class FaultInjector:
         self.installed.front.silence(LinkState.HALF_OPEN)
 
     async def lose_responses(self) -> None:
-        self.installed.calls.losing[self.chance.choice(_REPORTS)] = self.chance.randint(1, 3)
+        rpc = self.chance.choice((*_REPORTS, *_LEASES))
+        self.installed.calls.losing[rpc] = self.chance.randint(1, 3)
 
     async def hold_requests(self) -> None:
         """Requests that arrive late, possibly after the piped that sent them has ended."""
@@ -234,39 +249,58 @@ class FaultInjector:
 
     async def lose_workspace(self) -> None:
         await self.piped.kill()
-        shutil.rmtree(self._workspace, ignore_errors=True)
+        self._clear_workspace()
         await self.piped.start()
 
     async def restore_old_workspace(self) -> None:
         """A workspace from a backup, which knows nothing of what came after it."""
         await self.piped.kill()
-        backup = self._workspace.with_name("backup")
+        directory = self.workspace.directory
+        backup = directory.with_name("backup")
         if backup.exists():
-            shutil.rmtree(self._workspace, ignore_errors=True)
-            shutil.copytree(backup, self._workspace, symlinks=True)
-        elif self._workspace.exists():
-            shutil.copytree(self._workspace, backup, symlinks=True)
+            self._clear_workspace()
+            shutil.copytree(backup, directory, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copytree(directory, backup, symlinks=True)
         await self.piped.start()
 
     async def damage_workspace(self) -> None:
         """Garbage in a file of a workspace that is in use."""
-        files = [f for f in self._workspace.rglob("*") if f.is_file() and f.name != "lock"]
+        files = [file for file in self.workspace.files() if file.name != "lock"]
         if files:
             with suppress(OSError):
                 content = self.chance.choice(("", "\0garbage", "[]", '{"stages": 7}'))
                 self.chance.choice(files).write_text(content)
+
+    async def fill_workspace(self) -> None:
+        """No space in the workspace, also for a piped that is started meanwhile."""
+        await asyncio.to_thread(self.workspace.fill)
+        await asyncio.sleep(self.chance.uniform(1, 6))
+        if self.chance.random() < 0.3:
+            await self.kill_piped()
+            await asyncio.sleep(self.chance.uniform(1, 3))
+        self.workspace.empty()
+
+    async def fill_disk_of_control_plane(self) -> None:
+        """No space for stage logs and, with SQLite, for anything else."""
+        await asyncio.to_thread(self.data.fill)
+        await asyncio.sleep(self.chance.uniform(1, 6))
+        if self.chance.random() < 0.3:
+            await self.kill_replica()
+        self.data.empty()
 
     async def start_duplicate(self) -> None:
         name = f"duplicate-{len(self.duplicates)}"
         self.duplicates.append(await self.installed.start_piped(name))
         await asyncio.sleep(self.chance.uniform(1, 5))
 
-    @property
-    def _workspace(self) -> Path:
-        return self.installed.directory / "piped" / "workspace"
+    def _clear_workspace(self) -> None:
+        for path in self.workspace.directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     async def _heal(self) -> None:
         """Everything works again: one piped runs, all replicas run, the network is up."""
+        self._record("heal")
         self.installed.front.heal()
         self.installed.calls.losing.clear()
         await self.installed.calls.release()
@@ -284,43 +318,42 @@ class FaultInjector:
             await self.piped.start()
 
     async def _check(self) -> None:
-        healed = time.monotonic()
+        self._record("healed")
         # What had not been pushed during the faults must be deployed too.
         for name in APPLICATIONS:
             self.installed.push(name)
-        try:
-            await self.installed.eventually(self._is_settled, within=HEALED_SECONDS)
-        except AssertionError:
-            self.violations.append(f"not settled {HEALED_SECONDS:g}s after healing")
-            await self._explain()
-        else:
-            self.recoveries.append(time.monotonic() - healed)
+        seconds, left = await wait_until_settled(
+            self._unsettled, within=HEALED_SECONDS, stays=SETTLED_SECONDS, pause=0.2
+        )
+        self._record(f"settled after {seconds:.1f}s")
+        self.recoveries.append(seconds)
+        self.violations += left
+        await self.observer.observe()
         self.violations += self.installed.overlaps()
         self.violations += self.observer.violations
         self.observer.violations.clear()
 
-    async def _is_settled(self) -> bool:
-        if not await self.installed.all_completed():
-            return False
-        return all(self._last_run_is_head(name) for name in APPLICATIONS)
+    async def _unsettled(self) -> list[str]:
+        """What is not yet as it has to be after healing."""
 
-    def _last_run_is_head(self, name: str) -> bool:
-        runs = [run for run in self.installed.runs() if run.application == name]
-        if not runs:
-            return False
-        git = self.installed.origin.git
-        return git("rev-parse", f"{runs[-1].commit}:{name}") == git("rev-parse", f"HEAD:{name}")
+        @cache
+        def content_of(commit: str, name: str) -> str:
+            return self.installed.origin.git("rev-parse", f"{commit}:{name}")
 
-    async def _explain(self) -> None:
-        """Prints what is left, for whoever reads the report."""
-        with suppress(*_UNREACHABLE):
-            for deployment in await self.installed.deployments():
-                if not DeploymentStatus(deployment.status).is_completed:
-                    status = DeploymentStatus(deployment.status).name
-                    report(f"left: {deployment.id} {deployment.application_name} {status}")
-        for name in APPLICATIONS:
-            if not self._last_run_is_head(name):
-                report(f"last run is not the head: {name}")
+        try:
+            deployments = await self.installed.deployments()
+            self.commands = [
+                id_ for id_ in self.commands if not await self.installed.is_handled(id_)
+            ]
+            busy = [name for name in APPLICATIONS if not await self.installed.is_idle(name)]
+        except _UNREACHABLE as e:
+            return [f"the control plane does not answer: {e}"]
+        return [
+            *not_completed(deployments),
+            *not_at_head(APPLICATIONS, self.installed.runs(), deployments, content_of),
+            *(f"command {id_} is not handled" for id_ in self.commands),
+            *(f"{name} is still deploying" for name in busy),
+        ]
 
 
 @asynccontextmanager
@@ -353,25 +386,30 @@ async def installation(directory: Path, replicas: int) -> AsyncGenerator[FaultyI
 async def inject(directory: Path, *, replicas: int, minutes: float, seed: int) -> FaultInjector:
     """Runs rounds for so many minutes and returns what was counted."""
     ends = time.monotonic() + minutes * 60
-    async with installation(directory, replicas) as installed:
-        installed.calls.recording = set(_REPORTS)
-        for name in APPLICATIONS:
-            installed.push(name)
-        await installed.start_piped()
-        injector = FaultInjector(installed, random.Random(seed))
-        rounds = 0
-        while time.monotonic() < ends:
-            await injector.round()
-            rounds += 1
-            report(
-                f"round {rounds}: {len(installed.runs())} runs, "
-                f"{len(injector.observer.statuses)} deployments, "
-                f"recovery {injector.recoveries[-1] if injector.recoveries else -1:.1f}s, "
-                f"{len(injector.violations)} violations",
-            )
-            if injector.violations:
-                break
-        return injector
+    with ExitStack() as disks:
+        workspace, data = (
+            SmallDisk.mount(directory / path, megabytes=DISK_MEGABYTES)
+            for path in ("piped/workspace", "data")
+        )
+        disks.callback(data.unmount)
+        disks.callback(workspace.unmount)
+        async with installation(directory, replicas) as installed:
+            installed.calls.recording = set(_REPORTS)
+            for name in APPLICATIONS:
+                installed.push(name)
+            await installed.start_piped()
+            injector = FaultInjector(installed, random.Random(seed), workspace, data)
+            rounds = 0
+            while time.monotonic() < ends and not injector.violations:
+                await injector.round()
+                rounds += 1
+                report(
+                    f"round {rounds}: {len(installed.runs())} runs, "
+                    f"{len(injector.observer.history.statuses)} deployments, "
+                    f"recovery {injector.recoveries[-1]:.1f}s, "
+                    f"{len(injector.violations)} violations, load {os.getloadavg()[0]:.1f}"
+                )
+            return injector
 
 
 def main() -> None:

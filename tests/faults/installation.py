@@ -34,6 +34,7 @@ from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unavailable
+from pipecd.proto.model import command_pb2
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -223,7 +224,9 @@ class FaultyInstallation:
                 rest=rest,
             )
         )
-        piped = Program(name, self.directory, ["piped", *piped_arguments(config)])
+        piped = Program(
+            name, self.directory, ["piped", *piped_arguments(config, "--log-encoding=json")]
+        )
         self.pipeds.append(piped)
         await piped.start()
         return piped
@@ -238,9 +241,11 @@ class FaultyInstallation:
         ) as channel:
             yield APIServiceStub(channel)
 
-    async def deployments(self, replica: int = 0) -> list[Deployment]:
+    async def deployments(self, replica: int = 0, *, limit: int = 0) -> list[Deployment]:
+        """The newest deployments, by default all of them."""
         async with self.api(replica) as api:
-            listed = await api.ListDeployments(pb.ListDeploymentsRequest(), timeout=10)
+            request = pb.ListDeploymentsRequest(limit=limit)
+            listed = await api.ListDeployments(request, timeout=10)
         return list(listed.deployments)
 
     async def deployment_of(self, commit: str, replica: int = 0) -> Deployment | None:
@@ -287,6 +292,12 @@ class FaultyInstallation:
             request = pb.SyncApplicationRequest(application_id=self.applications[name])
             return (await api.SyncApplication(request, timeout=10)).command_id
 
+    async def is_handled(self, command: str, replica: int = 0) -> bool:
+        """Whether a command is handled."""
+        async with self.api(replica) as api:
+            response = await api.GetCommand(pb.GetCommandRequest(command_id=command), timeout=5)
+        return response.command.status != command_pb2.COMMAND_NOT_HANDLED_YET
+
     async def eventually(
         self,
         read: Callable[[], Awaitable[T | None]],
@@ -321,8 +332,9 @@ async def open_installation(
     Without a `datastore` it is one server on SQLite; several replicas need a database server and the
     `cache_address` of a Redis.
     """
+    (directory / "data").mkdir(exist_ok=True)
     spec = datastore or DatastoreSpec(
-        type="SQLITE", config=DatastoreConfig(path=str(directory / "pipecd.db"))
+        type="SQLITE", config=DatastoreConfig(path=str(directory / "data" / "pipecd.db"))
     )
     origin = Origin.begin(directory / "origin")
     origin.commit({"README": "sources\n"}, "the beginning")
@@ -368,7 +380,7 @@ def _server_arguments(
             "address": "http://127.0.0.1",
             "stateKey": "s",
             "datastore": spec.model_dump(by_alias=True, exclude_defaults=True),
-            "filestore": {"type": "LOCAL", "config": {"path": str(directory / "files")}},
+            "filestore": {"type": "LOCAL", "config": {"path": str(directory / "data" / "files")}},
         },
     }
     config.write_text(json.dumps(document))
@@ -389,7 +401,7 @@ async def _prepare(
     directory: Path, spec: DatastoreSpec, origin: Origin, applications: Sequence[str]
 ) -> tuple[str, str, str, dict[str, str]]:
     """Registers a project, a piped, its applications and an API key before any server runs."""
-    files = await LocalFiles.open(directory / "files")
+    files = await LocalFiles.open(directory / "data" / "files")
     async with open_datastore(spec) as database:
         stores = create_stores(database, files, MemoryCache())
         cases = build_use_cases(stores, MemoryBus(), address="http://cp", encryption_key=b"k" * 64)

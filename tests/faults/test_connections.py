@@ -20,7 +20,6 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2
 from pipecd.proto.model.command_pb2 import Command
-from pipecd.proto.service import api_pb2 as pb
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -53,14 +52,8 @@ class Stopwatch:
     async def command(self, id_: str, replica: int = 0) -> None:
         """Waits until a command is handled."""
         await self.measure(
-            lambda: command_handled(self._installed, id_, replica), "the command was not handled"
+            lambda: self._installed.is_handled(id_, replica), "the command was not handled"
         )
-
-
-async def command_handled(installed: FaultyInstallation, command: str, replica: int = 0) -> bool:
-    async with installed.api(replica) as api:
-        response = await api.GetCommand(pb.GetCommandRequest(command_id=command), timeout=5)
-    return response.command.status != command_pb2.COMMAND_NOT_HANDLED_YET
 
 
 async def start_and_deploy(installed: FaultyInstallation) -> None:
@@ -166,7 +159,7 @@ async def test_a_command_reaches_its_piped_although_its_signal_was_lost(
         await start_and_deploy(installed)
         # As a replica leaves it that dies after it has stored and acknowledged the command.
         async with open_datastore(installed.datastore) as database:
-            files = await LocalFiles.open(tmp_path / "files")
+            files = await LocalFiles.open(tmp_path / "data" / "files")
             command = Command(
                 id=new_id(),
                 piped_id=installed.piped_id,

@@ -102,10 +102,12 @@ class Server(ABC):
 
 
 def children(parent: int) -> list[int]:
+    """Returns the descendants of a process; threads and processes that end meanwhile have none."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *children(child)]
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *children(child)]
     return found
 
 

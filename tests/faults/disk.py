@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk of its own for a directory, small enough to be filled."""
+
+import os
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipecd.model.errors import Unsupported
+
+_BALLAST = "ballast"
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A file system in memory, mounted on a directory until it is unmounted."""
+
+    directory: Path
+
+    @classmethod
+    def mount(cls, directory: Path, *, megabytes: int) -> "SmallDisk":
+        """Raises Unsupported if this user may not mount a file system."""
+        directory.mkdir(parents=True, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
+        if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+            raise Unsupported("only root may mount a file system")
+        return cls(directory)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self.directory)], check=True)
+
+    def fill(self) -> None:
+        """Leaves no space at all."""
+        with (self.directory / _BALLAST).open("ab", buffering=0) as file:
+            for size in (1 << 20, 4096, 512):
+                with suppress(OSError):
+                    while True:
+                        file.write(b"x" * size)
+
+    def empty(self) -> None:
+        (self.directory / _BALLAST).unlink(missing_ok=True)
+
+    def files(self) -> list[Path]:
+        """The files that programs have written."""
+        return [f for f in self.directory.rglob("*") if f.is_file() and f.name != _BALLAST]
