@@ -185,6 +185,13 @@ def test_wrong_arguments_are_reported(expression: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_templates_see_only_the_named_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "of-piped")
+    template = '{{ env "REGION" }} {{ env "TOKEN" }} {{ expandenv "$REGION ${REGION}1 $TOKEN" }}'
+    rendered = render(template, {}, name="t", variables={"REGION": "tokyo"})
+    assert rendered == "tokyo  tokyo tokyo1 "
+
+
 def test_any_arguments_render_or_raise_template_mistake() -> None:
     values = ['"a"', "1", "-1", "1.5", ".l", ".d", ".none", ".t", "true"]
     for name in sorted(FUNCTIONS):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks the secrets in the configuration that piped reports to the control plane."""
 
+import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -71,6 +73,33 @@ def masked(spec: PipedSpec) -> dict[str, Any]:
             webhook["url"] = webhook["url"] and MASK
     shown = {key: {} for key in _ALWAYS_SHOWN} | _masked(config, _SECRET_KEYS.__contains__)
     return shown | ({"plugins": plugins} if plugins else {})
+
+
+def secret_values(spec: PipedSpec) -> frozenset[str]:
+    """Return the secrets that the configuration contains, as written and decoded from base64."""
+    values = set(_secret_texts(plain(spec)))
+    decoded: set[str] = set()
+    for value in values:
+        with suppress(ValueError):
+            decoded.add(base64.b64decode(value, validate=True).decode().strip())
+    return frozenset((values | decoded) - {""})
+
+
+def _secret_texts(value: Any, *, is_secret: bool = False) -> Iterator[str]:
+    match value:
+        case Mapping():
+            items: Mapping[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+            for key, each in items.items():
+                is_name = key.endswith(("File", "Path")) or key == "signatureKey"
+                yield from _secret_texts(each, is_secret=key in _SECRET_KEYS and not is_name)
+        case list():
+            elements: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+            for each in elements:
+                yield from _secret_texts(each, is_secret=is_secret)
+        case str() if is_secret:
+            yield value
+        case _:
+            pass
 
 
 def _looks_secret(key: str) -> bool:

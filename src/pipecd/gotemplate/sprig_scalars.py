@@ -12,7 +12,7 @@ import re
 import secrets
 import string
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -112,6 +112,22 @@ def _random(alphabet: str) -> Callable[[int], str]:
 
 # Variables in the syntax of Go's os.Expand.
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9*#$@!?-])")
+
+
+def environment(variables: Mapping[str, str]) -> Functions:
+    """Returns the functions that read environment variables, of which they see only these.
+
+    Templates come from Git repositories, and the environment of piped may hold credentials.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        return variables.get(match[0][1:].strip("{}"), "")
+
+    return {
+        "env": lambda name: variables.get(name, ""),
+        "expandenv": lambda text: _VARIABLE.sub(value_of, text),
+    }
+
 
 # Go writes a time layout as the reference time, Mon Jan 2 15:04:05 MST 2006, would be printed.
 _LAYOUT = re.compile(
@@ -217,9 +233,6 @@ SCALARS: Functions = {
     "dateInZone": date_in_zone,
     "htmlDate": lambda value: _date("2006-01-02", value),
     "unixEpoch": lambda value: str(int(_to_time(value).timestamp())),
-    # Templates come from Git repositories, and the environment of piped may hold credentials.
-    "env": lambda _name: "",
-    "expandenv": lambda text: _VARIABLE.sub("", text),
     "uuidv4": lambda: str(uuid.uuid4()),
     "randAlphaNum": _random(string.ascii_letters + string.digits),
     "randAlpha": _random(string.ascii_letters),

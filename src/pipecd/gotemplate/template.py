@@ -31,11 +31,18 @@ from pipecd.gotemplate.nodes import (
 )
 from pipecd.gotemplate.parser import parse
 from pipecd.gotemplate.sprig_collections import COLLECTIONS
-from pipecd.gotemplate.sprig_scalars import SCALARS
+from pipecd.gotemplate.sprig_scalars import SCALARS, environment
 from pipecd.gotemplate.sprig_strings import ENCODING, STRINGS
 from pipecd.gotemplate.values import FunctionError, is_true, kind, to_text
 
-FUNCTIONS: Functions = {**STRINGS, **SCALARS, **COLLECTIONS, **ENCODING, **BUILTINS}
+FUNCTIONS: Functions = {
+    **STRINGS,
+    **SCALARS,
+    **environment({}),
+    **COLLECTIONS,
+    **ENCODING,
+    **BUILTINS,
+}
 
 Scopes = list[dict[str, Any]]
 """The variables by scope, the innermost scope last."""
@@ -43,15 +50,17 @@ Scopes = list[dict[str, Any]]
 _MAX_DEPTH = 100
 
 
-def render(text: str, data: Any, *, name: str) -> str:
+def render(text: str, data: Any, *, name: str, variables: Mapping[str, str] | None = None) -> str:
     """Renders a template; error messages begin with its `name`.
+
+    `variables` is the environment that `env` and `expandenv` see; without it they see none.
 
     The data consists of mappings, lists, strings, numbers and booleans. A missing key is an error,
     because upstream renders with `missingkey=error`.
     """
     try:
         template = parse(text, name=name)
-        evaluation = _Evaluation(template)
+        evaluation = _Evaluation(template, {**FUNCTIONS, **environment(variables or {})})
         evaluation.body(template.body, data, [{"$": data}])
     except RecursionError as e:
         raise TemplateMistake(f"template: {name}: it is nested too deeply") from e
@@ -68,8 +77,8 @@ class _LoopExit(Exception):
 class _Evaluation:
     """One rendering of a template."""
 
-    def __init__(self, template: Template) -> None:
-        self._template = template
+    def __init__(self, template: Template, functions: Functions) -> None:
+        self._template, self._functions = template, functions
         self._depth = 0
         self._line = 1
         self.output: list[str] = []
@@ -176,7 +185,7 @@ class _Evaluation:
         arguments = (self._operand(operand, dot, scopes) for operand in rest)
         if name in ("and", "or"):
             return self._and_or(name, arguments, piped)
-        function = FUNCTIONS.get(name)
+        function = self._functions.get(name)
         if function is None:
             raise self._mistake(f"function {name!r} not defined")
         try:

@@ -83,6 +83,7 @@ from pipecd.piped.source.sources import Sources
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
 from pipecd.proto.service.wakeups_pb2 import Wakeup
+from pipecd.sdk.host import named_variables
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -288,6 +289,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         tools=ToolRegistry(settings.tools_dir or workspace / "tools"),
         logs=partial(logs_directory, workspace),
         git=mirrors.environment.variables,
+        rendering=spec.rendering,
     )
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
@@ -322,7 +324,12 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         mirrors=mirrors,
         heads=RepositoryHeads(mirrors),
         configs=configs,
-        sources=Sources(mirrors, configs, decrypt=decrypter and decrypter.decrypt),
+        sources=Sources(
+            mirrors,
+            configs,
+            decrypt=decrypter and decrypter.decrypt,
+            variables=named_variables(spec.rendering),
+        ),
         baselines=Baselines(IgnoredCommits(workspace / "trigger" / "seen.json")),
         applications=applications,
         deployments=deployments,

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands `piped run` and, with the flags of v0, `piped piped`."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from pipecd.commandline import configsource, flags
 from pipecd.commandline.configsource import Read
 from pipecd.commandline.signals import run_until_signal
 from pipecd.config.catalog import load_catalog
+from pipecd.config.piped import piped_key
+from pipecd.config.piped_mask import secret_values
 from pipecd.config.piped_v0 import with_default_kubernetes
 from pipecd.config.read import PipedConfig, read_piped
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.piped.own_secrets import remove_secrets
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _SOURCES: Mapping[str, Callable[[str], Read]] = {
     "config-file": configsource.from_file,
@@ -100,6 +107,10 @@ def piped(**given: Any) -> None:
 def _run(given: dict[str, Any]) -> None:
     configure(given["log_level"], given["log_encoding"], program="piped")
     settings = settings_of(given)
+    spec = settings.config.spec
+    removed = remove_secrets(os.environ, {piped_key(spec), *secret_values(spec)})
+    if removed:
+        log.info("variables with secrets of piped are hidden from programs", variables=removed)
     run_until_signal(run_piped(settings), grace=settings.grace)
 
 

@@ -3,6 +3,7 @@
 
 from pipecd.config.application import SkipOn
 from pipecd.config.catalog import NoOptions, PluginConfig, Section, V0Kind, V0Stage
+from pipecd.config.rendering import RenderingSpec
 from pipecd.config.spec import Advice, Reference, Spec, must_be_set, plain, refuse
 from pipecd.config.units import Duration, Percentage, Replicas
 from pipecd.model.application import ApplicationKind
@@ -15,6 +16,7 @@ __all__ = [
     "Percentage",
     "PluginConfig",
     "Reference",
+    "RenderingSpec",
     "Replicas",
     "Section",
     "SkipOn",

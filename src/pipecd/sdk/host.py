@@ -10,10 +10,25 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pipecd.config.rendering import RenderingSpec
 from pipecd.observe.metrics import PluginMetrics
 from pipecd.proto.plugin import host_pb2 as pb
 
 _SSH = "GIT_SSH_COMMAND"
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+# What a program needs to run and to reach the network; none of them is a credential of piped.
+_RENDERING_VARIABLES = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "GIT_SSL_CAINFO",
+    *_PROXIES,
+    *map(str.upper, _PROXIES),
+)
+# No transport that starts a program, and no other repository on the disk of piped.
+_RENDERING_TRANSPORTS = "git:http:https:ssh"
 
 
 class CommandWatch(Protocol):
@@ -41,9 +56,13 @@ class LogSink(Protocol):
 
 
 class Host(LogSink, Protocol):
-    """The piped as its plugins see it; it exposes `plugin_metrics`."""
+    """The piped as its plugins see it; it exposes `plugin_metrics`.
+
+    `rendering` is the section of the piped file that limits what a repository's content may use.
+    """
 
     plugin_metrics: PluginMetrics
+    rendering: RenderingSpec
 
     def watch_commands(self) -> CommandWatch: ...
 
@@ -117,6 +136,31 @@ def program_variables(git: Callable[[str], Mapping[str, str]]) -> dict[str, str]
     variables = git("")
     ssh = {_SSH: variables[_SSH]} if _SSH in variables else {}
     return {**os.environ, **ssh}
+
+
+def named_variables(rendering: RenderingSpec) -> dict[str, str]:
+    """Returns the variables of this process that the content of a repository may read."""
+    return {name: os.environ[name] for name in rendering.variables if name in os.environ}
+
+
+def rendering_variables(
+    git: Callable[[str], Mapping[str, str]], rendering: RenderingSpec
+) -> dict[str, str]:
+    """Returns the environment of a program that renders the content of a repository.
+
+    `git` is `Host.git_variables`. A branch that nobody has reviewed decides what such a program
+    prints, so it gets none of the other variables of piped.
+    """
+    inherited = {name: os.environ[name] for name in _RENDERING_VARIABLES if name in os.environ}
+    variables = git("")
+    ssh = {_SSH: variables[_SSH]} if _SSH in variables else {}
+    return {
+        **inherited,
+        **ssh,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": _RENDERING_TRANSPORTS,
+        **named_variables(rendering),
+    }
 
 
 class WithTools:

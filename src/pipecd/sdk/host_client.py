@@ -2,12 +2,14 @@
 """The client of piped's PluginService, for a plugin in its own process."""
 
 import asyncio
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import grpc.aio
 import structlog
 
+from pipecd.config.rendering import RenderingSpec
 from pipecd.observe.metrics import PluginMetrics
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
@@ -21,6 +23,8 @@ ResponseT = TypeVar("ResponseT")
 # The protocol does not push new commands, and polling on loopback is cheap.
 _POLL_INTERVAL = 1.0
 _REPORT_TIMEOUT = 10.0
+# The section `rendering` of the piped file, as JSON; upstream's piped sets no such variable.
+RENDERING_VARIABLE = "PIPECD_RENDERING"
 
 logger = structlog.get_logger()
 
@@ -41,6 +45,7 @@ class RemoteHost:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
         self.plugin_metrics = PluginMetrics()
+        self.rendering = RenderingSpec.model_validate_json(os.environ.get(RENDERING_VARIABLE, "{}"))
         # The applications whose changes are not reported yet, and the task that reports them.
         self._changed: set[str] = set()
         self._reporting: asyncio.Task[None] | None = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipecd.config.rendering import RenderingSpec
 from pipecd.model.clock import to_unix, utc_now
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import StageStatus
@@ -123,6 +124,7 @@ class MemoryHost:
         self.is_log_completed = False
         self.changed_applications: list[str] = []
         self.plugin_metrics = PluginMetrics()
+        self.rendering = RenderingSpec()
         self._commands: list[command_pb2.Command] = []
         self._has_commands = asyncio.Event()
         self._called = asyncio.Event()

@@ -8,6 +8,7 @@ to the control plane, metadata to the deployment in progress; commands come from
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from pipecd.config.rendering import RenderingSpec
 from pipecd.model.deployment import DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
@@ -58,9 +59,11 @@ class Callbacks(LogRelay):
         tools: ToolRegistry,
         logs: Callable[[str], Path] | None = None,
         git: Callable[[str], Mapping[str, str]] = plain_git_variables,
+        rendering: RenderingSpec | None = None,
     ) -> None:
         super().__init__(api, logs=logs)
         self._git = git
+        self.rendering = rendering or RenderingSpec()
         self.plugin_metrics = PluginMetrics()
         self._commands, self._metadata, self._tools = commands, metadata, tools
         self.on_live_state_changed: Callable[[Collection[str]], None] = lambda _: None

@@ -22,6 +22,7 @@ from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.deployment import PluginEntry
 from pipecd.sdk.host import program_variables
+from pipecd.sdk.host_client import RENDERING_VARIABLE
 from pipecd.sdk.plugin import DeploymentPlugin, StagePlugin
 from pipecd.sdk.process import entry_of
 from pipecd.sdk.serving import PluginServer, rpc_handlers
@@ -150,7 +151,10 @@ async def _prepare_launches(
     service_port: int,
 ) -> list[PluginLaunch]:
     """Downloads the programs, all at once; the first failure cancels the others."""
-    hide, env = callbacks.masks.all.hide, program_variables(callbacks.git_variables)
+    hide = callbacks.masks.all.hide
+    env = program_variables(callbacks.git_variables) | {
+        RENDERING_VARIABLE: callbacks.rendering.model_dump_json(by_alias=True)
+    }
 
     async def prepare(spec: PluginSpec) -> PluginLaunch:
         command: Sequence[str] = (sys.executable, *_INSTALLED, spec.name)

@@ -23,8 +23,12 @@ def render_files(
     encryption: EncryptionSpec | None,
     attachment: AttachmentSpec | None,
     decrypt: Decrypt | None,
+    variables: Mapping[str, str],
 ) -> Mapping[str, str]:
-    """Renders the target files of an application in place and returns the secrets by name."""
+    """Renders the target files of an application in place and returns the secrets by name.
+
+    `variables` is the environment that the functions `env` and `expandenv` see.
+    """
     secrets: dict[str, str] = {}
     targets: list[tuple[str, ...]] = []
     if encryption is not None and encryption.encrypted_secrets and decrypt is not None:
@@ -50,7 +54,7 @@ def render_files(
             data["attachment"] = _attached(root, application, attachment.sources)
         for name in names:
             try:
-                _render(root, application, name, data)
+                _render(root, application, name, data, variables)
             except PipecdError as e:
                 # A template function may repeat its arguments in the error.
                 raise UserMistake(masking.hide(e.message), hint=e.hint) from None
@@ -69,14 +73,20 @@ def _attached(root: Path, application: Path, sources: Mapping[str, str]) -> dict
     return contents
 
 
-def _render(root: Path, application: Path, name: str, data: Mapping[str, object]) -> None:
+def _render(
+    root: Path,
+    application: Path,
+    name: str,
+    data: Mapping[str, object],
+    variables: Mapping[str, str],
+) -> None:
     try:
         file = contained_path(root, application / name)
         text = _decode(read_contained(root, file))
     except PipecdError as e:
         raise UserMistake(f"failed to parse target file {name} ({e.message})") from e
     try:
-        rendered = render(text, data, name=name)
+        rendered = render(text, data, name=name, variables=variables)
     except PipecdError as e:
         raise UserMistake(f"failed to render target file {name} ({e.message})") from e
     mode = file.stat().st_mode & 0o777

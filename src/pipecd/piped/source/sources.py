@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import posixpath
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,9 +69,16 @@ class Sources:
     """Creates working copies from the Git mirrors of this piped."""
 
     def __init__(
-        self, mirrors: Mirrors, configs: ApplicationConfigs, *, decrypt: Decrypt | None = None
+        self,
+        mirrors: Mirrors,
+        configs: ApplicationConfigs,
+        *,
+        decrypt: Decrypt | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._mirrors, self._configs, self._decrypt = mirrors, configs, decrypt
+        # The environment variables that templates may read.
+        self._variables = variables or {}
         self._required_paths = RequiredPaths()
         self._checkouts = asyncio.Semaphore(_CONCURRENT_CHECKOUTS)
         self._warned: set[tuple[str, ...]] = set()
@@ -173,6 +181,7 @@ class Sources:
             encryption=config.spec.encryption,
             attachment=config.spec.attachment,
             decrypt=self._decrypt,
+            variables=self._variables,
         )
         for name, value in secrets.items():
             if is_too_short(value):

@@ -29,7 +29,8 @@ from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.plugins.kubernetes.workload import without_duplicate_env
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.cache import LruCache
-from pipecd.sdk.host import WithTools, program_variables
+from pipecd.sdk.config import RenderingSpec
+from pipecd.sdk.host import WithTools, rendering_variables
 
 # About 50 MB.
 MAX_CACHED_OBJECTS = 5000
@@ -220,12 +221,13 @@ class ManifestLoader:
         directory: Path,
         git: GitEnvironment,
         *,
+        rendering: RenderingSpec | None = None,
         record_call: RecordToolCall = not_recorded,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         home = directory / "helm"
         environment = {
-            **program_variables(git),
+            **rendering_variables(git, rendering or RenderingSpec()),
             # The chart repositories of the piped are separate from those of its user.
             "HELM_CONFIG_HOME": str(home / "config"),
             "HELM_CACHE_HOME": str(home / "cache"),

@@ -58,6 +58,7 @@ def open_plugin_state(start: StartContext) -> PluginState:
         start.plugin.settings(ChartSources),
         Path(directory),
         start.host.git_variables,
+        rendering=start.host.rendering,
         record_call=metrics.record_tool_call,
     )
     return PluginState(loader, informers, metrics)
