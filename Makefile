@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would rewrite the assertions of all tests, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test testbed again test-fast check types lint conventions format proto lock bench clean
+.PHONY: quickstart test testbed again test-fast fuzz check types lint conventions format proto lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -37,6 +37,12 @@ testbed: $(VENV)/.dev
 # that passes then is reported as flaky and added to build/flaky.txt.
 again:
 	PIPECD_TESTS_REPEATED=1 $(PYTEST) --last-failed --last-failed-no-failures none -m "not long"
+
+# Fuzzes every endpoint and reader for SECONDS; a finding is printed with the command that repeats it.
+SECONDS ?= 60
+fuzz: $(VENV)/.dev
+	@PYTHONPATH=tests $(BIN)/python -m fuzz.campaign --seconds $(SECONDS) $(if $(TARGET),--target "$(TARGET)") \
+		$(if $(SEED),--seed $(SEED)) $(if $(INPUT),--input $(INPUT))
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev

@@ -4,10 +4,11 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -101,12 +102,30 @@ class RequestMetrics:
             self._on_response(scope["method"], path, status, time.perf_counter() - started)
 
 
+def without_late_responses(app: ASGIApp) -> ASGIApp:
+    """Drops what the application sends after its connection was closed for an invalid request.
+
+    uvicorn answers a body or a second request that it cannot parse with 400 while the application
+    still handles the first one. A stranger could fill the log with the errors of its response.
+    """
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_if_open(message: Message) -> None:
+            with suppress(h11.LocalProtocolError):
+                await send(message)
+
+        await app(scope, receive, send_if_open)
+
+    return respond
+
+
 class WebServer:
     """Serves an ASGI application over HTTP/1.1 on the connections it is given."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._config = uvicorn.Config(
-            app,
+            without_late_responses(app),
+            http="h11",
             lifespan="off",
             ws="none",
             log_config=None,

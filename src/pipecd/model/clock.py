@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 
 Now = Callable[[], datetime]
 
+_FIRST_SECOND = int(datetime(1, 1, 3, tzinfo=UTC).timestamp())
+_LAST_SECOND = int(datetime(9999, 12, 29, tzinfo=UTC).timestamp())
+
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
@@ -22,4 +25,8 @@ def to_unix(at: datetime) -> int:
 
 
 def from_unix(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    """Returns the time; one beyond the years of a datetime, in any zone, is the nearest of them.
+
+    Reports of pipeds and plugins can have any number, and must not break who reads them later.
+    """
+    return datetime.fromtimestamp(min(max(seconds, _FIRST_SECOND), _LAST_SECOND), UTC)

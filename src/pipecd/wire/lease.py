@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lease of a piped on the wire: its epoch in metadata, and the error of its loss."""
 
-from datetime import UTC, datetime
-
+from pipecd.model.clock import from_unix
 from pipecd.model.errors import LeaseLost, UserMistake
 from pipecd.proto.service.lease_pb2 import PipedInstance
 from pipecd.wire.credentials import Metadata
@@ -16,7 +15,7 @@ def parse_epoch(metadata: Metadata) -> int:
     for name, value in metadata:
         if name == EPOCH:
             text = value if isinstance(value, str) else value.decode("latin-1")
-            if not (text.isascii() and text.isdigit()):
+            if not (text.isascii() and text.isdigit() and len(text) < 20):
                 raise UserMistake(f"the metadata {EPOCH} is not a number")
             return int(text)
     return 0
@@ -27,7 +26,7 @@ def lease_lost(piped_id: str, other: PipedInstance) -> LeaseLost:
 
     Without an id, the other one has ended in the meantime.
     """
-    at = datetime.fromtimestamp(other.started_at, UTC)
+    at = from_unix(other.started_at)
     started = f"on host {other.host or 'unknown'} at {at:%Y-%m-%d %H:%M:%S} UTC"
     if not other.id:
         return LeaseLost(

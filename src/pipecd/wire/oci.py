@@ -112,7 +112,7 @@ class Document:
         self._source = source
         try:
             parsed: Any = json.loads(content)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise PipecdError(f"{source} returned a manifest that is not JSON: {e}") from e
         if not isinstance(parsed, dict):
             raise PipecdError(f"{source} returned a manifest that is not an object")
@@ -128,8 +128,11 @@ class Document:
         """Returns the descriptor of the manifest for a platform."""
         offered: list[str] = []
         for entry in self._entries("manifests"):
-            declared: Any = entry.get("platform") or {}
-            candidate = Platform(str(declared.get("os", "")), str(declared.get("architecture", "")))
+            declared: Any = entry.get("platform")
+            if not isinstance(declared, dict):
+                continue
+            fields = cast("dict[str, Any]", declared)
+            candidate = Platform(str(fields.get("os", "")), str(fields.get("architecture", "")))
             if candidate == platform:
                 return self._descriptor(entry)
             offered.append(str(candidate))
@@ -161,7 +164,7 @@ class Document:
     def _descriptor(self, entry: Mapping[str, Any]) -> Descriptor:
         try:
             return Descriptor(str(entry["mediaType"]), str(entry["digest"]), int(entry["size"]))
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise PipecdError(f"{self._source} returned a manifest that lacks {e}") from e
 
 

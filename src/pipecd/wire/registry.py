@@ -25,7 +25,7 @@ _MANIFEST_LIMIT = 4 << 20
 _CHUNK = 1 << 20
 _TIMEOUT = httpx2.Timeout(60.0, connect=15.0)
 _BINARY_HEADERS: Mapping[str, str] = {"content-type": "application/octet-stream"}
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_PARAMETER = re.compile(r'\b(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ def docker_login(host: str) -> Login:
 def login_of(content: bytes, host: str) -> Login:
     """Returns a registry's entry in `auths`; credential helpers are not supported."""
     parsed: Any = json.loads(content)
-    logins = cast("dict[str, Any]", parsed).get("auths") if isinstance(parsed, dict) else None
-    for address, value in cast("dict[str, Any]", logins or {}).items():
+    logins: Any = cast("dict[str, Any]", parsed).get("auths") if isinstance(parsed, dict) else None
+    if not isinstance(logins, dict):
+        return Login()
+    for address, value in cast("dict[str, Any]", logins).items():
         name = address.partition("://")[2] or address
         if name.partition("/")[0] != host or not isinstance(value, dict):
             continue

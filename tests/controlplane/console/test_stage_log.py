@@ -46,6 +46,7 @@ def test_the_cursor_of_an_empty_log_is_its_start() -> None:
         pytest.param("", LogCursor(), id="nothing"),
         pytest.param("-1:0", LogCursor(), id="before the first line"),
         pytest.param("x:y", LogCursor(), id="nonsense"),
+        pytest.param(f"{'9' * 5000}:1", LogCursor(), id="more digits than Python reads"),
         pytest.param("\u0661:\u0662", LogCursor(), id="digits of other scripts"),
     ],
 )

@@ -113,7 +113,7 @@ def _erase(cells: list[_Cell], at: int, parameters: str) -> None:
 
 def _styled(style: _Style, parameters: str) -> _Style:
     """The style after one SGR sequence; unknown parameters are skipped."""
-    if not re.fullmatch(r"[0-9;:]*", parameters):
+    if not re.fullmatch(r"(?:[0-9]{0,9}[;:])*[0-9]{0,9}", parameters):
         return style
     codes = [int(p or 0) for p in re.split("[;:]", parameters)]
     while codes:

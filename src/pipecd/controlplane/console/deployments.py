@@ -147,7 +147,8 @@ class DeploymentPages:
             return log_after(part.blocks, after, completed=part.completed)
         part = await self._read_log(run, LogCursor(), user)
         requested = request.query_params.get("lines", "")
-        size = int(requested) if requested.isascii() and requested.isdigit() else TAIL_LINES
+        is_number = requested.isascii() and requested.isdigit() and len(requested) < 10
+        size = int(requested) if is_number else TAIL_LINES
         size = min(max(size, TAIL_LINES), _MAX_LINES)
         return log_tail(part.blocks, completed=part.completed, size=size)
 

@@ -28,7 +28,7 @@ class LogCursor:
 def parse_cursor(text: str) -> LogCursor:
     """A cursor that the browser sent back; anything invalid means the start of the log."""
     index, _, number = text.partition(":")
-    if index.isascii() and number.isascii() and index.isdigit() and number.isdigit():
+    if all(part.isascii() and part.isdigit() and len(part) < 20 for part in (index, number)):
         return LogCursor(int(index), int(number))
     return LogCursor()
 

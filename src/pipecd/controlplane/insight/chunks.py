@@ -8,7 +8,6 @@ years are in UTC.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from pipecd.controlplane.insight.deployments import (
@@ -19,6 +18,7 @@ from pipecd.controlplane.insight.deployments import (
     deployment_to_json,
 )
 from pipecd.controlplane.insight.files import go_json
+from pipecd.model.clock import from_unix
 
 DEFAULT_CHUNK_SIZE = 1000
 _NO_LABELS: Mapping[str, str] = {}
@@ -58,7 +58,7 @@ class Block:
 
 
 def year_of(timestamp: int) -> int:
-    return datetime.fromtimestamp(timestamp, UTC).year
+    return from_unix(timestamp).year
 
 
 def block_years(start: int, end: int) -> range:

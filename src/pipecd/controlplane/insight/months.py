@@ -4,7 +4,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pipecd.controlplane.insight.deployments import sorted_labels
@@ -17,6 +16,7 @@ from pipecd.controlplane.insight.dora import (
     totals_of,
 )
 from pipecd.controlplane.insight.files import go_json
+from pipecd.model.clock import from_unix
 
 VERSION = 1
 _SUFFIX = ".json"
@@ -40,12 +40,12 @@ class Month:
 
 def month_of(timestamp: int) -> str:
     """The name of the month, such as 2026-01; names sort by time."""
-    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m")
+    return from_unix(timestamp).strftime("%Y-%m")
 
 
 def months_between(start: int, end: int) -> tuple[str, ...]:
     """The names of the months of a time range, both ends included."""
-    first, last = (datetime.fromtimestamp(timestamp, UTC) for timestamp in (start, end))
+    first, last = (from_unix(timestamp) for timestamp in (start, end))
     numbers = range(first.year * 12 + first.month - 1, last.year * 12 + last.month)
     return tuple(f"{number // 12:04d}-{number % 12 + 1:02d}" for number in numbers)
 

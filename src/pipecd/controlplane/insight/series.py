@@ -3,13 +3,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
 from pipecd.controlplane.insight.dora import DAY, Restoration
 from pipecd.controlplane.insight.months import Month
+from pipecd.model.clock import from_unix
 
 
 class Metric(IntEnum):
@@ -62,7 +62,7 @@ class TimeRange:
 @lru_cache(maxsize=4096)
 def _first_of_month(day: int) -> int:
     """The first second of the month; cached, because many timestamps share few days."""
-    return int(datetime.fromtimestamp(day, UTC).replace(day=1).timestamp())
+    return int(from_unix(day).replace(day=1).timestamp())
 
 
 @dataclass(frozen=True)

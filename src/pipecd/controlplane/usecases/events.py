@@ -118,10 +118,12 @@ class EventUseCases:
         else:
             # Read before the events, so that none is missed in between.
             last = await events.last_sequence(by.project)
-            recent = EventFilter(project=by.project, created_from=now - request.max_age_seconds)
+            recent = EventFilter(
+                project=by.project, created_from=_time_before(now, request.max_age_seconds)
+            )
             unhandled = EventFilter(
                 project=by.project,
-                created_from=now - request.max_unhandled_age_seconds,
+                created_from=_time_before(now, request.max_unhandled_age_seconds),
                 statuses=(pb.EVENT_NOT_HANDLED,),
             )
             by_id = {
@@ -169,3 +171,8 @@ class EventUseCases:
                 f"Entity was not found to update event {report.id}",
             )
             await self._bus.publish(Signal(Topic.EVENT, report.id, by.project, by.piped))
+
+
+def _time_before(now: int, age: int) -> int:
+    """The Unix time that is `age` seconds ago, which no age moves out of the range of a column."""
+    return now - min(max(age, 0), now)

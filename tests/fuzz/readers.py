@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that reads foreign input within a process, with samples to mutate.
+
+A reader returns a value or raises a PipecdError (a few raise another error by contract). Anything
+else, too much time and too much memory are findings.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from fuzz.mutation import Mutator
+from pipecd.config.catalog import load_catalog
+from pipecd.config.envelope import Generation
+from pipecd.config.read import (
+    read_application,
+    read_control_plane,
+    read_event_watcher,
+    read_file,
+    read_piped,
+)
+from pipecd.config.yaml_tree import YamlMistake, read_yaml
+from pipecd.controlplane.console.ansi import ansi_html
+from pipecd.controlplane.console.stage_log import log_lines, parse_cursor
+from pipecd.controlplane.datastore.cursor import decode_cursor
+from pipecd.controlplane.webhooks.payload import parse_payload
+from pipecd.git.validate import validate_branch, validate_hash, validate_path
+from pipecd.gotemplate.template import FUNCTIONS, render
+from pipecd.model.errors import PipecdError
+from pipecd.model.giturl import commit_url, page_url, remote_identity
+from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
+from pipecd.plugins.kubernetes.kubeconfig import read_kubeconfig
+from pipecd.plugins.kubernetes.manifest import read_manifests
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.secrets import hybrid, session
+from pipecd.secrets.state import check_state
+from pipecd.wire.credentials import parse_api_key, parse_piped_token, session_cookie
+from pipecd.wire.frames import only_message
+from pipecd.wire.oci import INDEX, MANIFEST, Document, Platform, parse_reference
+from pipecd.wire.registry import login_of, parse_challenge
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+KEY = b"0123456789abcdef0123456789abcdef"
+
+_FENCE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A function over foreign bytes; `refusals` are errors that it may raise besides our own."""
+
+    name: str
+    samples: Sequence[bytes]
+    read: Callable[[bytes], object]
+    words: Sequence[str] = ()
+    refusals: tuple[type[Exception], ...] = ()
+
+    def input(self, seed: str, number: int) -> bytes:
+        """Returns the input of a number, which does not depend on the inputs before it."""
+        return Mutator(f"{seed}/{self.name}/{number}", self.words).mutate(self.samples)
+
+
+def text_of(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+@cache
+def guide_samples(kind: str) -> tuple[bytes, ...]:
+    """The YAML samples of the guide that have this `kind`."""
+    found = [
+        sample
+        for page in sorted((ROOT / "docs" / "guide").glob("*.md"))
+        for sample in _FENCE.findall(page.read_text())
+        if re.search(rf"^kind: *({kind})\b", sample, re.MULTILINE)
+    ]
+    return tuple(sample.encode() for sample in found)
+
+
+@cache
+def words_of(samples: Sequence[bytes]) -> tuple[str, ...]:
+    """The words of samples, which mutations put elsewhere."""
+    return tuple(sorted({word for s in samples for word in re.findall(r"[\w./-]+", text_of(s))}))
+
+
+V0_KINDS = "KubernetesApp|TerraformApp|CloudRunApp|LambdaApp|ECSApp"
+APPLICATIONS = guide_samples(f"Application|{V0_KINDS}")
+PIPEDS, CONTROL_PLANES = guide_samples("Piped"), guide_samples("ControlPlane")
+EVENT_WATCHERS = guide_samples("EventWatcher")
+DATA: dict[str, Any] = {
+    "encryptedSecrets": {"password": 'p"ss', "with-dash": "d"},
+    "attachment": {"config": "a: 1\nb: 2"},
+    "Value": "v1", "n": 3, "list": ["a", "b"], "map": {"z": 1, "a": 2}, "none": None,
+}  # fmt: skip
+TEMPLATES = (
+    b"x: {{ .encryptedSecrets.password }}",
+    b'{{ index .encryptedSecrets "with-dash" | b64enc | quote }}',
+    b"{{ range $i, $v := .list }}{{ $i }}={{ $v }}{{ else }}none{{ end }}",
+    b"{{ if and .n (eq .n 3) }}y{{ else if not .none }}n{{ end }}",
+    b'{{ define "t" }}[{{ . }}]{{ end }}{{ template "t" .map }}',
+    b'{{ with $x := .map }}{{ $x.z | printf "%5.2f %q %v" 1.5 "a" }}{{ end -}}',
+    b'{{ regexReplaceAll "(a+)" .Value "${1}" | trunc 3 | indent 2 }}{{ toJson .map }}',
+    b'{{ dict "a" 1 "b" (list 1 2 3) | toPrettyJson }}{{ date "2006-01-02" now }}',
+)
+MANIFESTS = (
+    b"apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  labels: {app: web}\nspec:\n  replicas: 2\n"
+    b"  template:\n    spec:\n      containers:\n      - name: web\n        image: web:v1\n---\n"
+    b"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Secret\n  metadata: {name: s}\n  data: {a: YQ==}\n",
+    b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "v"}}',
+)
+KUBECONFIGS = (
+    b"apiVersion: v1\nkind: Config\ncurrent-context: dev\ncontexts:\n- name: dev\n  context: {cluster: c, user: u, namespace: n}\n"
+    b"clusters:\n- name: c\n  cluster:\n    server: https://10.0.0.1:6443\n    certificate-authority-data: YQ==\n"
+    b"    tls-server-name: api\n    proxy-url: http://proxy:3128\nusers:\n- name: u\n  user:\n    token: t\n"
+    b"    client-certificate-data: YQ==\n    exec: {command: ./login, args: [a, b], env: [{name: A, value: b}], apiVersion: v1}\n",
+)
+LOGS = (
+    b"plain\n\x1b[31mred\x1b[0m \x1b[1;38;5;196mbold\x1b[39;49m \x1b[48;2;1;2;3mrgb\x1b[m\r\n",
+    b"50%\r100%\x1b[K\x1b[2K\x1b[1A\x1b[10D\x1b]8;;https://x\x07link\x1b]8;;\x1b\\ <script>\x08\x08",
+)
+REMOTES = (
+    b"git@github.com:org/repo.git", b"https://user:pass@gitlab.com:8443/group/sub/repo.git/", b"ssh://git@ssh.github.com:443/o/r",
+    b"https://host.example/scm/proj/repo", b"file:///srv/git/repo", b"/srv/git/repo", b"ssh://[::1]:22/o/r", b"refs/heads/main",
+)  # fmt: skip
+DELIVERIES = (
+    b'{"ref": "refs/heads/main", "repository": {"clone_url": "https://h/o/r.git", "ssh_url": "git@h:o/r.git", "html_url": "https://h/o/r"}}',
+    b'{"object_kind": "push", "ref": "refs/heads/main", "project": {"git_http_url": "https://h/o/r.git", "git_ssh_url": "git@h:o/r.git"}}',
+    b'{"push": {"changes": [{"new": {"type": "branch", "name": "main"}}]}, "repository": {"links": {"clone": [{"href": "https://h/o/r"}]}}}',
+    b'{"repository": ["git@h:o/r.git"], "branch": "main"}', b"payload=%7B%22repository%22%3A%22x%22%7D",
+)  # fmt: skip
+OCI_DOCUMENTS = (
+    b'{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [{"mediaType": "m", "digest": "sha256:00", '
+    b'"size": 3, "platform": {"os": "linux", "architecture": "amd64"}}]}',
+    b'{"layers": [{"mediaType": "application/vnd.pipecd.piped.plugin", "digest": "sha256:00", "size": 3}]}',
+    b'{"auths": {"https://ghcr.io/v1": {"auth": "YTpi"}, "ghcr.io": {"username": "u", "password": "p"}}}',
+)
+REFERENCES = (
+    b"oci://ghcr.io/org/plugin:v1@sha256:" + b"0" * 64,
+    b"localhost:5000/a/b",
+    b'Bearer realm="https://x/y",service="s"',
+)
+FIELDS = {
+    FieldFormat.YAML: (b"a:\n  b: [1, {c: v}]\n  d: |\n    text\n  e: 'q'\n---\nx: &k y\nz: *k\n", "$.a.b[1].c"),
+    FieldFormat.JSON: (b'{"a": {"b": [1, {"c": "v"}], "d": null}}', "$.a.b[1].c"),
+    FieldFormat.HCL: (b'variable "image" {\n  default = "v1" # c\n  list = [1, "a${b}", { k = 2 }]\n}\n', "$.variable.image.default"),
+    FieldFormat.REGEX: (b"image: repo/web:v1.2.3\n", r"repo/web:(v\d+\.\d+\.\d+)"),
+}  # fmt: skip
+SESSION = session.sign(
+    session.Session("ann", "shop", ("Admin",), "", 1767322000, 1767400000, "sso"), KEY
+)
+TOKENS = (
+    SESSION.encode(), b"PIPED-TOKEN shop,piped,key", b"API-KEY id.key", b"a=b; token=" + SESSION.encode(), b"eyJJZCI6IngifQ==", b"7:12",
+    b"1767322000000:abcdef", b"1-2",
+)  # fmt: skip
+
+
+def read_addresses(content: bytes) -> None:
+    text = text_of(content)
+    remote_identity(text)
+    for read in (
+        page_url,
+        partial(commit_url, commit="c0ffee"),
+        validate_branch,
+        validate_hash,
+        validate_path,
+    ):
+        tolerant(read, text)
+
+
+def read_log(content: bytes) -> None:
+    text = text_of(content)
+    ansi_html(text)
+    log_lines([LogBlock(index=1, log=text), LogBlock(index=2, log=text[::-1])], parse_cursor("0:0"))
+
+
+def read_delivery(content: bytes) -> None:
+    for name, event in (
+        ("x-github-event", "push"), ("x-gitlab-event", "Push Hook"), ("x-event-key", "repo:push"),
+        ("x-event-key", "repo:refs_changed"), ("x-gitea-event", "push"), ("content-type", "application/x-www-form-urlencoded"), ("x", "y"),
+    ):  # fmt: skip
+        tolerant(partial(parse_payload, {name: event}), content)
+
+
+def read_tokens(content: bytes) -> None:
+    text = text_of(content)
+    metadata = [("authorization", text), ("cookie", text)]
+    for read in (
+        lambda _: session.verify(text, KEY, NOW),
+        lambda _: check_state(text, "key", cookie=text, now=NOW),
+        parse_api_key, parse_piped_token, session_cookie,
+        lambda _: decode_cursor(text, "UpdatedAt"), lambda _: parse_cursor(text),
+    ):  # fmt: skip
+        tolerant(read, metadata)
+    tolerant(hybrid.read, text)
+    tolerant(only_message, content)
+
+
+def read_registry(content: bytes) -> None:
+    text = text_of(content)
+    for media_type in (INDEX, MANIFEST, text[:50]):
+        document = tolerant(lambda of: Document(content, of, source="registry"), media_type)
+        if document is not None and document.is_index:
+            tolerant(document.for_platform, Platform("linux", "amd64"))
+        if document is not None:
+            tolerant(document.layers, "application/vnd.pipecd.piped.plugin")
+    with suppress(ValueError):
+        login_of(content, "ghcr.io")
+    parse_challenge(text)
+    tolerant(parse_reference, text)
+
+
+def read_replacement(format_: FieldFormat, content: bytes) -> None:
+    """The first line of the input is the path, as a branch may set both it and the file."""
+    path, _, text = content.partition(b"\n")
+    replacement = Replacement("file", format_, text_of(path))
+    value = "v2" if len(content) % 2 else 'a "b" #\n\u00e9'
+    asyncio.run(apply_replacement(text, replacement, value))
+
+
+def tolerant(read: Callable[[Any], Any], argument: Any) -> Any:
+    """The value, or None if the reader refuses it with an error of ours."""
+    try:
+        return read(argument)
+    except PipecdError:
+        return None
+
+
+def readers() -> dict[str, Reader]:
+    """All readers by name."""
+    catalog = load_catalog()
+    yaml_samples = (*APPLICATIONS, *PIPEDS, *MANIFESTS)
+    every_kind = (*APPLICATIONS, *PIPEDS, *CONTROL_PLANES, *EVENT_WATCHERS)
+
+    def application(content: bytes) -> None:
+        for reader in (None, Generation.V0, Generation.V1):
+            read = partial(read_application, file="app.pipecd.yaml", catalog=catalog, reader=reader)
+            tolerant(read, content)
+
+    def config(content: bytes) -> None:
+        tolerant(lambda text: read_file(text, file="x.yaml", catalog=catalog), content)
+        tolerant(lambda text: read_event_watcher(text, file="x.yaml"), content)
+
+    made = (
+        Reader("application configuration", APPLICATIONS, application, words_of(APPLICATIONS)),
+        Reader("piped configuration", PIPEDS, lambda c: read_piped(c, file="piped.yaml", catalog=catalog), words_of(PIPEDS)),
+        Reader("control plane configuration", CONTROL_PLANES, lambda c: read_control_plane(c, file="cp.yaml"), words_of(CONTROL_PLANES)),
+        Reader("any configuration", every_kind, config, words_of(every_kind)),
+        Reader("YAML", yaml_samples, read_yaml, words_of(yaml_samples), (YamlMistake,)),
+        Reader("Go templates", TEMPLATES, lambda c: render(text_of(c), DATA, name="t"), (*words_of(TEMPLATES), *FUNCTIONS)),
+        Reader("terminal output", LOGS, read_log, ("\x1b[", "\x1b]", "\x1b[38;5;", "m", ";" * 50, "\r\r\r")),
+        Reader("Git URLs and refs", REMOTES, read_addresses, words_of(REMOTES)),
+        Reader("kubeconfigs", KUBECONFIGS, lambda c: read_kubeconfig(text_of(c), file="/nonexistent/config"), words_of(KUBECONFIGS)),
+        Reader("manifests", MANIFESTS, lambda c: read_manifests(text_of(c), file="m.yaml"), words_of(MANIFESTS)),
+        Reader("webhook payloads", DELIVERIES, read_delivery, words_of(DELIVERIES)),
+        Reader("tokens and cursors", TOKENS, read_tokens, ("PIPED-TOKEN ", "API-KEY ", "token=", ".", ",", ":")),
+        Reader("registry documents", (*OCI_DOCUMENTS, *REFERENCES), read_registry, words_of(OCI_DOCUMENTS)),
+        *(
+            Reader(f"{format_.value} replacements", (path.encode() + b"\n" + sample,), partial(read_replacement, format_), words_of((sample, path.encode())))
+            for format_, (sample, path) in FIELDS.items()
+        ),
+    )  # fmt: skip
+    return {reader.name: reader for reader in made}

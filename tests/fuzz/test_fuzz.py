@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short campaign with a fixed seed; `make fuzz` runs longer ones with new seeds."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from fuzz.limits import try_input
+from fuzz.readers import Reader, readers
+from fuzz.wire import ENDPOINTS, Endpoint, Plane, fuzz_endpoint, open_plane
+
+SEED = "2026"
+READER_INPUTS = 250
+CALLS = {"piped": 600, "api": 400, "web": 600, "grpc-web": 400, "rest": 300, "console": 300, "webhooks": 200, "raw": 200}  # fmt: skip
+
+READERS = readers()
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_mutated_input_is_read_or_refused(reader: Reader) -> None:
+    found = [try_input(reader, SEED, number) for number in range(READER_INPUTS)]
+    assert not any(found), "\n".join(str(finding) for finding in found if finding)
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_the_samples_themselves_are_read(reader: Reader) -> None:
+    assert reader.samples
+    for sample in reader.samples:
+        reader.read(sample)
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    async with open_plane(tmp_path) as plane:
+        yield plane
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
+async def test_fuzzed_calls_cause_no_internal_error(endpoint: Endpoint, plane: Plane) -> None:
+    numbers = range(CALLS[endpoint.name])
+    findings, answers = await fuzz_endpoint(endpoint, plane, SEED, numbers, lambda _: None)
+    assert not findings, "\n".join(str(finding) for finding in findings[:5])
+    # Otherwise all calls failed in authentication.
+    assert answers["OK"] > len(numbers) // 20, answers
