@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from pipecd.program.workers import WorkerPool
 from pipecd.secrets import keys
 
 SPEC = Path(__file__).parent / "spec"
@@ -95,6 +96,13 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> AsyncGenerator[None, None]:
     """Keeps one event loop for all tests, as gRPC reports late events to its first loop."""
     yield
+
+
+@pytest.fixture(scope="session")
+async def workers(anyio_backend: str) -> AsyncGenerator[WorkerPool, None]:
+    """Workers that all tests share, as starting one takes a while."""
+    async with WorkerPool() as pool:
+        yield pool
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from pipecd.piped.eventwatcher.repository_updater import (
     UpdaterContext,
 )
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
@@ -101,13 +102,16 @@ async def watching_events(
             directory=plane.directory / directory,
             credentials=credentials or GitCredentials(),
         ) as mirrors,
+        WorkerPool() as workers,
     ):
         applications, heads = ApplicationCache(api), RepositoryHeads(mirrors)
         configs, queue = (
             ApplicationConfigs(load_catalog()),
             EventQueue(api, interval=_POLL_INTERVAL, now=now),
         )
-        context = UpdaterContext(queue=queue, heads=heads, applications=applications)
+        context = UpdaterContext(
+            queue=queue, heads=heads, applications=applications, workers=workers
+        )
         updaters = [
             RepositoryUpdater(
                 mirror,

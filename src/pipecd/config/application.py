@@ -2,8 +2,6 @@
 """The kind Application: the generic fields of application files, equal in both generations."""
 
 import posixpath
-import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
@@ -17,6 +15,7 @@ from pipecd.config.spec import Advice, Spec, refuse
 from pipecd.config.units import Duration
 from pipecd.config.yaml_tree import List, Map, Node, Scalar
 from pipecd.model.application import ApplicationKind
+from pipecd.model.regex import Regex, RegexSyntaxError
 
 DEFAULT_CONFIG_FILE = "app.pipecd.yaml"
 """The file name for new applications."""
@@ -490,9 +489,8 @@ class CommitMatcherSpec(Spec):
         """Yield invalid regular expressions."""
         for key, expression in (("pipeline", self.pipeline), ("quickSync", self.quick_sync)):
             try:
-                with warnings.catch_warnings(action="ignore"):
-                    re.compile(expression)
-            except (re.error, RecursionError, OverflowError) as e:
+                Regex(expression)
+            except RegexSyntaxError as e:
                 yield Advice((key,), f"not a regular expression: {e}")
 
 

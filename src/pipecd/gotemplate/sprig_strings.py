@@ -17,11 +17,13 @@ import re
 import textwrap
 import zlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from pipecd.gotemplate.builtins import Functions
 from pipecd.gotemplate.printf import quote
 from pipecd.gotemplate.values import FunctionError, to_text
+from pipecd.model.regex import Match, Regex, RegexSyntaxError
 
 # Longer texts would only fill the memory.
 _MAX_LENGTH = 10_000_000
@@ -84,56 +86,54 @@ def _wrap(width: int, text: str) -> str:
     return "\n".join(textwrap.wrap(text, max(width, 1), break_long_words=False))
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> Regex:
     try:
-        return re.compile(pattern)
-    except re.error as e:
+        return Regex(pattern)
+    except RegexSyntaxError as e:
         raise FunctionError(f"error parsing regexp: {e}") from e
 
 
 def regex_replace_all(pattern: str, text: str, replacement: str) -> str:
     """`regexReplaceAll "a(x*)b" "-ab-axxb-" "${1}W"` is `-W-xxW-`."""
 
-    def expand(match: re.Match[str]) -> str:
+    def expand(match: Match) -> str:
         def group(reference: re.Match[str]) -> str:
             name = reference[1] or reference[2]
             if not name:
                 return "$"
-            try:
-                return match[int(name) if name.isdigit() else name] or ""
-            except IndexError:
-                # Go replaces a group that does not exist by an empty string.
-                return ""
+            # Go replaces a group that does not exist by an empty string.
+            return match.text(int(name) if name.isdigit() else name)
 
         return _GROUP.sub(group, replacement)
 
-    return _compile(pattern).sub(expand, text)
+    return _compile(pattern).replace_all(text, expand)
 
 
 def regex_find(pattern: str, text: str) -> str:
     """Returns the first match, or an empty string."""
     match = _compile(pattern).search(text)
-    return match[0] if match else ""
+    return match.text() if match else ""
 
 
 def regex_find_all(pattern: str, text: str, count: int) -> list[str]:
     """Returns the first `count` matches, all with -1."""
-    matches = [match[0] for match in _compile(pattern).finditer(text)]
-    return matches if count < 0 else matches[:count]
+    matches = _compile(pattern).find_all(_bytes(text))
+    return [match.text() for match in islice(matches, count if count >= 0 else None)]
 
 
 def regex_split(pattern: str, text: str, count: int) -> list[str]:
     """Splits around matches into at most `count` parts, without a limit with -1."""
-    if count == 0:
-        return []
-    parts: list[str] = []
-    start = 0
-    for match in _compile(pattern).finditer(text):
-        if len(parts) + 1 == count:
-            break
-        parts.append(text[start : match.start()])
-        start = match.end()
-    return [*parts, text[start:]]
+    return _compile(pattern).split(text, count)
+
+
+def regex_replace_all_literal(pattern: str, text: str, replacement: str) -> str:
+    """Replaces matches by a text in which `$` has no meaning."""
+    return _compile(pattern).replace_all(text, lambda _: replacement)
+
+
+def regex_match(pattern: str, text: str) -> bool:
+    """Whether the text contains a match."""
+    return _compile(pattern).matches(text)
 
 
 def ext(path: str) -> str:
@@ -183,16 +183,16 @@ STRINGS: Functions = {
     "sortAlpha": lambda values: sorted(to_strings(values)),
     "toString": to_text,
     "toStrings": to_strings,
-    "regexMatch": lambda pattern, text: _compile(pattern).search(text) is not None,
-    "mustRegexMatch": lambda pattern, text: _compile(pattern).search(text) is not None,
+    "regexMatch": regex_match,
+    "mustRegexMatch": regex_match,
     "regexFind": regex_find,
     "mustRegexFind": regex_find,
     "regexFindAll": regex_find_all,
     "mustRegexFindAll": regex_find_all,
     "regexReplaceAll": regex_replace_all,
     "mustRegexReplaceAll": regex_replace_all,
-    "regexReplaceAllLiteral": lambda pattern, text, new: _compile(pattern).sub(lambda _: new, text),
-    "mustRegexReplaceAllLiteral": lambda p, text, new: _compile(p).sub(lambda _: new, text),
+    "regexReplaceAllLiteral": regex_replace_all_literal,
+    "mustRegexReplaceAllLiteral": regex_replace_all_literal,
     "regexSplit": regex_split,
     "mustRegexSplit": regex_split,
     "regexQuoteMeta": lambda text: re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text),

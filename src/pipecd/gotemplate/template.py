@@ -50,7 +50,12 @@ Scopes = list[dict[str, Any]]
 _MAX_DEPTH = 100
 
 
-def render(text: str, data: Any, *, name: str, variables: Mapping[str, str] | None = None) -> str:
+def has_actions(text: str) -> bool:
+    """Whether rendering a text may change it."""
+    return "{{" in text
+
+
+def render(text: str, data: Any, name: str, variables: Mapping[str, str] | None = None) -> str:
     """Renders a template; error messages begin with its `name`.
 
     `variables` is the environment that `env` and `expandenv` see; without it they see none.

@@ -27,6 +27,7 @@ from pipecd.config.piped import (
     ssh_key,
 )
 from pipecd.config.read import PipedConfig
+from pipecd.config.rendering import RenderingSpec
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
 from pipecd.observe.admin import admin_server, standard_pages
@@ -80,8 +81,11 @@ from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
+from pipecd.piped.state_file import StateFile
 from pipecd.piped.trigger.trigger import Trigger
+from pipecd.program.broken_inputs import BrokenInputs
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
+from pipecd.program.workers import WorkerLimits, WorkerPool
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.sdk.host import named_variables
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
@@ -259,6 +263,7 @@ class _Services:
     callbacks: Callbacks
     telemetry: DeploymentTelemetry
     plugins: PluginRegistry
+    workers: WorkerPool
 
 
 async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Services:
@@ -280,6 +285,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             ),
         )
     )
+    workers = await stack.enter_async_context(_worker_pool(spec.rendering, workspace))
     applications, deployments = ApplicationCache(api), DeploymentCache(api)
     commands, metadata = CommandCache(api), MetadataStore(api)
     callbacks = Callbacks(
@@ -339,6 +345,23 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         callbacks=callbacks,
         telemetry=telemetry,
         plugins=plugins,
+        workers=workers,
+    )
+
+
+def _worker_pool(rendering: RenderingSpec, workspace: Path) -> WorkerPool:
+    """Returns the workers that evaluate the content of repositories."""
+    file = StateFile(
+        workspace / "workers" / "broken.json",
+        "content that broke a worker is evaluated again after a restart",
+    )
+    limits = WorkerLimits()
+    return WorkerPool(
+        WorkerLimits(
+            seconds=min(limits.seconds, rendering.timeout or limits.seconds),
+            memory=min(limits.memory, rendering.memory or limits.memory),
+        ),
+        broken=BrokenInputs(file.read(BrokenInputs.parse), save=file.write),
     )
 
 
@@ -491,6 +514,7 @@ def _build_event_watcher(connection: _Connection, services: _Services) -> EventW
         queue=queue,
         heads=services.heads,
         applications=services.applications,
+        workers=services.workers,
         token=git_password(spec.git),
     )
     updaters = [

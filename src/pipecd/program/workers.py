@@ -72,6 +72,7 @@ class WorkerPool:
         self._broken = broken or BrokenInputs()
         self._turns = asyncio.Semaphore(size)
         self._idle: list[_Worker] = []
+        self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -85,7 +86,8 @@ class WorkerPool:
     ) -> None:
         self._is_closed = True
         while self._idle:
-            await self._idle.pop().kill()
+            self._end(self._idle[-1])
+        await asyncio.gather(*self._ending)
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Calls a function of a module in a worker; arguments and result are what JSON can hold.
@@ -149,14 +151,16 @@ class WorkerPool:
         finally:
             if is_reusable and not self._is_closed:
                 self._idle.append(worker)
-                worker.idle(self._end_idle)
+                worker.idle(self._end)
             else:
                 await worker.kill()
 
-    def _end_idle(self, worker: "_Worker") -> None:
-        if worker in self._idle:
-            self._idle.remove(worker)
-        worker.close()
+    def _end(self, worker: "_Worker") -> None:
+        """Ends an idle worker."""
+        self._idle.remove(worker)
+        task = asyncio.get_running_loop().create_task(worker.kill())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 def _texts(limits: WorkerLimits) -> dict[str, str]:
@@ -238,14 +242,11 @@ class _Worker:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
-    def close(self) -> None:
-        """Ends the process, which exits when its standard input ends."""
+    async def kill(self) -> None:
+        """Ends the process at once."""
         self.stop_idling()
         assert self._process.stdin is not None  # noqa: S101
         self._process.stdin.close()
-
-    async def kill(self) -> None:
-        self.close()
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

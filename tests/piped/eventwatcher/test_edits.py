@@ -11,6 +11,7 @@ from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.eventwatcher.definitions import EventDefinition
 from pipecd.piped.eventwatcher.edits import Edit, EditBatch, commit_message
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.event_pb2 import Event
 from servers.origin import Origin
 
@@ -82,6 +83,7 @@ async def test_commits(
     commits: list[tuple[list[str], str, dict[str, str]]],
     origin: Origin,
     tmp_path: Path,
+    workers: WorkerPool,
 ) -> None:
     head = origin.commit(dict.fromkeys("abc", "tag: v1\n"))
     repository = Repository("site", origin.remote, "main")
@@ -90,7 +92,7 @@ async def test_commits(
     ) as all_:
         mirror = all_.of("site")
         await mirror.update()
-        edits = EditBatch(mirror, tasks)
+        edits = EditBatch(mirror, tasks, workers)
         drafts = await edits.commits_on(head)
     assert [(sorted(d.files), d.message, dict(d.trailers)) for d in drafts] == commits
     assert {content for d in drafts for content in d.files.values()} == {b"tag: v2\n"}
@@ -109,7 +111,7 @@ async def test_commits(
         pytest.param("{{ if }}", "{{ if }}", id="an invalid template is taken as it is"),
     ],
 )
-def test_messages(template: str, text: str) -> None:
-    message = commit_message(Event(name="x", data='a "b"'), template)
+async def test_messages(template: str, text: str, workers: WorkerPool) -> None:
+    message = await commit_message(Event(name="x", data='a "b"'), template, workers=workers)
     assert message.text == text
     assert bool(message.error) is (template == text)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
 from pipecd.git.push import CommitDraft
-from pipecd.gotemplate.nodes import TemplateMistake
 from pipecd.gotemplate.printf import quote
-from pipecd.gotemplate.template import render
+from pipecd.gotemplate.template import has_actions, render
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.eventwatcher.definitions import EventDefinition
 from pipecd.piped.eventwatcher.replacement import apply_replacement
 from pipecd.piped.planning.deployment import TRACE_TRAILER
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.event_pb2 import Event
 
 
@@ -58,18 +58,20 @@ class EventMessage:
     error: str = ""
 
 
-def commit_message(event: Event, template: str) -> EventMessage:
+async def commit_message(event: Event, template: str, *, workers: WorkerPool) -> EventMessage:
     """Renders the commit message; like upstream, an invalid template is used as it is."""
     trailers = dict(event.contexts)
     if event.trigger_commit_hash:
         trailers[TRACE_TRAILER] = event.trigger_commit_hash
     data = {"Value": event.data, "EventName": event.name}
     default = f"Replace values with {quote(event.data)} set by Event {quote(event.name)}"
-    try:
-        text = render(template, data, name="commitMessage").strip()
-    except TemplateMistake as e:
-        return EventMessage(template, template.strip(), trailers, str(e))
-    return EventMessage(template, text or default, trailers)
+    text = template
+    if has_actions(template):
+        try:
+            text = await workers.run(render, template, data, "commitMessage")
+        except UserMistake as e:
+            return EventMessage(template, template.strip(), trailers, str(e))
+    return EventMessage(template, text.strip() or default, trailers)
 
 
 @dataclass
@@ -103,8 +105,8 @@ class EditBatch:
     Each edit changes all of its files or none, so that no commit has half of a failed edit.
     """
 
-    def __init__(self, mirror: Mirror, edits: Sequence[Edit]) -> None:
-        self._mirror = mirror
+    def __init__(self, mirror: Mirror, edits: Sequence[Edit], workers: WorkerPool) -> None:
+        self._mirror, self._workers = mirror, workers
         # Sorted, so that edits that can share a commit are neighbours.
         self._edits = sorted(edits, key=lambda edit: edit.commit_group)
         self.results: list[tuple[Edit, EditResult]] = []
@@ -121,9 +123,11 @@ class EditBatch:
         files, commits = await self._read(base), list[_PendingCommit]()
         before = dict(files)
         for edit in self._edits:
-            message = commit_message(edit.event, edit.definition.message)
+            message = await commit_message(
+                edit.event, edit.definition.message, workers=self._workers
+            )
             try:
-                changed = await _changed_files(edit, files)
+                changed = await self._changed_files(edit, files)
             except PipecdError as e:
                 self.results.append((edit, EditResult(error=str(e))))
                 continue
@@ -159,15 +163,18 @@ class EditBatch:
                 files[name] = contents[blob.id]
         return files
 
-
-async def _changed_files(edit: Edit, files: Mapping[str, bytes | PipecdError]) -> dict[str, bytes]:
-    """The new content of the files that an edit changes."""
-    if edit.definition.problem:
-        raise UserMistake(edit.definition.problem)
-    after: dict[str, bytes] = {}
-    for replacement in edit.definition.replacements:
-        before = after.get(replacement.file, files[replacement.file])
-        if isinstance(before, PipecdError):
-            raise before
-        after[replacement.file] = await apply_replacement(before, replacement, edit.event.data)
-    return {name: content for name, content in after.items() if content != files[name]}
+    async def _changed_files(
+        self, edit: Edit, files: Mapping[str, bytes | PipecdError]
+    ) -> dict[str, bytes]:
+        """The new content of the files that an edit changes."""
+        if edit.definition.problem:
+            raise UserMistake(edit.definition.problem)
+        after: dict[str, bytes] = {}
+        for replacement in edit.definition.replacements:
+            before = after.get(replacement.file, files[replacement.file])
+            if isinstance(before, PipecdError):
+                raise before
+            after[replacement.file] = await apply_replacement(
+                before, replacement, edit.event.data, workers=self._workers
+            )
+        return {name: content for name, content in after.items() if content != files[name]}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One value in one file that an event replaces."""
 
-import asyncio
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,6 +10,7 @@ from pipecd.piped.eventwatcher.hcl_field import parse_hcl
 from pipecd.piped.eventwatcher.json_field import parse_json
 from pipecd.piped.eventwatcher.regex import replace_regex
 from pipecd.piped.eventwatcher.yaml_field import parse_yaml
+from pipecd.program.workers import WorkerPool
 
 
 class FieldFormat(Enum):
@@ -38,17 +38,26 @@ class Replacement:
     path: str
 
 
-async def apply_replacement(content: bytes, replacement: Replacement, value: str) -> bytes:
+async def apply_replacement(
+    content: bytes, replacement: Replacement, value: str, *, workers: WorkerPool
+) -> bytes:
     """The content of the file with the new value; errors name the file."""
     try:
         text = content.decode()
     except UnicodeDecodeError as e:
         raise UserMistake(f"{replacement.file}: it is not text in UTF-8") from e
     try:
-        if replacement.format is FieldFormat.REGEX:
-            return (await replace_regex(text, replacement.path, value)).encode()
-        # In a thread, because parsing a large file takes a while.
-        parse, path = _PARSERS[replacement.format], replacement.path
-        return (await asyncio.to_thread(replace_field, text, parse, path, value)).encode()
+        changed = await workers.run(
+            replaced, text, replacement.format.value, replacement.path, value
+        )
     except PipecdError as e:
         raise type(e)(f"{replacement.file}: {e.message}", hint=e.hint) from e
+    return changed.encode()
+
+
+def replaced(text: str, format_name: str, path: str, value: str) -> str:
+    """Returns the text of a file with a new value; runs in a worker."""
+    field_format = FieldFormat(format_name)
+    if field_format is FieldFormat.REGEX:
+        return replace_regex(text, path, value)
+    return replace_field(text, _PARSERS[field_format], path, value)

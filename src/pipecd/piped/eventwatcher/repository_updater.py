@@ -28,6 +28,7 @@ from pipecd.piped.eventwatcher.selection import (
     combine_outcomes,
     select_events,
 )
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.event_pb2 import Event
 
@@ -66,6 +67,7 @@ class UpdaterContext:
     queue: EventQueue
     heads: RepositoryHeads
     applications: ApplicationCache
+    workers: WorkerPool
     token: str = ""
     """The API token for pull requests: the password of Git over HTTP."""
 
@@ -156,7 +158,10 @@ class RepositoryUpdater:
         self, branch: str, edits: Sequence[Edit]
     ) -> list[tuple[Event, EventOutcome | None]]:
         """The outcome of the edits of one branch; None for those to retry."""
-        repository, batch = self._mirror.repository, EditBatch(self._mirror, edits)
+        repository, batch = (
+            self._mirror.repository,
+            EditBatch(self._mirror, edits, self._context.workers),
+        )
         error: PipecdError | None = None
         commit: str | None = None
         branch_text = ""

@@ -7,12 +7,12 @@ regular expressions keep their meaning, as upstream does not escape them.
 """
 
 import posixpath
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pipecd.model.errors import UserMistake
+from pipecd.model.regex import Regex, RegexSyntaxError
 
 _ESCAPES = {"?": "[^/]", ".": r"\.", "$": r"\$"}
 
@@ -21,18 +21,18 @@ _ESCAPES = {"?": "[^/]", ".": r"\.", "$": r"\$"}
 class PathPattern:
     """A compiled pattern for paths relative to the root of a repository."""
 
-    regex: re.Pattern[str]
+    regex: Regex
     elements: int
     excludes: bool
 
     def matches(self, path: str) -> bool:
         """Whether the path, or its parent directory at the depth of the pattern, matches."""
-        if self.regex.search(path):
+        if self.regex.matches(path):
             return True
         parents = path.split("/")[:-1]
         if len(parents) < self.elements:
             return False
-        return self.regex.search("/".join(parents[: self.elements])) is not None
+        return self.regex.matches("/".join(parents[: self.elements]))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def path_patterns(patterns: Iterable[str]) -> PathPatterns:
     return PathPatterns(tuple(compiled))
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=200)
 def compile_pattern(pattern: str) -> PathPattern:
     """Compiles one pattern that is not blank."""
     excludes = pattern.startswith("!")
@@ -76,8 +76,8 @@ def compile_pattern(pattern: str) -> PathPattern:
         at += used
     try:
         # As in upstream, the anchors do not enclose alternatives (`a|b`).
-        regex = re.compile(f"^{expression}\\Z")
-    except (re.error, OverflowError) as e:
+        regex = Regex(f"^{expression}$")
+    except RegexSyntaxError as e:
         raise _syntax_error(pattern) from e
     return PathPattern(regex, len(glob.split("/")), excludes)
 
@@ -96,8 +96,7 @@ def _translate(glob: str, at: int) -> tuple[str, int]:
             return "[^/]*", 1
         case "[":
             end = _end_of_class(glob, at + 1)
-            # Doubled characters are set operations in Python only.
-            return "[" + re.sub(r"(?<!\\)([\[&~|])", r"\\\1", glob[at + 1 : end]), end - at
+            return glob[at:end], end - at
         case "\\" if at + 1 < len(glob):
             return glob[at : at + 2], 2
         case c:

@@ -5,11 +5,11 @@
 because their responses may take a while.
 """
 
-import re
 from dataclasses import dataclass
 
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import UserMistake
+from pipecd.model.regex import Regex, RegexSyntaxError
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def _matches_commit(facts: StrategyFacts, pattern: str) -> bool:
     if not pattern or facts.is_commanded:
         return False
     try:
-        expression = re.compile(pattern)
-    except re.error:
+        expression = Regex(pattern)
+    except RegexSyntaxError:
         # Upstream ignores a pattern that does not compile.
         return False
-    return expression.search(facts.commit_message.split("\n", 1)[0]) is not None
+    return expression.matches(facts.commit_message.split("\n", 1)[0])
