@@ -26,7 +26,9 @@ from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirror, Repository, open_mirrors
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 
 APPLICATIONS, TOUCHED = 500, 200
@@ -209,16 +211,19 @@ async def measure(root: Path, mebibytes: int) -> None:
     await asyncio.to_thread(generate, origin, mebibytes)
     await measure_remote_polls(root / "servers")
     repository = Repository("big", str(origin), "main")
-    async with open_mirrors(
-        [repository], directory=work / "git", credentials=GitCredentials()
-    ) as mirrors:
+    async with (
+        open_mirrors([repository], directory=work / "git", credentials=GitCredentials()) as mirrors,
+        WorkerPool() as workers,
+    ):
         mirror = mirrors.of("big")
         head, _ = await timed("the first mirror", mirror.update)
         print(f"{'  on disk':<58} {disk(work / 'git'):8.0f} MiB")
         await measure_polls("files", mirror, 200)
         await asyncio.to_thread(push_to_many, origin)
         pushed, _ = await timed("fetch of a push that changes 200 applications", mirror.update)
-        sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
+        sources = Sources(
+            mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+        )
         # The running commits of the same applications.
         _, first = await timed(
             "200 working copies of running commits",

@@ -5,7 +5,6 @@ A reader returns a value or raises a PipecdError (a few raise another error by c
 else, too much time and too much memory are findings.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ from pipecd.git.validate import validate_branch, validate_hash, validate_path
 from pipecd.gotemplate.template import FUNCTIONS, render
 from pipecd.model.errors import PipecdError
 from pipecd.model.giturl import commit_url, page_url, remote_identity
-from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
+from pipecd.piped.eventwatcher.replacement import FieldFormat, replaced
 from pipecd.plugins.kubernetes.kubeconfig import read_kubeconfig
 from pipecd.plugins.kubernetes.manifest import read_manifests
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -218,9 +217,8 @@ def read_registry(content: bytes) -> None:
 def read_replacement(format_: FieldFormat, content: bytes) -> None:
     """The first line of the input is the path, as a branch may set both it and the file."""
     path, _, text = content.partition(b"\n")
-    replacement = Replacement("file", format_, text_of(path))
     value = "v2" if len(content) % 2 else 'a "b" #\n\u00e9'
-    asyncio.run(apply_replacement(text, replacement, value))
+    replaced(text.decode(errors="replace"), format_.value, text_of(path), value)
 
 
 def tolerant(read: Callable[[Any], Any], argument: Any) -> Any:

@@ -29,7 +29,9 @@ from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
 from pipecd.sdk import PlannedStage, Spec, Stage, StageContext, StagePlugin, StageResult
@@ -181,6 +183,7 @@ class DeployerSetup:
                 directory=self.plane.directory / "mirrors",
                 credentials=GitCredentials(),
             ) as mirrors,
+            WorkerPool() as workers,
         ):
             commands = CommandCache(api, interval=POLL_INTERVAL)
             metadata = MetadataStore(api)
@@ -203,7 +206,11 @@ class DeployerSetup:
                     api=api,
                     deployments=DeploymentCache(api, interval=POLL_INTERVAL),
                     commands=commands,
-                    sources=Sources(mirrors, ApplicationConfigs(load_catalog())),
+                    sources=Sources(
+                        mirrors,
+                        ApplicationConfigs(load_catalog()),
+                        renderer=TemplateRenderer(workers),
+                    ),
                     plugins=plugins,
                     callbacks=callbacks,
                     metadata=metadata,

@@ -24,8 +24,9 @@ from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
-from pipecd.piped.source.render import Decrypt
+from pipecd.piped.source.render import Decrypt, TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
 from servers.control_plane import running
@@ -116,7 +117,7 @@ class LiveStateEnvironment(PipedEnvironment):
         """Runs the live state reporter; leaving the block kills it."""
         target = DeployTargetSpec(name="p", config={"directory": str(self.target)})
         spec = PluginSpec(name="shelf", deploy_targets=(target,))
-        async with self.connect(self.site) as (api, mirrors):
+        async with self.connect(self.site) as (api, mirrors), WorkerPool() as workers:
             callbacks = Callbacks(
                 api,
                 commands=CommandCache(api),
@@ -133,7 +134,7 @@ class LiveStateEnvironment(PipedEnvironment):
                 on_change=SyncStatusNotifier(self.notifier).on_change,
             )
             configs = ApplicationConfigs(load_catalog())
-            sources = Sources(mirrors, configs, decrypt=decrypt)
+            sources = Sources(mirrors, configs, renderer=TemplateRenderer(workers), decrypt=decrypt)
             desired_states = DesiredStates(mirrors, configs, sources, self.working_copies)
             builtins = {"shelf": lambda: self.plugin, "pause": PausePlugin}
             async with PluginHost.start([spec], callbacks=callbacks, builtins=builtins) as plugins:

@@ -24,9 +24,10 @@ from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
-from pipecd.piped.source.render import Decrypt
+from pipecd.piped.source.render import Decrypt, TemplateRenderer
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model import deployment_pb2
 from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
@@ -129,7 +130,7 @@ class PreviewEnvironment(PipedEnvironment):
     async def previewing(self) -> AsyncGenerator[Previewer]:
         """Runs the previewer; leaving the block stops it."""
         self.registry = CollectorRegistry()
-        async with self.connect(self.site) as (api, mirrors):
+        async with self.connect(self.site) as (api, mirrors), WorkerPool() as workers:
             configs = ApplicationConfigs(load_catalog())
             previewer = Previewer(
                 commands=CommandCache(api, interval=POLL_INTERVAL),
@@ -141,7 +142,12 @@ class PreviewEnvironment(PipedEnvironment):
                     baselines=Baselines(IgnoredCommits(self.workspace / "seen.json")),
                     previewer=ApplicationPreviewer(
                         api=api,
-                        sources=Sources(mirrors, configs, decrypt=self.decrypt),
+                        sources=Sources(
+                            mirrors,
+                            configs,
+                            renderer=TemplateRenderer(workers),
+                            decrypt=self.decrypt,
+                        ),
                         plugins=self._plugins(),
                         masks=self.masks,
                         targets={"platform": self.targets},

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The package re2 has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 """Regular expressions of users, in the syntax of Go and matched by RE2, in linear time.
 
 Python's `re` backtracks: an expression such as `(a+)+b` takes exponential time. Every expression

@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.piped import (
     EventWatcherRepoSpec,
+    GitSpec,
     PlanPreviewSpec,
     git_password,
     piped_key,
@@ -80,6 +81,7 @@ from pipecd.piped.reporting.app_configs import AppConfigReporter
 from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
 from pipecd.piped.state_file import StateFile
 from pipecd.piped.trigger.trigger import Trigger
@@ -274,15 +276,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         open_mirrors(
             [Repository(r.repo_id, r.remote, r.branch) for r in spec.repositories],
             directory=workspace / "git",
-            credentials=GitCredentials(
-                username=spec.git.username,
-                email=spec.git.email,
-                password=git_password(spec.git),
-                ssh_key=ssh_key(spec.git),
-                ssh_host=spec.git.host,
-                ssh_host_name=spec.git.host_name,
-                ssh_config_file=spec.git.ssh_config_file_path,
-            ),
+            credentials=_git_credentials(spec.git),
         )
     )
     workers = await stack.enter_async_context(_worker_pool(spec.rendering, workspace))
@@ -334,7 +328,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             mirrors,
             configs,
             decrypt=decrypter and decrypter.decrypt,
-            variables=named_variables(spec.rendering),
+            renderer=TemplateRenderer(workers, named_variables(spec.rendering)),
         ),
         baselines=Baselines(IgnoredCommits(workspace / "trigger" / "seen.json")),
         applications=applications,
@@ -346,6 +340,18 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         telemetry=telemetry,
         plugins=plugins,
         workers=workers,
+    )
+
+
+def _git_credentials(git: GitSpec) -> GitCredentials:
+    return GitCredentials(
+        username=git.username,
+        email=git.email,
+        password=git_password(git),
+        ssh_key=ssh_key(git),
+        ssh_host=git.host,
+        ssh_host_name=git.host_name,
+        ssh_config_file=git.ssh_config_file_path,
     )
 
 

@@ -15,7 +15,9 @@ from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.planning.deployment_sources import DeploymentSources, Snapshot
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Source, Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from servers.origin import Origin
 from servers.samples import CART
@@ -28,7 +30,7 @@ FILES = {"cart/app.pipecd.yaml": CART, "cart/old.yaml": CART, "cart/x": "1", "ca
 
 @pytest.fixture
 def open_sources(
-    origin: Origin, tmp_path: Path
+    origin: Origin, tmp_path: Path, workers: WorkerPool
 ) -> Callable[[], AbstractAsyncContextManager[DeploymentSources]]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[DeploymentSources]:
@@ -36,7 +38,9 @@ def open_sources(
         async with open_mirrors(
             [site], directory=tmp_path / "mirrors", credentials=GitCredentials()
         ) as mirrors:
-            sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
+            sources = Sources(
+                mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+            )
             yield DeploymentSources(sources, SecretMasks(), "d", nullcontext())
 
     return opened

@@ -20,8 +20,10 @@ from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import (
     Commit,
@@ -110,11 +112,16 @@ async def planning(
     ]
     registry = PluginRegistry([*known, hosted(WaitPlugin(), "wait")])
     repository = Repository("site", origin.remote, "main")
-    async with open_mirrors(
-        [repository], directory=tmp_path / "mirrors", credentials=GitCredentials()
-    ) as mirrors:
+    async with (
+        open_mirrors(
+            [repository], directory=tmp_path / "mirrors", credentials=GitCredentials()
+        ) as mirrors,
+        WorkerPool() as workers,
+    ):
         targets = dict.fromkeys(names, ("dev",))
-        sources = Sources(mirrors, ApplicationConfigs(load_catalog()))
+        sources = Sources(
+            mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+        )
         masked = DeploymentSources(sources, SecretMasks(), "d", nullcontext())
         planner = Planner(masked, registry, targets=targets)
 

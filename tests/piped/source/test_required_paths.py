@@ -16,6 +16,7 @@ from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.required_paths import (
     NO_REFERENCES,
     ParentReferences,
@@ -24,6 +25,7 @@ from pipecd.piped.source.required_paths import (
     parent_references,
 )
 from pipecd.piped.source.sources import Source, Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from servers.origin import NewOrigin, Origin
 
@@ -34,14 +36,16 @@ Sourced = Callable[..., AbstractAsyncContextManager[Sources]]
 
 
 @pytest.fixture
-def sourced(origin: Origin, tmp_path: Path) -> Sourced:
+def sourced(origin: Origin, tmp_path: Path, workers: WorkerPool) -> Sourced:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Sources]:
         repository = Repository("site", origin.remote, "main")
         async with open_mirrors(
             [repository], directory=tmp_path / "workspace" / "git", credentials=GitCredentials()
         ) as mirrors:
-            yield Sources(mirrors, ApplicationConfigs(load_catalog()))
+            yield Sources(
+                mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+            )
 
     return opened
 

@@ -15,7 +15,9 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
 from pipecd.secrets.decrypter import Decrypter
@@ -35,10 +37,18 @@ async def sources_of(
     origin: Origin, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
 ) -> AsyncGenerator[Sources]:
     repository = Repository("site", origin.remote, "main")
-    async with open_mirrors(
-        [repository], directory=tmp_path / "m", credentials=GitCredentials()
-    ) as mirrors:
-        yield Sources(mirrors, ApplicationConfigs(load_catalog()), decrypt=decrypt)
+    async with (
+        open_mirrors(
+            [repository], directory=tmp_path / "m", credentials=GitCredentials()
+        ) as mirrors,
+        WorkerPool() as workers,
+    ):
+        yield Sources(
+            mirrors,
+            ApplicationConfigs(load_catalog()),
+            renderer=TemplateRenderer(workers),
+            decrypt=decrypt,
+        )
 
 
 def git_path(path: str = "cart", config_filename: str = "app.pipecd.yaml") -> ApplicationGitPath:

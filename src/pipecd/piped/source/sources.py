@@ -5,7 +5,6 @@ import asyncio
 import hashlib
 import posixpath
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.errors import NotFound
 from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile, config_path
-from pipecd.piped.source.render import Decrypt, render_files
+from pipecd.piped.source.render import Decrypt, TemplateRenderer, render_files
 from pipecd.piped.source.required_paths import RequiredPaths, literal_prefix
 from pipecd.program.contained_file import contained_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
@@ -73,12 +72,11 @@ class Sources:
         mirrors: Mirrors,
         configs: ApplicationConfigs,
         *,
+        renderer: TemplateRenderer,
         decrypt: Decrypt | None = None,
-        variables: Mapping[str, str] | None = None,
     ) -> None:
-        self._mirrors, self._configs, self._decrypt = mirrors, configs, decrypt
-        # The environment variables that templates may read.
-        self._variables = variables or {}
+        self._mirrors, self._configs = mirrors, configs
+        self._renderer, self._decrypt = renderer, decrypt
         self._required_paths = RequiredPaths()
         self._checkouts = asyncio.Semaphore(_CONCURRENT_CHECKOUTS)
         self._warned: set[tuple[str, ...]] = set()
@@ -109,9 +107,7 @@ class Sources:
         try:
             await self._checkout(mirror, commit, directory, config, into)
             await mirror.checkout.link_history(commit, into)
-            return await asyncio.to_thread(
-                self._render, file, commit, path, into / git_path.path, into
-            )
+            return await self._render(file, commit, path, into / git_path.path, into)
         except BaseException:
             # An incomplete working copy is useless, and may be what filled the disk.
             await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
@@ -168,20 +164,21 @@ class Sources:
         await mirror.clone.ensure_commit(new)
         return await mirror.objects.changed_files(old, new)
 
-    def _render(
+    async def _render(
         self, file: ConfigFile, commit: str, path: str, application: Path, root: Path
     ) -> Source:
         """Renders secrets and attachments into the checked-out files."""
-        application, config = contained_path(root, application), file.config
+        application = await asyncio.to_thread(contained_path, root, application)
+        config = file.config
         if config.spec.encryption is not None and self._decrypt is None:
             self._warn_once("secrets are not decrypted: piped has no secretManagement", file, path)
-        secrets = render_files(
+        secrets = await render_files(
             root,
             application,
+            self._renderer,
             encryption=config.spec.encryption,
             attachment=config.spec.attachment,
             decrypt=self._decrypt,
-            variables=self._variables,
         )
         for name, value in secrets.items():
             if is_too_short(value):
