@@ -11,7 +11,7 @@ Installations of whole programs, ours or upstream's, each in a process of its ow
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -311,10 +311,13 @@ async def open_control_plane(directory: Path) -> AsyncGenerator[GatedControlPlan
 
 @asynccontextmanager
 async def start_control_plane(
-    directory: Path, port: int = 0, **settings: Any
+    directory: Path, port: int = 0, spec: Mapping[str, Any] | None = None, **settings: Any
 ) -> AsyncGenerator[ServedControlPlane, None]:
-    """Serves the project `demo`; a second call with the directory serves what the first stored."""
-    spec = ControlPlaneSpec(
+    """Serves the project `demo`; a second call with the directory serves what the first stored.
+
+    `spec` are further fields of the configuration file.
+    """
+    config = ControlPlaneSpec(
         address="http://127.0.0.1",
         state_key="state",
         datastore=DatastoreSpec(
@@ -323,9 +326,10 @@ async def start_control_plane(
         filestore=FilestoreSpec(
             type="LOCAL", config=FilestoreConfig(path=str(directory / "files"))
         ),
+        **(spec or {}),
     )
     chosen = ServerSettings(
-        spec, b"k" * 32, host="127.0.0.1", port=port, insecure_cookie=True, grace_period=1,
+        config, b"k" * 32, host="127.0.0.1", port=port, insecure_cookie=True, grace_period=1,
         **settings,
     )  # fmt: skip
     async with control_plane(chosen) as running:

@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from pipecd.config.spec import Spec, must_be_set, no_duplicates, one_of, refuse
 from pipecd.config.units import Duration
 from pipecd.config.yaml_tree import Entry, List, Map, Node, Scalar
+from pipecd.model.address import parse_networks
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -289,6 +290,24 @@ class CacheSpec(Spec):
         return value
 
 
+class OutboundSpec(Spec):
+    """Requests to URLs that the admins of projects set, such as those of single sign-on.
+
+    They go to public addresses, and to those of the networks that are allowed here.
+    """
+
+    allowed_networks: tuple[str, ...] = ()
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            parse_networks(value)
+        except ValueError as e:
+            raise ValueError(f"{e}, write addresses or networks such as 10.0.0.0/8") from e
+        return value
+
+
 class ControlPlaneSpec(Spec):
     """The `spec` of a control plane file; ports and keys are flags."""
 
@@ -298,6 +317,7 @@ class ControlPlaneSpec(Spec):
     filestore: FilestoreSpec
     cache: CacheSpec = CacheSpec()
     insight_collector: InsightCollectorSpec = InsightCollectorSpec()
+    outbound: OutboundSpec = OutboundSpec()
     projects: tuple[ProjectSpec, ...] = ()
     shared_sso_configs: Annotated[
         tuple[SharedSSOConfigSpec, ...], Field(alias="sharedSSOConfigs")

@@ -22,7 +22,6 @@ from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.api.rest import PREFIX as REST_PREFIX
 from pipecd.controlplane.api.rest import create_rest
 from pipecd.controlplane.api.web_service import web_table
-from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.auth.sso import shared_sso_configs
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.bus.signal import Bus
@@ -46,12 +45,14 @@ from pipecd.controlplane.web import (
 )
 from pipecd.controlplane.webhooks.routes import PREFIX as WEBHOOK_PREFIX
 from pipecd.controlplane.webhooks.routes import create_webhooks
+from pipecd.model.address import Networks, parse_networks
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics, StoreMetrics
 from pipecd.observe.telemetry import Telemetry
 from pipecd.wire.multiplexer import multiplexed_port, tls_context
+from pipecd.wire.outbound import OutboundPolicy
 from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
 
@@ -289,6 +290,7 @@ class _Servers:
                 spec.state_key,
                 settings.encryption_key,
                 shared_sso_configs(spec.shared_sso_configs),
+                OutboundPolicy(parse_networks(spec.outbound.allowed_networks)),
             ),
             proxies=settings.trusted_proxies,
         )

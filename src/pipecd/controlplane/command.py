@@ -19,7 +19,7 @@ from pipecd.controlplane.app import (
     control_plane,
     operations,
 )
-from pipecd.controlplane.auth.request_origin import parse_networks
+from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.wire.server import TlsFiles
@@ -99,7 +99,7 @@ def server(**options: Any) -> None:
         trace_collector=options["trace_collector_address"],
         traces=options["traces"],
         cache_address=options["cache_address"],
-        trusted_proxies=parse_networks(options["trusted_proxies"]),
+        trusted_proxies=parse_trusted_proxies(options["trusted_proxies"]),
         static_dir=static_dir,
     )
 

@@ -3,10 +3,14 @@
 
 import pytest
 
-from pipecd.controlplane.auth.request_origin import client_address, is_cross_site, parse_networks
+from pipecd.controlplane.auth.request_origin import (
+    client_address,
+    is_cross_site,
+    parse_trusted_proxies,
+)
 from pipecd.model.errors import UserMistake
 
-OURS = parse_networks(["10.0.0.0/8", "::1"])
+OURS = parse_trusted_proxies(["10.0.0.0/8", "::1"])
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_without_trusted_proxies_the_header_is_ignored() -> None:
 
 def test_an_invalid_network_is_reported() -> None:
     with pytest.raises(UserMistake, match="invalid list of trusted proxies: 'ten'"):
-        parse_networks(["ten"])
+        parse_trusted_proxies(["ten"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.request_origin import parse_networks
+from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
@@ -183,7 +183,9 @@ async def test_attempts_are_throttled_across_usernames(
 async def test_behind_a_proxy_clients_are_throttled_separately(
     cases: UseCases, bus: MemoryBus, static_admin: StaticAdmin
 ) -> None:
-    here = create_console(cases, bus, insecure_cookie=True, proxies=parse_networks(["127.0.0.1"]))
+    here = create_console(
+        cases, bus, insecure_cookie=True, proxies=parse_trusted_proxies(["127.0.0.1"])
+    )
     transport = httpx2.ASGITransport(here, client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
 

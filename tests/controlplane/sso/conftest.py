@@ -26,8 +26,10 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import WebServer, http_server
+from pipecd.model.address import parse_networks
 from pipecd.model.clock import Now, to_unix
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
+from pipecd.wire.outbound import OutboundPolicy
 
 ENCRYPTION_KEY = b"0123456789abcdef0123456789abcdef\n"
 ADDRESS = "https://pipecd.example"
@@ -240,7 +242,8 @@ def shared() -> dict[str, ProjectSSOConfig]:
 
 @pytest.fixture
 def settings(shared: dict[str, ProjectSSOConfig]) -> SsoSettings:
-    return SsoSettings(f"{ADDRESS}/", "state key", ENCRYPTION_KEY, shared)
+    outbound = OutboundPolicy(parse_networks(["127.0.0.0/8"]))
+    return SsoSettings(f"{ADDRESS}/", "state key", ENCRYPTION_KEY, shared, outbound)
 
 
 @pytest.fixture

@@ -2,20 +2,19 @@
 """Where an HTTP request comes from: the client's address, and the site of the page that sent it."""
 
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from pipecd.model.address import Networks, parse_networks
 from pipecd.model.errors import UserMistake
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-Networks = tuple[IPv4Network | IPv6Network, ...]
 
-
-def parse_networks(texts: Iterable[str]) -> Networks:
-    """Parses networks in CIDR notation and single addresses."""
+def parse_trusted_proxies(texts: Iterable[str]) -> Networks:
+    """Parses the networks and addresses of `--trusted-proxy`."""
     try:
-        return tuple(ip_network(text.strip(), strict=False) for text in texts if text.strip())
+        return parse_networks(texts)
     except ValueError as e:
         raise UserMistake(
             f"invalid list of trusted proxies: {e}",

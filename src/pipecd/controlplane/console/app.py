@@ -28,7 +28,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipecd.controlplane.auth.http_headers import PAGE_HEADERS
-from pipecd.controlplane.auth.request_origin import Networks
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.add_application import AddApplicationPages
 from pipecd.controlplane.console.applications import ApplicationPages
@@ -41,6 +40,7 @@ from pipecd.controlplane.console.rendering import Assets, Renderer
 from pipecd.controlplane.console.sign_in import SignInPages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
+from pipecd.model.address import Networks
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,

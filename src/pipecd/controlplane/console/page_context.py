@@ -17,12 +17,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
 from pipecd.controlplane.auth.rbac import Permission
-from pipecd.controlplane.auth.request_origin import Networks, client_address, is_cross_site
+from pipecd.controlplane.auth.request_origin import client_address, is_cross_site
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.formatting import initials
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
+from pipecd.model.address import Networks
 from pipecd.model.clock import Now
 from pipecd.model.errors import (
     AlreadyExists,

@@ -37,6 +37,7 @@ from pipecd.model.errors import (
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
 from pipecd.secrets.state import check_state, new_state
+from pipecd.wire.outbound import ANY_DESTINATION, PUBLIC_DESTINATIONS, OutboundPolicy
 
 log = structlog.get_logger()
 
@@ -59,6 +60,8 @@ class SsoSettings:
     shared: Mapping[str, ProjectSSOConfig] = field(
         default_factory=dict[str, ProjectSSOConfig], repr=False
     )
+    # Where the providers of projects may be; those of `shared` may be anywhere.
+    outbound: OutboundPolicy = PUBLIC_DESTINATIONS
 
 
 NO_SSO = SsoSettings("", "", b"")
@@ -112,7 +115,7 @@ class SingleSignOn:
     ) -> None:
         self._projects, self._sessions = projects, sessions
         self._settings, self._now = settings, now
-        self._metadata = OidcMetadataCache(now)
+        self._metadata, self._shared_metadata = OidcMetadataCache(now), OidcMetadataCache(now)
 
     async def options(self, project: str) -> SignInOptions:
         """How users may sign in to the project; NotFound if it does not exist."""
@@ -179,7 +182,9 @@ class SingleSignOn:
         return SignInResult(user, self._sessions.issue(user, ttl), ttl)
 
     def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
+        policy, metadata = self._settings.outbound, self._metadata
         if project.shared_sso_name:
+            policy, metadata = ANY_DESTINATION, self._shared_metadata
             config = self._settings.shared.get(project.shared_sso_name)
             if config is None:
                 name = project.shared_sso_name
@@ -191,7 +196,7 @@ class SingleSignOn:
         else:
             raise _invalid("missing SSO configuration in project data")
         try:
-            return create_provider(config, self._metadata, self._now), config
+            return create_provider(config, policy, metadata, self._now), config
         except UserMistake as e:
             raise _invalid(e.message) from e
 

@@ -10,17 +10,23 @@ from pipecd.controlplane.auth.sso.provider import AuthRequest, SsoIdentity, SsoP
 from pipecd.model.clock import Now
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+from pipecd.wire.outbound import OutboundPolicy
 
 _KINDS = ProjectSSOConfig.Provider
 
 
-def create_provider(config: ProjectSSOConfig, metadata: OidcMetadataCache, now: Now) -> SsoProvider:
-    """The provider of a configuration whose secrets are decrypted."""
+def create_provider(
+    config: ProjectSSOConfig, policy: OutboundPolicy, metadata: OidcMetadataCache, now: Now
+) -> SsoProvider:
+    """The provider of a configuration whose secrets are decrypted.
+
+    `policy` says where it may be; `metadata` is shared by providers of the same policy.
+    """
     if (error := config_error(config)) is not None:
         raise UserMistake(error)
     if config.provider == _KINDS.GITHUB:
-        return GitHubProvider(config.github)
-    return OidcProvider(config.oidc, metadata, now)
+        return GitHubProvider(config.github, policy)
+    return OidcProvider(config.oidc, policy, metadata, now)
 
 
 def config_error(config: ProjectSSOConfig) -> str | None:

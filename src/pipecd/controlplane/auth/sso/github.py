@@ -17,6 +17,7 @@ from pipecd.controlplane.auth.sso.provider import (
 )
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
+from pipecd.wire.outbound import OutboundPolicy
 
 _SITE, _API = "https://github.com", "https://api.github.com/"
 _PAGE_SIZE, _MAX_PAGES = 100, 10
@@ -27,8 +28,8 @@ class GitHubProvider:
 
     label = "GitHub"
 
-    def __init__(self, config: ProjectSSOConfig.GitHub) -> None:
-        self._config = config
+    def __init__(self, config: ProjectSSOConfig.GitHub, policy: OutboundPolicy) -> None:
+        self._config, self._policy = config, policy
         self._site, self._api = base_urls(config.base_url)
 
     @staticmethod
@@ -56,7 +57,7 @@ class GitHubProvider:
             "grant_type": "authorization_code",
             "redirect_uri": _redirect_uri(request),
         }
-        async with ProviderClient.connect(self._config.proxy_url) as client:
+        async with ProviderClient.connect(self._config.proxy_url, self._policy) as client:
             tokens = await client.exchange(f"{self._site}/login/oauth/access_token", form)
             token: str = tokens["access_token"]
             user = as_object(await client.get(f"{self._api}user", token))

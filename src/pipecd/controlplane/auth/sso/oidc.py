@@ -28,6 +28,7 @@ from pipecd.controlplane.auth.sso.provider import (
 from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
+from pipecd.wire.outbound import OutboundPolicy
 
 _OPENID = "openid"
 # The claims that are read when the configuration names none, in upstream's order.
@@ -95,9 +96,13 @@ class OidcProvider:
     """The provider of projects with `provider: OIDC`."""
 
     def __init__(
-        self, config: ProjectSSOConfig.Oidc, metadata: OidcMetadataCache, now: Now
+        self,
+        config: ProjectSSOConfig.Oidc,
+        policy: OutboundPolicy,
+        metadata: OidcMetadataCache,
+        now: Now,
     ) -> None:
-        self._config, self._metadata, self._now = config, metadata, now
+        self._config, self._policy, self._metadata, self._now = config, policy, metadata, now
         self.label = urlsplit(config.issuer).hostname or config.issuer
 
     @staticmethod
@@ -109,7 +114,7 @@ class OidcProvider:
         return None
 
     async def authorization_url(self, request: AuthRequest) -> str:
-        async with ProviderClient.connect(self._config.proxy_url) as client:
+        async with ProviderClient.connect(self._config.proxy_url, self._policy) as client:
             endpoints = await self._discover(client)
         return with_query(
             endpoints.authorization,
@@ -122,7 +127,7 @@ class OidcProvider:
         )
 
     async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
-        async with ProviderClient.connect(self._config.proxy_url) as client:
+        async with ProviderClient.connect(self._config.proxy_url, self._policy) as client:
             endpoints = await self._discover(client)
             form = {
                 "grant_type": "authorization_code",

@@ -15,6 +15,7 @@ from pipecd.controlplane.auth.rbac import VIEWER
 from pipecd.model.errors import Denied, Unauthenticated, Unavailable, UserMistake
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets.masking import host_of
+from pipecd.wire.outbound import ForbiddenDestination, OutboundPolicy, OutboundTransport
 
 TIMEOUT_SECONDS = 10.0
 _MAX_QUOTED = 200
@@ -64,11 +65,13 @@ class ProviderClient:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, proxy_url: str) -> AsyncGenerator["ProviderClient", None]:
-        """A client that goes through the proxy if there is one."""
+    async def connect(
+        cls, proxy_url: str, policy: OutboundPolicy
+    ) -> AsyncGenerator["ProviderClient", None]:
+        """A client of destinations that the policy permits, through the proxy if there is one."""
         try:
             client = httpx2.AsyncClient(
-                proxy=proxy_url or None,
+                transport=OutboundTransport(policy, proxy=proxy_url),
                 timeout=TIMEOUT_SECONDS,
                 headers={"Accept": "application/json"},
             )
@@ -101,6 +104,11 @@ class ProviderClient:
     async def _send(self, method: str, url: str, **options: Any) -> httpx2.Response:
         try:
             return await self._client.request(method, url, **options)
+        except ForbiddenDestination as e:
+            raise Unavailable(
+                f"{e}; the operator of the control plane can allow its network with "
+                "spec.outbound.allowedNetworks"
+            ) from e
         except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             # Some errors of the client have no message.
             reason = str(e) or type(e).__name__
