@@ -2,6 +2,7 @@
 """The lease of a piped on the wire: its epoch in metadata, and the error of its loss."""
 
 from pipecd.model.clock import from_unix
+from pipecd.model.count import parse_count
 from pipecd.model.errors import LeaseLost, UserMistake
 from pipecd.proto.service.lease_pb2 import PipedInstance
 from pipecd.wire.credentials import Metadata
@@ -15,9 +16,10 @@ def parse_epoch(metadata: Metadata) -> int:
     for name, value in metadata:
         if name == EPOCH:
             text = value if isinstance(value, str) else value.decode("latin-1")
-            if not (text.isascii() and text.isdigit() and len(text) < 20):
+            epoch = parse_count(text)
+            if epoch is None:
                 raise UserMistake(f"the metadata {EPOCH} is not a number")
-            return int(text)
+            return epoch
     return 0
 
 

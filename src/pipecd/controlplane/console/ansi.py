@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, product
+from operator import itemgetter
 
 from markupsafe import Markup, escape
 
@@ -33,6 +34,10 @@ _OFF = {22: ("bold", "faint"), 23: ("italic",), 24: ("underline",), 27: ("revers
         29: ("strike",)}  # fmt: skip
 
 
+# Longer numbers than any code or colour has.
+_MAX_CODE_DIGITS = 9
+
+
 @dataclass(frozen=True)
 class _Style:
     fg: int | None = None
@@ -46,7 +51,9 @@ class _Style:
 
 
 _PLAIN = _Style()
-_Cell = tuple[str, _Style]
+# A character and its CSS classes.
+_Cell = tuple[str, str]
+_BLANK: _Cell = (" ", "")
 
 
 def ansi_html(text: str) -> Markup:
@@ -54,16 +61,15 @@ def ansi_html(text: str) -> Markup:
     text = text.replace("\r\n", "\n")
     if "\x1b" not in text and "\r" not in text:
         return escape(_TOKEN.sub("", text))
-    lines: list[Markup] = []
+    lines: list[str] = []
     for cells in _lines(text):
-        parts: list[Markup] = []
-        for style, run in groupby(cells, key=lambda cell: cell[1]):
-            part, names = escape("".join(char for char, _ in run)), style.classes()
-            parts.append(
-                Markup('<span class="{}">{}</span>').format(names, part) if names else part
-            )
-        lines.append(Markup("").join(parts))
-    return Markup("\n").join(lines)
+        parts: list[str] = []
+        for names, run in groupby(cells, key=itemgetter(1)):
+            part = escape("".join(char for char, _ in run))
+            parts.append(f'<span class="{names}">{part}</span>' if names else part)
+        lines.append("".join(parts))
+    # Names of classes are ours, and the characters are escaped.
+    return Markup("\n".join(lines))  # noqa: S704
 
 
 def strip_ansi(text: str) -> str:
@@ -72,52 +78,71 @@ def strip_ansi(text: str) -> str:
 
 
 def _lines(text: str) -> Iterator[list[_Cell]]:
-    style = _PLAIN
+    style, names = _PLAIN, ""
     for raw in text.split("\n"):
-        cells: list[_Cell] = []
-        at = start = 0
+        line = _Line()
+        start = 0
         for token in _TOKEN.finditer(raw):
-            at = _write(cells, at, raw[start : token.start()], style)
+            line.write(raw[start : token.start()], names)
             start = token.end()
             match token["final"]:
                 case "m":
                     style = _styled(style, token["parameters"])
+                    names = style.classes()
                 case "K":
-                    _erase(cells, at, token["parameters"])
+                    line.erase(token["parameters"])
                 case _:
                     pass
-        _write(cells, at, raw[start:], style)
-        yield cells
+        line.write(raw[start:], names)
+        yield line.cells
 
 
-def _write(cells: list[_Cell], at: int, text: str, style: _Style) -> int:
-    """Overwrites existing cells, as a terminal does after a carriage return."""
-    for char in text:
-        if char == "\r":
-            at = 0
-        else:
-            cells[at : at + 1] = [(char, style)]
-            at += 1
-    return at
+class _Line:
+    """A line of a terminal: what is written, and where the cursor is.
 
+    Every character is written, blanked and removed once for each time it was sent, however many
+    sequences erase it, so that a line takes time in proportion to its length.
+    """
 
-def _erase(cells: list[_Cell], at: int, parameters: str) -> None:
-    match parameters:
-        case "" | "0":
-            del cells[at:]
-        case "1":
-            cells[:at] = [(" ", _PLAIN)] * min(at, len(cells))
-        case _:
-            cells[:] = [(" ", _PLAIN)] * at
+    def __init__(self) -> None:
+        self.cells: list[_Cell] = []
+        # The cursor is never behind the end of the cells; the first cells up to `_blank` are blank.
+        self._cursor = self._blank = 0
+
+    def write(self, text: str, names: str) -> None:
+        """Overwrites existing cells, as a terminal does after a carriage return."""
+        first, *others = text.split("\r")
+        self._put(first, names)
+        for part in others:
+            self._cursor = 0
+            self._put(part, names)
+
+    def erase(self, parameters: str) -> None:
+        """Erases to the end of the line, to the cursor, or the whole line."""
+        at = self._cursor
+        is_to_end = parameters in ("", "0")
+        if parameters != "1":
+            del self.cells[at:]
+        if not is_to_end and at > self._blank:
+            self.cells[self._blank : at] = [_BLANK] * (at - self._blank)
+            self._blank = at
+
+    def _put(self, text: str, names: str) -> None:
+        if text:
+            end = self._cursor + len(text)
+            self.cells[self._cursor : end] = [(char, names) for char in text]
+            self._blank = min(self._blank, self._cursor)
+            self._cursor = end
 
 
 def _styled(style: _Style, parameters: str) -> _Style:
     """The style after one SGR sequence; unknown parameters are skipped."""
     if not re.fullmatch(r"(?:[0-9]{0,9}[;:])*[0-9]{0,9}", parameters):
         return style
-    codes = [int(p or 0) for p in re.split("[;:]", parameters)]
+    # The next one is at the end.
+    codes = [_code(p) for p in reversed(re.split("[;:]", parameters))]
     while codes:
-        code = codes.pop(0)
+        code = codes.pop()
         tens, colour = divmod(code, 10)
         if code == 0:
             style = _PLAIN
@@ -138,16 +163,20 @@ def _with_colour(style: _Style, foreground: bool, colour: int | None) -> _Style:
     return replace(style, fg=colour) if foreground else replace(style, bg=colour)
 
 
+def _code(text: str) -> int:
+    return int(text[:_MAX_CODE_DIGITS] or 0)
+
+
 def _extended(codes: list[int]) -> int | None:
-    """Removes the colour that follows 38 or 48 from the list and returns it."""
-    match codes[:1]:
+    """Removes the colour that follows 38 or 48 from the end of the list and returns it."""
+    match codes[-1:]:
         case [5]:
-            number = codes[1] if len(codes) > 1 else 0
-            del codes[:2]
+            number = codes[-2] if len(codes) > 1 else 0
+            del codes[-2:]
             return _nearest(*_XTERM[min(number, 255)])
         case [2]:
-            red, green, blue = [*codes[1:4], 0, 0, 0][:3]
-            del codes[:4]
+            red, green, blue = [*codes[-2:-5:-1], 0, 0, 0][:3]
+            del codes[-4:]
             return _nearest(red, green, blue)
         case _:
             return None

@@ -42,6 +42,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.address import Networks
 from pipecd.model.clock import Now, utc_now
+from pipecd.model.count import exceeds
 from pipecd.model.errors import (
     Conflict,
     Denied,
@@ -223,8 +224,7 @@ class SecurityMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES:
+        if exceeds(Headers(scope=scope).get("content-length", ""), MAX_BODY_BYTES):
             await PlainTextResponse("The form is too large.", 413)(scope, receive, send)
             return
         received = 0

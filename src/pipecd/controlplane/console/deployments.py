@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of deployments: the list, the page of one with its logs, cancel, approve and skip."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from urllib.parse import quote, unquote, urlencode
@@ -40,6 +41,7 @@ from pipecd.controlplane.console.stage_log import (
 from pipecd.controlplane.console.status_badge import deployment_badge, piped_status
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.model.count import parse_count
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -144,13 +146,11 @@ class DeploymentPages:
         if unquote(log_id) == f"{stage.id}:{stage.retried_count}":
             after = parse_cursor(cursor)
             part = await self._read_log(run, after, user)
-            return log_after(part.blocks, after, completed=part.completed)
+            return await asyncio.to_thread(log_after, part.blocks, after, completed=part.completed)
         part = await self._read_log(run, LogCursor(), user)
-        requested = request.query_params.get("lines", "")
-        is_number = requested.isascii() and requested.isdigit() and len(requested) < 10
-        size = int(requested) if is_number else TAIL_LINES
-        size = min(max(size, TAIL_LINES), _MAX_LINES)
-        return log_tail(part.blocks, completed=part.completed, size=size)
+        requested = parse_count(request.query_params.get("lines", "")) or 0
+        size = min(max(requested, TAIL_LINES), _MAX_LINES)
+        return await asyncio.to_thread(log_tail, part.blocks, completed=part.completed, size=size)
 
     async def _read_log(self, run: StageRun, after: LogCursor, user: User) -> StageLogPart:
         try:
@@ -166,7 +166,8 @@ class DeploymentPages:
             raise NotFound("the deployment has no such stage")
         run = StageRun(deployment_id, stage_id, stage.retried_count)
         part = await self._read_log(run, LogCursor(), session.user)
-        text = log_text(part.blocks, ansi=request.query_params.get("ansi") == "1")
+        ansi = request.query_params.get("ansi") == "1"
+        text = await asyncio.to_thread(log_text, part.blocks, ansi=ansi)
         return PlainTextResponse(text)
 
     async def cancel(self, request: Request, session: BrowserSession) -> Response:

@@ -26,9 +26,11 @@ from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.model.count import parse_count
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable, UserMistake
 
 MAX_TOPICS = 20
+_MAX_QUOTED = 100
 MAX_STREAMS_PER_SESSION = 4
 _ONE = PageRequest(size=1)
 # Signals after which a session may have ended or a permission may be gone.
@@ -103,18 +105,16 @@ def _parse_topic(text: str) -> PageTopic:
     try:
         kind = TopicKind(word)
     except ValueError as e:
-        raise UserMistake(f"there is no topic {word!r}") from e
+        raise UserMistake(f"there is no topic {word[:_MAX_QUOTED]!r}") from e
     if kind in _SIGNALS_OF_LISTS and not rest:
         return PageTopic(kind)
     if kind in _SIGNALS_OF_OBJECTS and len(rest) == 1 and rest[0]:
         return PageTopic(kind, rest[0])
     if kind is TopicKind.LOG and len(rest) in (2, 3):
-        retried = rest[2] if len(rest) == 3 else "0"
-        if retried.isascii() and retried.isdigit():
-            return PageTopic(
-                kind, ":".join(rest), StageRun(rest[0], unquote(rest[1]), int(retried))
-            )
-    raise UserMistake(f"the topic {text!r} is malformed")
+        retried = parse_count(rest[2]) if len(rest) == 3 else 0
+        if retried is not None:
+            return PageTopic(kind, ":".join(rest), StageRun(rest[0], unquote(rest[1]), retried))
+    raise UserMistake(f"the topic {text[:_MAX_QUOTED]!r} is malformed")
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ class LiveUpdates:
                 part = await logs.stage_log(run, cursor.index + 1, by=session.user)
             except NotFound:
                 return LogChunk("", cursor, completed=False)
-            lines = log_lines(part.blocks, cursor)
+            lines = await asyncio.to_thread(log_lines, part.blocks, cursor)
             if not lines:
                 return LogChunk("", cursor, part.completed)
             html = self._context.renderer.render("log_lines.html", lines=lines)

@@ -8,10 +8,15 @@ from markupsafe import Markup
 
 from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
 from pipecd.model.clock import from_unix
+from pipecd.model.count import parse_count
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
 TAIL_LINES = 1000
+# A longer block is cut on the page, and is whole in the raw log.
+MAX_BLOCK_CHARACTERS = 100_000
+# The page shows fewer lines of a log whose lines are longer than this together.
+MAX_TAIL_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,8 @@ class LogCursor:
 
 def parse_cursor(text: str) -> LogCursor:
     """A cursor that the browser sent back; anything invalid means the start of the log."""
-    index, _, number = text.partition(":")
-    if all(part.isascii() and part.isdigit() and len(part) < 20 for part in (index, number)):
-        return LogCursor(int(index), int(number))
-    return LogCursor()
+    index, number = map(parse_count, text.partition(":")[::2])
+    return LogCursor() if index is None or number is None else LogCursor(index, number)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def log_lines(blocks: Iterable[LogBlock], after: LogCursor) -> tuple[LogLine, ..
                 iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
                 exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
                 clock=at.strftime("%H:%M:%S"),
-                html=ansi_html(block.log.rstrip("\n")),
+                html=_html(block.log.rstrip("\n")),
             )
         )
     return tuple(lines)
@@ -79,7 +82,12 @@ def log_lines(blocks: Iterable[LogBlock], after: LogCursor) -> tuple[LogLine, ..
 def log_tail(blocks: Iterable[LogBlock], *, completed: bool, size: int = TAIL_LINES) -> LogView:
     """The last lines of a whole log."""
     whole = list(blocks)
-    omitted = max(len(whole) - size, 0)
+    omitted, characters = len(whole), 0
+    while omitted > max(len(whole) - size, 0):
+        characters += min(len(whole[omitted - 1].log), MAX_BLOCK_CHARACTERS)
+        if characters > MAX_TAIL_CHARACTERS:
+            break
+        omitted -= 1
     cursor = LogCursor(whole[-1].index, len(whole)) if whole else LogCursor()
     start = LogCursor(whole[omitted - 1].index, omitted) if omitted else LogCursor()
     return LogView(log_lines(whole[omitted:], start), omitted, cursor, completed)
@@ -100,3 +108,11 @@ def log_text(blocks: Iterable[LogBlock], *, ansi: bool) -> str:
         + "\n"
         for block in blocks
     )
+
+
+def _html(text: str) -> Markup:
+    if len(text) <= MAX_BLOCK_CHARACTERS:
+        return ansi_html(text)
+    shown = ansi_html(text[:MAX_BLOCK_CHARACTERS])
+    rest = len(text) - MAX_BLOCK_CHARACTERS
+    return shown + f"\n… {rest} more characters are in the raw log"

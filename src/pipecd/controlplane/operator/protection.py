@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS, PAGE_HEADERS
 from pipecd.controlplane.auth.request_origin import is_cross_site
+from pipecd.model.count import exceeds
 
 MAX_FORM_BYTES = 64 * 1024
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -57,7 +58,7 @@ def rejection_reason(method: str, headers: Headers) -> str:
     if is_cross_site(headers):
         return "cross-site request; open the page here and submit the form again\n"
     length = headers.get("Content-Length", "")
-    if not (length.isascii() and length.isdigit()) or int(length) > MAX_FORM_BYTES:
+    if not length or exceeds(length, MAX_FORM_BYTES):
         return "the form is too large or has no Content-Length\n"
     return ""
 
