@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.program.limits import LimitExceeded
 from pipecd.program.run import capture, run
 from servers.server import is_running
 
@@ -129,3 +130,41 @@ async def test_captured_output_is_bytes_apart_from_messages(tmp_path: Path) -> N
 async def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"did not finish within 0\.05s"):
         await capture(["sleep", "100"], cwd=tmp_path, at_most=0.05)
+
+
+FLOOD = "while True: print('x' * 1_000_000)"
+HOARD = "x = [bytearray(20 * 2**20) for _ in range(20)]\nfor b in x: b[::4096] = b'1' * 5120\nimport time; time.sleep(100)"
+
+
+async def test_a_program_that_prints_without_end_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(LimitExceeded, match="exceeds the output limit of 2 MiB"):
+        await capture(script(FLOOD), cwd=tmp_path, output_limit=2 * 1024**2)
+
+
+async def test_a_program_that_prints_errors_without_end_is_killed(tmp_path: Path) -> None:
+    text = FLOOD.replace("print(", "import sys; print(file=sys.stderr, *[").replace("000)", "000])")
+    with pytest.raises(LimitExceeded, match="exceeds the output limit of 2 MiB"):
+        await capture(script(text), cwd=tmp_path, output_limit=2 * 1024**2)
+
+
+async def test_a_program_that_fills_the_memory_is_killed_with_its_children(tmp_path: Path) -> None:
+    (tmp_path / "hoard.py").write_text(HOARD)
+    shell = f"echo $$ > pid; {sys.executable} hoard.py & wait"
+    with pytest.raises(LimitExceeded, match="sh needs more than the memory limit of 100 MiB"):
+        await capture(["sh", "-c", shell], cwd=tmp_path, memory=100 * 1024**2)
+    group = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        while True:
+            os.killpg(group, 0)
+            await asyncio.sleep(0.02)
+
+
+async def test_a_program_within_its_limits_is_left_alone(tmp_path: Path) -> None:
+    done = await capture(
+        ["sh", "-c", "sleep 0.4; echo done"], cwd=tmp_path, memory=2**30, output_limit=5
+    )
+    assert done.stdout == b"done\n"
+
+
+async def test_a_program_that_does_not_read_its_input_is_run(tmp_path: Path) -> None:
+    assert (await capture(["true"], cwd=tmp_path, stdin=b"x" * 10**6)).code == 0

@@ -14,7 +14,8 @@ from pipecd.model.duration import parse_duration
 from pipecd.model.errors import UserMistake
 from pipecd.program import workers
 from pipecd.program.broken_inputs import BrokenInputs
-from pipecd.program.workers import LimitExceeded, WorkerLimits, WorkerPool
+from pipecd.program.limits import LimitExceeded
+from pipecd.program.workers import WorkerLimits, WorkerPool
 from servers.server import is_running
 
 LIMITS = WorkerLimits(seconds=20, memory=256 * 1024**2, output=1024**2)

@@ -3,16 +3,21 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipecd.model.errors import Unavailable
-from pipecd.program import die_with_parent, group, output
+from pipecd.program import die_with_parent, group, limits, output
 
 # Earlier output is only passed to `on_line`; the last part tells why a program failed.
 _OUTPUT_LIMIT = 1024 * 1024
 # A daemon that the program started may keep the pipe open, so waiting for its output has a limit.
 _DRAIN_SECONDS = 1.0
+_READ_SIZE = 256 * 1024
+
+CAPTURE_LIMIT = 256 * 1024 * 1024
+"""The most that a program may print when its output is captured."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +75,74 @@ async def capture(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     at_most: float = 60,
+    memory: int | None = None,
+    output_limit: int = CAPTURE_LIMIT,
 ) -> Captured:
-    """Runs a program and returns its output; stops it after `at_most` seconds."""
+    """Runs a program and returns its output; stops it after `at_most` seconds.
+
+    A program whose group needs more than `memory` bytes or prints more than `output_limit` is
+    killed, and LimitExceeded is raised.
+    """
     pipe = asyncio.subprocess.PIPE
     process = await group.start(argv, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+    watch = None
+    if memory is not None:
+        watch = asyncio.create_task(limits.kill_when_larger(process.pid, memory))
     try:
         async with asyncio.timeout(at_most):
-            stdout, stderr = await process.communicate(stdin)
+            stdout, stderr = await _communicate(process, stdin, output_limit)
     except TimeoutError as e:
         await group.end(process, grace=1)
         raise Unavailable(f"{argv[0]} did not finish within {at_most:g}s") from e
+    except _OutputExceeded as e:
+        await group.end(process, grace=0)
+        raise limits.LimitExceeded(
+            f"{Path(argv[0]).name} exceeds {limits.output_text(output_limit)}"
+        ) from e
     except BaseException:
         await group.end(process, grace=1)
         raise
-    # `communicate` returns after the program has exited.
-    code = process.returncode if process.returncode is not None else await process.wait()
-    return Captured(code, stdout, stderr)
+    finally:
+        if watch is not None:
+            watch.cancel()
+    if memory is not None and watch is not None and watch.done() and not watch.cancelled():
+        raise limits.LimitExceeded(
+            f"{Path(argv[0]).name} needs more than {limits.memory_text(memory)}"
+        )
+    return Captured(await process.wait(), stdout, stderr)
+
+
+class _OutputExceeded(Exception):
+    """A program printed more than it may."""
+
+
+async def _communicate(
+    process: asyncio.subprocess.Process, stdin: bytes, limit: int
+) -> tuple[bytes, bytes]:
+    """Writes the input, and returns output and errors when the program has exited."""
+    assert process.stdin is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
+    _, stdout, stderr = await asyncio.gather(
+        _feed(process.stdin, stdin), _read(process.stdout, limit), _read(process.stderr, limit)
+    )
+    await process.wait()
+    return stdout, stderr
+
+
+async def _feed(writer: asyncio.StreamWriter, content: bytes) -> None:
+    # A program need not read its input.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        writer.write(content)
+        await writer.drain()
+    writer.close()
+
+
+async def _read(reader: asyncio.StreamReader, limit: int) -> bytes:
+    parts, size = list[bytes](), 0
+    while part := await reader.read(_READ_SIZE):
+        size += len(part)
+        if size > limit:
+            raise _OutputExceeded
+        parts.append(part)
+    return b"".join(parts)

@@ -23,6 +23,7 @@ import structlog
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.program import group
 from pipecd.program.broken_inputs import BrokenInputs
+from pipecd.program.limits import MEBIBYTE, LimitExceeded, memory_text, output_text
 from pipecd.program.worker_process import LENGTH
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -30,15 +31,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-_MEBIBYTE = 1024 * 1024
 # Importing Python's own modules takes long on a busy machine.
 _START_SECONDS = 60.0
 _IDLE_SECONDS = 60.0
 # What takes longer is recorded before it ends, in case the whole process ends with it.
 _LONG_SECONDS = 0.2
 # Parsing a larger reply would hold up the event loop.
-_LARGE = _MEBIBYTE
-_HINT = "simplify it, or raise spec.rendering in the piped configuration"
+_LARGE = MEBIBYTE
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,8 @@ class WorkerLimits:
     """The most that one call may take; `memory` and `output` are in bytes."""
 
     seconds: float = 30.0
-    memory: int = 512 * _MEBIBYTE
-    output: int = 32 * _MEBIBYTE
-
-
-class LimitExceeded(UserMistake):
-    """A call exceeded a limit, or crashed its worker."""
+    memory: int = 512 * MEBIBYTE
+    output: int = 32 * MEBIBYTE
 
 
 class _Died(Exception):
@@ -146,7 +141,7 @@ class WorkerPool:
             exceeded = reply.get("exceeded")
             is_reusable = exceeded is None
             if exceeded:
-                raise LimitExceeded(_texts(self._limits)[exceeded], hint=_HINT)
+                raise LimitExceeded(_texts(self._limits)[exceeded])
             return reply
         finally:
             if is_reusable and not self._is_closed:
@@ -167,8 +162,8 @@ def _texts(limits: WorkerLimits) -> dict[str, str]:
     """The limits by their names in replies, as errors describe them."""
     return {
         "time": f"it takes longer than the time limit of {limits.seconds:g}s",
-        "memory": f"it needs more than the memory limit of {limits.memory // _MEBIBYTE} MiB",
-        "output": f"its result exceeds the output limit of {limits.output // _MEBIBYTE} MiB",
+        "memory": f"it needs more than {memory_text(limits.memory)}",
+        "output": f"its result exceeds {output_text(limits.output)}",
         "depth": "it is nested too deeply",
     }
 

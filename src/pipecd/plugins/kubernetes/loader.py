@@ -236,7 +236,7 @@ class ManifestLoader:
             "HELM_PLUGINS": os.environ.get("HELM_PLUGINS", str(home / "plugins")),
         }
         self._tools = RenderTools(
-            Toolbox(record_call),
+            Toolbox(record_call, rendering or RenderingSpec()),
             environment,
             charts,
             HelmRepositories(charts, environment),

@@ -11,12 +11,13 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.metrics import RecordToolCall
-from pipecd.sdk import PipecdError, UserMistake
+from pipecd.sdk import PipecdError, Unavailable, UserMistake
+from pipecd.sdk.config import RenderingSpec
 from pipecd.sdk.host import WithTools
-from pipecd.sdk.program import Captured, capture
+from pipecd.sdk.program import Captured, LimitExceeded, capture
 
-# Rendering may download charts and bases.
-_TIMEOUT = 300.0
+# No manifests of an application are this large on purpose.
+_OUTPUT_LIMIT = 64 * 1024 * 1024
 _VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
 
 
@@ -75,12 +76,13 @@ DOWNLOADS: Mapping[str, ToolDownload] = {
 
 @dataclass(frozen=True)
 class RenderTool:
-    """A tool at a version; each run is recorded."""
+    """A tool at a version; each run is recorded, and limited as `rendering` says."""
 
     path: Path
     name: str
     version: str
     record_call: RecordToolCall
+    rendering: RenderingSpec
 
     async def run(
         self,
@@ -89,12 +91,20 @@ class RenderTool:
         cwd: Path,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
-        at_most: float = _TIMEOUT,
+        at_most: float | None = None,
     ) -> Captured:
         """Runs the tool and returns its output."""
-        argv = [str(self.path), *arguments]
+        limits = self.rendering
         try:
-            result = await capture(argv, cwd=cwd, env=env, stdin=stdin, at_most=at_most)
+            result = await capture(
+                [str(self.path), *arguments],
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                at_most=at_most or limits.timeout or RenderingSpec().timeout,
+                memory=limits.memory or RenderingSpec().memory,
+                output_limit=_OUTPUT_LIMIT,
+            )
         except PipecdError:
             self.record_call(self.name, self.version, arguments[0], is_success=False)
             raise
@@ -103,7 +113,13 @@ class RenderTool:
 
     async def render(self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> str:
         """Runs the tool and returns the manifests that it prints; fails with its stderr."""
-        result = await self.run(arguments, cwd=cwd, env=env)
+        try:
+            result = await self.run(arguments, cwd=cwd, env=env)
+        except Unavailable as e:
+            raise LimitExceeded(
+                f"{self.path.name} {arguments[0]} exceeds the time limit of "
+                f"{self.rendering.timeout}"
+            ) from e
         if result.code != 0:
             stderr = result.stderr.decode(errors="replace").strip()
             raise UserMistake(f"{self.path.name} {arguments[0]} failed: {stderr or result.code}")
@@ -113,8 +129,8 @@ class RenderTool:
 class Toolbox:
     """Finds tools on the machine and installs the others."""
 
-    def __init__(self, record_call: RecordToolCall) -> None:
-        self._record_call = record_call
+    def __init__(self, record_call: RecordToolCall, rendering: RenderingSpec) -> None:
+        self._record_call, self._rendering = record_call, rendering
         self._versions: dict[tuple[str, int], str] = {}
         self._version_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -128,11 +144,11 @@ class Toolbox:
         requested = requested.removeprefix("v")
         path, present = await self._on_machine(name)
         if path and requested in ("", present):
-            return RenderTool(Path(path), name, present, self._record_call)
+            return RenderTool(Path(path), name, present, self._record_call, self._rendering)
         download = DOWNLOADS[name]
         version = requested or download.version
         installed = await installer.tool(name, version, download.script())
-        return RenderTool(installed, name, version, self._record_call)
+        return RenderTool(installed, name, version, self._record_call, self._rendering)
 
     async def _on_machine(self, name: str) -> tuple[str, str]:
         """Returns path and version of a tool in PATH, empty without one.
