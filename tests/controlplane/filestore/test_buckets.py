@@ -6,6 +6,7 @@ from typing import Any
 
 import boto3
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.config.controlplane import FilestoreConfig, FilestoreSpec
 from pipecd.controlplane.filestore import Files
@@ -184,3 +185,36 @@ async def test_a_server_without_conditional_writes_is_written_without_conditions
     finally:
         server.close()
     assert server.written == [b"new", b"newer"]
+
+
+class CarelessBucket(WebServer):
+    """A server that accepts conditions and ignores them."""
+
+    def answer(self, request: Request) -> Answer:
+        return Answer()
+
+
+@pytest.mark.parametrize("server_type", [UnconditionalBucket, CarelessBucket])
+async def test_a_server_without_conditional_writes_causes_a_warning(
+    spec: FilestoreSpec, server_type: type[WebServer]
+) -> None:
+    server = server_type()
+    try:
+        config = spec.config.model_copy(update={"endpoint": server.address})
+        with capture_logs() as logs:
+            async with open_filestore(FilestoreSpec(type="MINIO", config=config)):
+                pass
+    finally:
+        server.close()
+    (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert "has no conditional writes" in warning["event"]
+
+
+@pytest.mark.parametrize("kind", ["minio"])
+async def test_a_server_with_conditional_writes_causes_none(spec: FilestoreSpec, kind: str) -> None:
+    del kind
+    with capture_logs() as logs:
+        for _ in range(2):
+            async with open_filestore(spec):
+                pass
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []

@@ -21,6 +21,7 @@ from botocore.utils import FileWebIdentityTokenLoader
 
 from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore import (
+    FileChanged,
     VersionedFile,
     bucket_unavailable,
     changed_file,
@@ -46,6 +47,8 @@ MISSING_OBJECT = frozenset({"404", "NoSuchKey", "NotFound"})
 CHANGED_OBJECT = frozenset({"412", "PreconditionFailed", "ConditionalRequestConflict"})
 # The server does not support conditional writes.
 UNCONDITIONAL = frozenset({"501", "NotImplemented"})
+# Created to find out whether the server supports them.
+CONDITION_CHECK = "pipecd/conditional-writes"
 MISSING_BUCKET = frozenset({"404", "NoSuchBucket"})
 
 
@@ -76,6 +79,14 @@ class S3Files:
 
     async def replace(self, path: str, content: bytes, *, version: str) -> None:
         check_path(path)
+        try:
+            await self._put_if_unchanged(path, content, version)
+        except PipecdError as e:
+            if not _refuses_conditions(e):
+                raise
+            await self.put(path, content)
+
+    async def _put_if_unchanged(self, path: str, content: bytes, version: str) -> None:
         condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
 
         def write() -> None:
@@ -92,14 +103,7 @@ class S3Files:
                     raise changed_file(path) from e
                 raise
 
-        try:
-            await self._run(write, path)
-        except PipecdError as e:
-            if not (
-                isinstance(e.__cause__, ClientError) and _error_code(e.__cause__) in UNCONDITIONAL
-            ):
-                raise
-            await self.put(path, content)
+        await self._run(write, path)
 
     async def put(self, path: str, content: bytes) -> None:
         check_path(path)
@@ -125,8 +129,11 @@ class S3Files:
 
         return await self._run(walk, prefix)
 
-    async def ensure_bucket(self, region: str, *, create: bool) -> None:
-        """Checks at the start that the bucket exists, and creates it if `create` is set."""
+    async def ensure_bucket(self, region: str, *, create: bool) -> bool:
+        """Checks at the start that the bucket exists, and creates it if `create` is set.
+
+        Returns False if it cannot be checked.
+        """
         try:
             await self._threads.run(lambda: self._client.head_bucket(Bucket=self._bucket))
         except ClientError as e:
@@ -135,7 +142,8 @@ class S3Files:
                 log.warning(
                     "cannot check the bucket of the filestore", bucket=self._bucket, error=str(e)
                 )
-            elif create:
+                return False
+            if create:
                 await self._create_bucket(region)
             else:
                 raise UserMistake(
@@ -144,6 +152,28 @@ class S3Files:
                 ) from e
         except BotoCoreError as e:
             log.warning("filestore unavailable at startup", bucket=self._bucket, error=str(e))
+            return False
+        return True
+
+    async def check_conditional_writes(self) -> None:
+        """Logs a warning if the server ignores or refuses the conditions of writes."""
+        try:
+            await self._put_if_unchanged(CONDITION_CHECK, b"", "")
+            try:
+                await self._put_if_unchanged(CONDITION_CHECK, b"", "")
+            finally:
+                await self.delete(CONDITION_CHECK)
+        except FileChanged:
+            return
+        except PipecdError as e:
+            if not _refuses_conditions(e):
+                log.debug("conditional writes not checked", bucket=self._bucket, error=str(e))
+                return
+        log.warning(
+            "the server of the filestore has no conditional writes; lines of a stage log may be "
+            "lost if two replicas write it at the same time",
+            bucket=self._bucket,
+        )
 
     async def _create_bucket(self, region: str) -> None:
         options: dict[str, Any] = {}
@@ -163,6 +193,11 @@ class S3Files:
             return await self._threads.run(call)
         except (ClientError, BotoCoreError, OSError) as e:
             raise _bucket_error(path, e) from e
+
+
+def _refuses_conditions(error: PipecdError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, ClientError) and _error_code(cause) in UNCONDITIONAL
 
 
 def _error_code(error: ClientError) -> str:
@@ -209,7 +244,8 @@ async def _open_bucket(client: Any, config: FilestoreConfig, region: str) -> Asy
     threads = ThreadPool("s3", threads=THREADS)
     files = S3Files(client, config.bucket, threads)
     try:
-        await files.ensure_bucket(region, create=config.auto_create_bucket)
+        if await files.ensure_bucket(region, create=config.auto_create_bucket):
+            await files.check_conditional_writes()
         yield files
     finally:
         await threads.close()
