@@ -100,6 +100,24 @@ async def test_a_piped_whose_connection_falls_silent_is_replaced(tmp_path: Path)
         assert set(runs_per_deployment(installed).values()) == {1}
 
 
+async def test_a_piped_without_wakeups_ends_before_the_other_one_starts(tmp_path: Path) -> None:
+    async with open_installation(tmp_path) as installed:
+        installed.calls.unimplemented.add("WatchWakeups")
+        older = await installed.start_piped("older")
+        first = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(first))
+        second = installed.push("cart", seconds=20)
+        await installed.eventually(
+            lambda: installed.value_is(lambda: installed.runs()[-1].commit, second)
+        )
+        newer = await installed.start_piped("newer")
+        await wait_for_end(installed, older, within=30)
+        assert "another piped" in older.log
+        await installed.eventually(lambda: installed.completed(second))
+        assert newer.is_running
+        assert installed.overlaps() == []
+
+
 async def test_a_replaced_piped_that_is_restarted_waits_until_the_other_one_is_gone(
     tmp_path: Path,
 ) -> None:

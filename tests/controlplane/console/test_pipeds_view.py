@@ -3,7 +3,7 @@
 # v0 pipeds report fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -151,4 +151,8 @@ def test_the_page_shows_the_host_and_the_last_takeover() -> None:
     page = piped_view(ONLINE, UNSEEN, lease, NOW)
     assert (page.host, page.taken_over_from) == ("worker-2", "worker-1")
     assert page.taken_over is not None
-    assert piped_view(ONLINE, UNSEEN, PipedLease(), NOW).taken_over is None
+    assert page.is_takeover_recent
+    without = piped_view(ONLINE, UNSEEN, PipedLease(), NOW)
+    assert (without.taken_over, without.is_takeover_recent) == (None, False)
+    later = piped_view(ONLINE, UNSEEN, lease, NOW + timedelta(hours=1))
+    assert (later.taken_over is not None, later.is_takeover_recent) == (True, False)

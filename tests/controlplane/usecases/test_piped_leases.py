@@ -14,6 +14,7 @@ from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.piped_leases import (
     CACHE_SECONDS,
     MAX_UNSEEN_REQUESTS,
+    UNCONNECTED_HOLDER_SECONDS,
     decide,
 )
 from pipecd.model.errors import LeaseLost
@@ -47,7 +48,10 @@ async def test_a_restarted_process_gets_the_lease_at_once(
     first = await acquire(cases, piped)
     async with cases.piped_leases.stream(first):
         await cases.piped_leases.check(first)
-    second = await acquire(cases, piped)
+    ticket = (await request(cases, piped)).ticket
+    granted = await request(cases, piped, ticket)
+    assert (granted.granted, granted.wait_millis) == (True, 0)
+    second = replace(piped, epoch=granted.epoch)
     assert second.epoch > first.epoch
     await cases.piped_leases.check(second)
     with pytest.raises(LeaseLost, match=r"another piped with the id .* has started on host a at"):
@@ -101,6 +105,17 @@ async def test_a_process_that_does_not_react_is_fenced(cases: UseCases, piped: P
         async with leases.stream(second):
             pass
     assert (await leases.get(piped.piped)).epoch == second.epoch
+
+
+async def test_a_holder_without_a_stream_has_time_to_learn_that_it_has_lost_the_lease(
+    cases: UseCases, piped: PipedCaller
+) -> None:
+    first = await acquire(cases, piped, host="a")
+    ticket = (await request(cases, piped, host="b")).ticket
+    granted = await request(cases, piped, ticket, host="b")
+    assert granted.wait_millis == UNCONNECTED_HOLDER_SECONDS * 1000
+    with pytest.raises(LeaseLost):
+        await cases.piped_leases.check(first)
 
 
 async def test_the_newest_process_gets_the_lease(cases: UseCases, piped: PipedCaller) -> None:

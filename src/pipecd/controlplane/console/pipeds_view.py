@@ -12,9 +12,12 @@ from pipecd.controlplane.console.formatting import Timestamp, join_words, plural
 from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
 from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.usecases.pipeds import MAX_KEYS, PipedActivity
+from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
+
+RECENT_TAKEOVER_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class PipedView:
     taken_over: Timestamp | None
     """When this process replaced another one with the same id that was running."""
     taken_over_from: str
+    is_takeover_recent: bool
+    """Whether that was so recently that the page warns of two pipeds with one id."""
 
     @property
     def can_add_key(self) -> bool:
@@ -158,6 +163,7 @@ def piped_view(
         host=lease.host,
         taken_over=timestamp(lease.taken_over_at, now),
         taken_over_from=lease.taken_over_from,
+        is_takeover_recent=to_unix(now) - lease.taken_over_at < RECENT_TAKEOVER_SECONDS,
     )
 
 

@@ -10,6 +10,8 @@ from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.expressions import Values, param
 from pipecd.controlplane.datastore.schema import EXT_PIPED_LEASE
 
+CLOSED_STREAM = "closed"
+
 
 @dataclass(frozen=True)
 class PipedLease:
@@ -26,7 +28,8 @@ class PipedLease:
     draining: bool = False
     """The holder has announced that it releases the lease when its running stages have ended."""
     stream: str = ""
-    """The open wake-up stream of the holder; left behind if a replica is killed."""
+    """The open wake-up stream of the holder, left behind if a replica is killed; `CLOSED_STREAM`
+    after it has ended, and empty if the holder has had none."""
     candidate: str = ""
     candidate_host: str = ""
     requested_at: int = 0
@@ -38,6 +41,10 @@ class PipedLease:
     taken_over_at: int = 0
     taken_over_from: str = ""
     """The host of the process that the holder replaced while that was running."""
+
+    @property
+    def has_open_stream(self) -> bool:
+        return self.stream not in ("", CLOSED_STREAM)
 
 
 COLUMNS = {

@@ -16,7 +16,7 @@ import structlog
 from pipecd.cache import LruCache
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.datastore.piped_leases import PipedLease
+from pipecd.controlplane.datastore.piped_leases import CLOSED_STREAM, PipedLease
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
@@ -34,6 +34,9 @@ log = structlog.get_logger()
 # How long a replica that misses a signal accepts requests of an earlier epoch.
 CACHE_SECONDS = 2.0
 MAX_CACHED = 10_000
+# A holder that never had a wake-up stream polls for commands every 5 seconds, and ends when the
+# request is refused. The new process waits until then, so that no stage runs twice.
+UNCONNECTED_HOLDER_SECONDS = 6.0 + CACHE_SECONDS
 # A holder whose stream no replica has seen during so many requests in a row is gone.
 MAX_UNSEEN_REQUESTS = 8
 _MAX_HOST_CHARACTERS = 255
@@ -75,7 +78,7 @@ def decide(
 ) -> LeaseDecision:
     """Decides on a request; raises LeaseLost if a newer process has requested the lease since."""
     is_unseen = lease.requests - lease.forwarded >= MAX_UNSEEN_REQUESTS
-    is_connected = bool(lease.instance and lease.stream) and not is_unseen
+    is_connected = bool(lease.instance and lease.has_open_stream) and not is_unseen
     requests = lease.requests + is_connected
     if request.probe:
         return LeaseDecision(replace(lease, requests=requests), is_connected=is_connected)
@@ -115,7 +118,7 @@ def decide(
         ),
         is_granted=True,
         is_takeover=is_takeover,
-        is_fenced=bool(lease.instance and lease.stream),
+        is_fenced=bool(lease.instance and lease.stream != CLOSED_STREAM),
     )
 
 
@@ -174,7 +177,9 @@ class PipedLeaseUseCases:
                 previous_host=before.host,
                 fenced=decision.is_fenced,
             )
-        wait = CACHE_SECONDS if decision.is_fenced else 0
+        wait = 0.0
+        if decision.is_fenced:
+            wait = CACHE_SECONDS if before.has_open_stream else UNCONNECTED_HOLDER_SECONDS
         response = AcquirePipedLeaseResponse(
             granted=True, epoch=lease.epoch, wait_millis=int(wait * 1000)
         )
@@ -219,7 +224,9 @@ class PipedLeaseUseCases:
             try:
                 await self._leases.update(
                     by.piped,
-                    lambda lease: replace(lease, stream="") if lease.stream == stream else lease,
+                    lambda lease: (
+                        replace(lease, stream=CLOSED_STREAM) if lease.stream == stream else lease
+                    ),
                 )
             except PipecdError as e:
                 # A newer process waits until a few of its requests were not forwarded.

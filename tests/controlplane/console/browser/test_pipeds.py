@@ -2,6 +2,7 @@
 """The pages of pipeds in a real browser."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from playwright.async_api import Page, expect
@@ -10,6 +11,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.browser import OpenPage
 from servers.console import PipedReports
@@ -124,3 +126,23 @@ async def test_a_piped_is_changed_without_scripts(
     await expect(page.get_by_test_id("piped-status")).to_have_text("Disabled")
     await page.get_by_role("button", name="Enable").click()
     await expect(page.get_by_test_id("piped-status")).to_have_text("Restarting")
+
+
+async def test_a_takeover_is_shown(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, reports: PipedReports
+) -> None:
+    async def acquire(host: str) -> PipedCaller:
+        request = AcquirePipedLeaseRequest(host=host)
+        request.ticket = (await cases.piped_leases.acquire(request, by=piped))[0].ticket
+        request.force = True
+        granted, _ = await cases.piped_leases.acquire(request, by=piped)
+        return replace(piped, epoch=granted.epoch)
+
+    await reports.online()
+    async with cases.piped_leases.stream(await acquire("worker-1")):
+        await acquire("worker-2")
+    page = await open_page(f"{PAGE}/{piped.piped}")
+    await expect(page.get_by_test_id("piped-host")).to_contain_text("worker-2")
+    warning = page.get_by_test_id("takeover")
+    await expect(warning).to_contain_text("with the ID of this piped on worker-1")
+    await expect(warning).to_contain_text("stop one of them")
