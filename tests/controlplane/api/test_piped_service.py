@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PipedService over a real channel: reports about deployments and applications, and errors."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -28,6 +30,7 @@ from pipecd.proto.model.livestate_pb2 import (
     ApplicationLiveStateVersion,
 )
 from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
@@ -103,6 +106,31 @@ async def test_a_deployment_from_creation_to_completion(
     assert (await cases.deployments.get(made.id, by=admin)) == done
     again = await stub.ListNotCompletedDeployments(pb.ListNotCompletedDeploymentsRequest())
     assert not again.deployments
+
+
+async def test_of_deployments_created_at_once_one_is_stored_and_the_others_learn_its_id(
+    piped_channel: grpc.aio.Channel, new_deployment: Callable[[], Deployment]
+) -> None:
+    create: Any = piped_channel.unary_unary(
+        f"/{SERVICE.full_name}/CreateDeploymentInOrder",
+        request_serializer=ordering.CreateDeploymentInOrderRequest.SerializeToString,
+        response_deserializer=ordering.CreateDeploymentInOrderResponse.FromString,
+    )
+
+    async def create_after(last: str) -> tuple[str, str]:
+        request, deployment = (
+            ordering.CreateDeploymentInOrderRequest(follows=last),
+            new_deployment(),
+        )
+        request.deployment.deployment.CopyFrom(deployment)
+        return deployment.id, (await create(request)).newer
+
+    last = (await create_after(""))[0]
+    for _ in range(3):
+        # All of them pass the check before the first one is stored.
+        answers = await asyncio.gather(*(create_after(last) for _ in range(8)))
+        (last,) = {id_ for id_, newer in answers if not newer}
+        assert {newer for _, newer in answers if newer} == {last}
 
 
 async def test_reports_about_an_application(

@@ -19,6 +19,7 @@ from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import project_pb2 as project
 from pipecd.proto.model.application_pb2 import (
+    OUT_OF_SYNC,
     SYNCED,
     Application,
     ApplicationDeploymentReference,
@@ -253,6 +254,20 @@ async def test_an_application_deploys_only_while_a_deployment_is_not_completed(
     )
     await deployments.report_completed(completed, by=piped)
     assert not await is_deploying()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(3, OUT_OF_SYNC), (0, SYNCED)], ids=["of ours", "of upstream"]
+)
+async def test_a_late_sync_state_of_a_piped(
+    cases: UseCases, application: Application, piped: PipedCaller, epoch: int, expected: int
+) -> None:
+    reports, caller = cases.application_reports, replace(piped, epoch=epoch)
+    for status, timestamp in ((SYNCED, 5), (OUT_OF_SYNC, 6), (SYNCED, 5)):
+        state = ApplicationSyncState(status=status, timestamp=timestamp)
+        await reports.report_sync_state(application.id, state, by=caller)
+    stored = await cases.applications.get(application.id, by=piped)
+    assert stored.sync_state.status == expected
 
 
 async def test_reports_of_a_piped_are_stored(

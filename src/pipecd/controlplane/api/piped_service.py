@@ -17,6 +17,7 @@ from pipecd.controlplane.usecases.events import EventReport
 from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import Conflict
 from pipecd.proto.model import event_pb2 as model
 from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import ordering_pb2 as ordering
@@ -208,13 +209,19 @@ class PipedOrderingRpcs(RpcHandlers):
         deployment = chain.first_deployment if is_chain else request.deployment.deployment
         if newer := await reports.newer_than(deployment, follows):
             return ordering.CreateDeploymentInOrderResponse(newer=newer)
-        if is_chain:
-            matchers = [Matcher(m.name, m.kind, m.labels) for m in chain.matchers]
-            await self._cases.chains.create(deployment, matchers, by=caller, follows=follows)
-        else:
-            await reports.create(deployment, by=caller, follows=follows)
-            if self._on_created is not None:
-                self._on_created(caller.project)
+        try:
+            if is_chain:
+                matchers = [Matcher(m.name, m.kind, m.labels) for m in chain.matchers]
+                await self._cases.chains.create(deployment, matchers, by=caller, follows=follows)
+            else:
+                await reports.create(deployment, by=caller, follows=follows)
+        except Conflict:
+            # Another one may have been stored since the check above.
+            if newer := await reports.newer_than(deployment, follows):
+                return ordering.CreateDeploymentInOrderResponse(newer=newer)
+            raise
+        if not is_chain and self._on_created is not None:
+            self._on_created(caller.project)
         return ordering.CreateDeploymentInOrderResponse()
 
     async def ListEventsInOrder(

@@ -381,7 +381,7 @@ class Documents(Generic[M]):
         before = self._cache.parsed(expected)
         try:
             after = self._changed(before, update)
-            text = self._checked_change(before, after)
+            text = self._checked_change(before, after) if after is not before else expected
         except PipecdError:
             # The cached document may be outdated; the stored one decides.
             return None

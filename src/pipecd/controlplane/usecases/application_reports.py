@@ -43,7 +43,16 @@ class ApplicationReports:
     async def report_sync_state(
         self, application_id: str, state: ApplicationSyncState, *, by: PipedCaller
     ) -> None:
-        await self._report(application_id, lambda a: a.sync_state.CopyFrom(state), by)
+        """Stores a sync state, unless a late report of one of our own pipeds brings it.
+
+        Their timestamps only grow within an application, whatever their clocks do.
+        """
+
+        def change(application: Application) -> None:
+            if not by.epoch or state.timestamp >= application.sync_state.timestamp:
+                application.sync_state.CopyFrom(state)
+
+        await self._report(application_id, change, by)
 
     async def report_deploying(
         self, application_id: str, deploying: bool, *, by: PipedCaller

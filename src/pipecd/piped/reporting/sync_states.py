@@ -108,6 +108,7 @@ class SyncStates:
         self._live: dict[str, SyncState] = {}
         self._reports: dict[str, _Report] = {}
         self._logged_errors: dict[str, str] = {}
+        self._timestamps: dict[str, int] = {}
         # Applications whose facts have changed since they were last checked.
         self._changed: set[str] = set()
         self._woken, self._polled = Watch(), watch_any(applications.changes, deployments.changes)
@@ -189,10 +190,28 @@ class SyncStates:
     def _forget_deleted(self) -> set[str]:
         """Forgets applications that no longer exist and returns the ids of those that do."""
         existing = {application.id for application in self._applications.all}
-        for facts in (self._config_errors, self._live, self._reports, self._logged_errors):
+        for facts in (
+            self._config_errors,
+            self._live,
+            self._reports,
+            self._logged_errors,
+            self._timestamps,
+        ):
             for deleted in facts.keys() - existing:
                 del facts[deleted]
         return existing
+
+    def _next_timestamp(self, application: Application) -> int:
+        """Returns the current time, or a later one: of two reports the later one has to count.
+
+        The clock may have been set back, also since an earlier process reported.
+        """
+        last = max(
+            self._timestamps.get(application.id, 0),
+            (self._applications.get(application.id) or application).sync_state.timestamp,
+        )
+        timestamp = self._timestamps[application.id] = max(to_unix(self._now()), last + 1)
+        return timestamp
 
     async def _report(self, application: Application) -> None:
         id_ = application.id
@@ -209,7 +228,7 @@ class SyncStates:
             status=application_pb2.ApplicationSyncStatus.ValueType(state.status),
             short_reason=state.short_reason,
             reason=state.reason,
-            timestamp=to_unix(self._now()),
+            timestamp=self._next_timestamp(application),
         )
         try:
             await self._api.report_application_sync_state(
