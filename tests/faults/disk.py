@@ -42,5 +42,10 @@ class SmallDisk:
         (self.directory / _BALLAST).unlink(missing_ok=True)
 
     def files(self) -> list[Path]:
-        """The files that programs have written."""
-        return [f for f in self.directory.rglob("*") if f.is_file() and f.name != _BALLAST]
+        """The files that programs have written; directories may vanish meanwhile."""
+        return [
+            Path(directory, name)
+            for directory, _, names in os.walk(self.directory)
+            for name in names
+            if name != _BALLAST
+        ]

@@ -32,6 +32,7 @@ from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import build_use_cases
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unavailable
 from pipecd.proto.model import command_pb2
@@ -40,8 +41,10 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import web_pb2
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from servers.origin import Origin
@@ -50,6 +53,7 @@ from servers.server import free_ports
 
 if TYPE_CHECKING:
     from pipecd.proto.service.api_pb2_grpc import APIServiceAsyncStub
+    from pipecd.proto.service.web_pb2_grpc import WebServiceAsyncStub
 
 ADMIN = User("shop", "root", ("Admin",))
 TIMEOUT = 60.0
@@ -148,6 +152,8 @@ class FaultyInstallation:
     piped_id: str
     piped_key: str
     api_key: str
+    session: str
+    """The session token of an administrator."""
     applications: dict[str, str]
     front: TcpProxy
     calls: RpcProxy
@@ -298,6 +304,32 @@ class FaultyInstallation:
             response = await api.GetCommand(pb.GetCommandRequest(command_id=command), timeout=5)
         return response.command.status != command_pb2.COMMAND_NOT_HANDLED_YET
 
+    async def cancel(self, deployment: str, replica: int = 0) -> str:
+        """Cancels a deployment as a user of the console; returns the id of the command."""
+        request = web_pb2.CancelDeploymentRequest(deployment_id=deployment)
+        async with self._web(replica) as web:
+            response = await web.CancelDeployment(request, metadata=self._cookie, timeout=10)
+        return response.command_id
+
+    async def approve(self, deployment: str, stage: str, replica: int = 0) -> str:
+        """Approves a stage as a user of the console; returns the id of the command."""
+        request = web_pb2.ApproveStageRequest(deployment_id=deployment, stage_id=stage)
+        async with self._web(replica) as web:
+            response = await web.ApproveStage(request, metadata=self._cookie, timeout=10)
+        return response.command_id
+
+    @asynccontextmanager
+    async def _web(self, replica: int) -> AsyncGenerator["WebServiceAsyncStub", None]:
+        address = f"127.0.0.1:{self.ports[replica]['web-api']}"
+        async with open_channel(
+            address, authorization="", insecure=True, connect_timeout=3
+        ) as channel:
+            yield WebServiceStub(channel)
+
+    @property
+    def _cookie(self) -> tuple[tuple[str, str], ...]:
+        return (("cookie", f"token={self.session}"),)
+
     async def eventually(
         self,
         read: Callable[[], Awaitable[T | None]],
@@ -352,16 +384,37 @@ async def open_installation(
         await stack.enter_async_context(balancer.serve())
         calls = await stack.enter_async_context(RpcProxy(balancer.port).serve())
         front = await stack.enter_async_context(TcpProxy([calls.port]).serve())
-        piped_id, piped_key, api_key, ids = await _prepare(directory, spec, origin, applications)
+        registered = await _prepare(directory, spec, origin, applications)
         installed = FaultyInstallation(
-            directory, origin, replicas, ports, piped_id, piped_key, api_key, ids,
-            front, calls, balancer, spec,
-        )  # fmt: skip
+            directory=directory,
+            origin=origin,
+            replicas=replicas,
+            ports=ports,
+            piped_id=registered.piped.id,
+            piped_key=registered.piped.key,
+            api_key=registered.api_key,
+            session=registered.session,
+            applications=registered.applications,
+            front=front,
+            calls=calls,
+            balancer=balancer,
+            datastore=spec,
+        )
         stack.push_async_callback(_kill_all, installed)
         async with asyncio.TaskGroup() as tasks:
             for number in range(replica_count):
                 tasks.create_task(installed.start_replica(number))
         yield installed
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """What an installation needs to know of what was registered."""
+
+    piped: RegisteredPiped
+    api_key: str
+    session: str
+    applications: dict[str, str]
 
 
 async def _kill_all(installed: FaultyInstallation) -> None:
@@ -399,7 +452,7 @@ def _server_arguments(
 
 async def _prepare(
     directory: Path, spec: DatastoreSpec, origin: Origin, applications: Sequence[str]
-) -> tuple[str, str, str, dict[str, str]]:
+) -> _Registered:
     """Registers a project, a piped, its applications and an API key before any server runs."""
     files = await LocalFiles.open(directory / "data" / "files")
     async with open_datastore(spec) as database:
@@ -416,7 +469,7 @@ async def _prepare(
             draft = Application(name=name, piped_id=piped.id, git_path=path, platform_provider="p")
             ids[name] = await cases.applications.add(draft, by=ADMIN)
         api_key = await cases.api_keys.generate("tests", APIKey.READ_WRITE, by=ADMIN)
-    return piped.id, piped.key, api_key, ids
+        return _Registered(piped, api_key, cases.sessions.issue(ADMIN), ids)
 
 
 async def listening(port: int) -> None:

@@ -16,7 +16,7 @@ from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2
 from pipecd.proto.model.command_pb2 import Command
@@ -188,3 +188,57 @@ async def test_a_command_reaches_its_piped_although_the_replica_died_that_took_i
             await stopwatch.command(command, 1 - replica)
             await installed.start_replica(replica)
             await asyncio.sleep(1)
+
+
+async def test_a_cancel_reaches_its_piped_although_the_replica_died_that_took_it(
+    open_replicas: OpenInstallation, record_property: RecordProperty
+) -> None:
+    async with open_replicas() as installed:
+        stopwatch = Stopwatch(installed, record_property)
+        await start_and_deploy(installed)
+        for replica in range(2):
+            head = installed.push("cart", seconds=60)
+            await installed.eventually(lambda head=head: installed.running(head))
+            deployment = await installed.eventually(lambda head=head: installed.deployment_of(head))
+            await installed.cancel(deployment.id, replica)
+            await installed.replicas[replica].kill()
+            cancelled = await stopwatch.measure(
+                lambda head=head, other=1 - replica: installed.completed(head, other),
+                "the deployment was not cancelled",
+            )
+            assert DeploymentStatus(cancelled.status) is DeploymentStatus.CANCELLED
+            await installed.start_replica(replica)
+
+
+APPROVAL = "      - name: WAIT_APPROVAL\n        with: {timeout: 5m, approvers: [root]}\n"
+
+
+async def test_an_approval_reaches_its_piped_although_the_replica_died_that_took_it(
+    open_replicas: OpenInstallation, record_property: RecordProperty
+) -> None:
+    async with open_replicas() as installed:
+        stopwatch = Stopwatch(installed, record_property)
+        await start_and_deploy(installed)
+        for replica in range(2):
+            head = installed.push("cart", more=APPROVAL)
+
+            async def waiting_stage(head: str = head) -> tuple[str, str] | None:
+                if (deployment := await installed.deployment_of(head)) is None:
+                    return None
+                running = (
+                    (deployment.id, stage.id)
+                    for stage in deployment.stages
+                    if stage.name == "WAIT_APPROVAL"
+                    and StageStatus(stage.status) is StageStatus.RUNNING
+                )
+                return next(running, None)
+
+            deployment, stage = await installed.eventually(waiting_stage)
+            await installed.approve(deployment, stage, replica)
+            await installed.replicas[replica].kill()
+            approved = await stopwatch.measure(
+                lambda head=head, other=1 - replica: installed.completed(head, other),
+                "the stage was not approved",
+            )
+            assert DeploymentStatus(approved.status) is DeploymentStatus.SUCCESS
+            await installed.start_replica(replica)
