@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipecd.model.errors import UserMistake
 
-_URL_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+# A password may contain an at sign: the user ends at the last one before the path.
+_URL_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
 _SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
 _NETWORK_SCHEMES = ("http://", "https://", "ssh://", "git+ssh://", "git://")
 
@@ -38,7 +39,7 @@ def local_path(remote: str) -> Path | None:
 
 
 def is_http(remote: str) -> bool:
-    return remote.startswith(("http://", "https://"))
+    return remote.lower().startswith(("http://", "https://"))
 
 
 def http_origin(remote: str) -> str:

@@ -2,6 +2,7 @@
 """The identity and the web pages of a repository, derived from the URL of a Git remote."""
 
 import re
+import string
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -16,8 +17,12 @@ _OTHER_NAMES = {
     "altssh.gitlab.com": "gitlab.com",
     "altssh.bitbucket.org": _BITBUCKET,
 }
-# The path of repositories of Bitbucket Data Center by HTTP; by SSH it has no `scm`.
-_SCM = re.compile(r"(?:.*/)?scm/([^/]+/[^/]+)")
+# The path of repositories of Bitbucket Data Center by HTTP, perhaps below a context path; by SSH it
+# has no `scm`. On other hosts such a path is a repository in a group of that name.
+_SCM = re.compile(r"(?:[^/]+/)?scm/([^/]+/[^/]+)")
+_WITHOUT_SCM = frozenset({"github.com", "gitlab.com", _BITBUCKET})
+# Other letters have lower forms that are ASCII or look like it, such as the Kelvin sign.
+_TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ class RemoteIdentity:
         """Whether both are the same repository.
 
         A host without a dot is an alias of a local network or SSH configuration, so that only the
-        path can be compared.
+        path can be compared. A local directory is no repository of a host.
         """
         if not self.path or self.path != other.path:
             return False
+        if not self.host or not other.host:
+            return self.host == other.host
         return self.host == other.host or "." not in self.host or "." not in other.host
 
 
@@ -57,9 +64,9 @@ def remote_identity(remote: str) -> RemoteIdentity:
         parsed = _parse(remote)
     except UserMistake:
         parsed = _Repository("file", "", _trimmed(remote))
-    host = re.sub(r":\d*$", "", parsed.host).lower().rstrip(".")
-    path = parsed.path.casefold()
-    if match := _SCM.fullmatch(path):
+    host = re.sub(r":\d*$", "", parsed.host).translate(_TO_LOWER).removesuffix(".")
+    path = parsed.path.translate(_TO_LOWER)
+    if host not in _WITHOUT_SCM and (match := _SCM.fullmatch(path)):
         path = match[1]
     return RemoteIdentity(_OTHER_NAMES.get(host, host), path)
 
@@ -108,7 +115,12 @@ def _parse(remote: str) -> _Repository:
         # A user name or token in the remote must not end up in a link.
         host = parts.netloc.rpartition("@")[2]
         scheme = "https" if parts.scheme == "ssh" else parts.scheme
-        return _Repository(scheme, host, _trimmed(unquote(parts.path)))
+        path = unquote(parts.path)
+        if path.count("/") != parts.path.count("/"):
+            # An encoded slash is part of a name and separates nothing.
+            path = parts.path
+        path = _trimmed(path)
+        return _Repository(scheme, host, f"{path}?{parts.query}" if parts.query else path)
     if match := _SCP.fullmatch(remote):
         return _Repository("https", match[1], _trimmed(match[2]))
     raise _invalid(remote)
