@@ -201,11 +201,12 @@ class GitChartCache:
         environment = dict(self._git(remote))
         keys = [r.ssh_key_file for r in self._repositories if r.git_remote == remote]
         if keys and keys[0]:
-            # Upstream trusts the hosts of chart repositories, and reads no other SSH settings.
-            ssh = ("ssh", "-i", keys[0], "-F", "/dev/null", "-o", "IdentitiesOnly=yes")
-            trust = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+            # The settings of piped check the key of the host; upstream trusts any host here.
+            ssh = environment.get("GIT_SSH_COMMAND") or "ssh -o StrictHostKeyChecking=accept-new"
+            # A connection that another key has authenticated must not be shared.
+            own = ("-i", keys[0], "-o", "IdentitiesOnly=yes", "-o", "ControlPath=none")
             environment.pop("GIT_SSH", None)
-            environment["GIT_SSH_COMMAND"] = shlex.join((*ssh, *trust))
+            environment["GIT_SSH_COMMAND"] = f"{ssh} {shlex.join(own)}"
         return environment
 
 
