@@ -97,6 +97,7 @@ class ServerSettings:
     cache_address: str = ""
     trusted_proxies: Networks = ()
     static_dir: Path | None = None
+    admin_host: str = ""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,8 @@ class _Servers:
             http = http_server(web, host=settings.host, port=ports.http)
             await stack.enter_async_context(http)
             pages = standard_pages(metrics.registry if metrics else None, self.readiness.page)
-            admin = admin_server(pages, host=settings.host, port=ports.admin)
+            admin_host = settings.admin_host or settings.host
+            admin = admin_server(pages, host=admin_host, port=ports.admin)
             await stack.enter_async_context(admin)
         if settings.port is None:
             return 0

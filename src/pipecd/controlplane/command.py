@@ -38,6 +38,7 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104
 @flags.number("http-port", "The HTTP port of the console and sign-in.", default=9082)
 @flags.number("api-port", "The gRPC port for API keys.", default=9083)
 @flags.number("admin-port", "The port of version, health and metrics.", default=9085)
+@flags.text("admin-host", "The interface of the admin port; that of --host by default.")
 @flags.number("envoy-authz-port", "The port of authorization for Envoy (ext_authz).", default=9086)
 @flags.text("static-dir", "A directory with another console to serve instead of the built-in one.")
 @flags.text("cache-address", "The Redis (host:port) that all replicas share.")
@@ -101,6 +102,7 @@ def server(**options: Any) -> None:
         cache_address=options["cache_address"],
         trusted_proxies=parse_trusted_proxies(options["trusted_proxies"]),
         static_dir=static_dir,
+        admin_host=options["admin_host"],
     )
 
     async def serve() -> None:
@@ -118,7 +120,10 @@ def server(**options: Any) -> None:
 @click.command()
 @flags.every_command
 @flags.number("http-port", "The port of the operator pages, which need no password.", default=9082)
-@flags.number("admin-port", "Version, health and metrics, on all interfaces.", default=9085)
+@flags.number("admin-port", "The port of version, health and metrics.", default=9085)
+@flags.text(
+    "admin-host", "The interface of the admin port; all by default.", default=_ALL_INTERFACES
+)
 @flags.text(
     "host", "The interface of the operator pages, which need no password.", default=_LOOPBACK
 )
@@ -134,7 +139,7 @@ def ops(**options: Any) -> None:
         spec=read_control_plane(_read_file(spec_file, "configuration"), file=spec_file),
         host=options["host"],
         port=options["http_port"],
-        admin_host=_ALL_INTERFACES,
+        admin_host=options["admin_host"],
         admin_port=options["admin_port"],
         metrics=options["metrics"],
         cache_address=options["cache_address"],
