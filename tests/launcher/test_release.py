@@ -70,7 +70,7 @@ async def test_a_version_comes_from_a_registry(registry: OciRegistry, tmp_path: 
         await releases.program("v8", is_v0=True)
 
 
-@pytest.mark.parametrize("source", ["", "pip:", "https://example.com/piped", "http://a/{version}"])
+@pytest.mark.parametrize("source", ["pip:", "https://example.com/piped", "http://a/{version}"])
 def test_an_invalid_release_source_is_rejected(source: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="names no releases"):
         open_releases(source, tmp_path)

@@ -324,6 +324,15 @@ class CommonPipedSpec(IdentitySpec):
     plan_preview: PlanPreviewSpec = PlanPreviewSpec()
     rendering: RenderingSpec = RenderingSpec()
     app_selector: Mapping[str, str] = Field(default_factory=dict[str, str])
+    require_checksum: bool = False
+    tool_mirror: str = ""
+
+    @field_validator("tool_mirror")
+    @classmethod
+    def _mirror_is_a_url(cls, value: str) -> str:
+        if value and not value.startswith("https://"):
+            raise ValueError("toolMirror must begin with https://")
+        return value.rstrip("/")
 
     @field_validator("sync_interval")
     @classmethod

@@ -44,11 +44,11 @@ from pipecd.observe.log import configure
 @flags.text(
     "piped-release",
     "The source of other versions: pip:PACKAGE, or a URL with {version}, {os}, {arch}.",
-    default="pip:pipecd",
 )
 @flags.number(
     "launcher-admin-port", "The port of version, health and status; 0 turns it off.", default=0
 )
+@flags.text("launcher-admin-host", "The interface of that port; all by default.")
 @flags.duration("check-interval", "How often to check for changes.", default="1m")
 @flags.duration("grace-period", "How long a piped may take to stop.", default="30s")
 def launcher(**given: Any) -> None:
@@ -73,7 +73,9 @@ async def _run(given: dict[str, Any], desired: DesiredVersion, settings: LaunchS
         launcher = Launcher(load_config, desired.version, releases, settings)
         if admin_port := given["launcher_admin_port"]:
             pages = {**standard_pages(None), "/status": Page(launcher.status, "application/json")}
-            await stack.enter_async_context(admin_server(pages, host="", port=admin_port))
+            await stack.enter_async_context(
+                admin_server(pages, host=given["launcher_admin_host"], port=admin_port)
+            )
         watcher = DesiredVersionWatcher(launcher.identity, desired.changes, launcher.check_soon)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watcher.run(), name="desired version")

@@ -9,8 +9,8 @@ OWN_VALUES = frozenset(
     {
         "config-file", "config-data", "gcp-secret-id", "aws-secret-id", "aws-ssm-parameter",
         "git-repo-url", "git-branch", "git-piped-config-file", "git-ssh-key-file",
-        "git-ssh-key-data", "home-dir", "default-version", "launcher-admin-port", "check-interval",
-        "piped-release",
+        "git-ssh-key-data", "home-dir", "default-version", "launcher-admin-port",
+        "launcher-admin-host", "check-interval", "piped-release",
     }
 )  # fmt: skip
 OWN_SWITCHES = frozenset(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs versions of piped from a package index, or downloads them as executables."""
+"""Installs versions of piped from a package index, or downloads them as executables.
+
+There is no default source: a name on a public index could belong to anyone.
+"""
 
 import asyncio
 import re
@@ -43,6 +46,8 @@ class Releases(Protocol):
 def open_releases(source: str, home: Path) -> Releases:
     """Returns the releases that `--piped-release` names, and the version of the launcher."""
     directory = home / "versions"
+    if not source:
+        return _InstalledVersion(_NoReleases())
     if source.startswith(_PACKAGE) and len(source) > len(_PACKAGE):
         return _InstalledVersion(_PythonPackages(source.removeprefix(_PACKAGE), directory))
     if source.startswith(_SCHEMES) and "{version}" in source:
@@ -71,6 +76,20 @@ class _InstalledVersion:
         await self._others.remove_except(versions)
 
 
+class _NoReleases:
+    """No source of other versions."""
+
+    async def program(self, version: str, *, is_v0: bool) -> Sequence[str]:
+        raise UserMistake(
+            f"piped {version} is desired, but the launcher has no source of other versions than "
+            f"its own, {build_version()}",
+            hint=f"set {FLAG} to the source of your releases, or desire version {build_version()}",
+        )
+
+    async def remove_except(self, versions: Collection[str]) -> None:
+        """Does nothing."""
+
+
 class _Executables:
     """One executable for each version, such as the assets of a release."""
 
@@ -91,7 +110,9 @@ class _Executables:
             url_setting=FLAG,
             checksum_setting="the published checksum",
         )
-        path = await ProgramStore(self._directory / version).program(download)
+        # The directory of a version is removed with it, the digest is not.
+        digests = self._directory.parent / "digests.json"
+        path = await ProgramStore(self._directory / version, digests=digests).program(download)
         # Upstream has an executable for each generation, and each has one of these commands.
         return (str(path), "piped" if is_v0 else "run")
 

@@ -19,7 +19,8 @@ import httpx2
 import structlog
 
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
-from pipecd.wire.oci import Platform, parse_reference
+from pipecd.wire.digests import KnownDigests, file_digest
+from pipecd.wire.oci import DIGEST, Platform, parse_reference
 from pipecd.wire.registry import Registry, docker_login
 
 logger = structlog.get_logger()
@@ -27,8 +28,9 @@ logger = structlog.get_logger()
 _ATTEMPTS, _RETRY_SECONDS = 3, 1.0
 _TIMEOUT = 600.0
 _SIZE_LIMIT = 2 << 30
-_CHUNK = 1 << 20
+_CHUNK, _CHECKSUM_LIMIT = 1 << 20, 4096
 _SHA256 = re.compile(r"\s*([0-9A-Fa-f]{64})(?:\s|$)")
+_OCI_DIGEST = re.compile(rf"oci://[^@]+@{DIGEST.pattern}\Z")
 # Partial downloads older than so many seconds are deleted.
 _PARTIAL, _STALE = ".partial-", 3600.0
 # The machine number of ELF files by Go's name of the architecture.
@@ -46,7 +48,7 @@ class Download:
     """A program to download, and the settings that errors name.
 
     From a registry the layers of `layer_type` are pulled. The checksum is configured or published
-    at `checksum_url`; without either the download is not verified.
+    at `checksum_url`; without either the digest of the first download must not change.
     """
 
     kind: str
@@ -63,12 +65,30 @@ class Download:
         """The name in errors and logs, such as `plugin web`."""
         return f"{self.kind} {self.name}"
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the configuration says which content is expected."""
+        return bool(self.checksum) or bool(_OCI_DIGEST.match(self.url))
+
 
 class ProgramStore:
-    """The directory of downloaded programs, one file for each URL."""
+    """The directory of downloaded programs, one file for each URL.
 
-    def __init__(self, directory: Path, *, redownload: bool = False) -> None:
+    `digests` is the file with the digests of downloads that the configuration does not pin; with
+    `require_checksum` such downloads are refused.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        redownload: bool = False,
+        digests: Path | None = None,
+        require_checksum: bool = False,
+    ) -> None:
         self._directory, self._redownload = directory, redownload
+        self._digests = KnownDigests(digests or directory / "digests.json")
+        self._require_checksum = require_checksum
 
     async def program(self, download: Download) -> Path:
         """Returns the path of a program and downloads it first if it is not cached."""
@@ -81,8 +101,10 @@ class ProgramStore:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", download.name).lstrip(".")
             url_hash = hashlib.sha256(download.url.encode()).hexdigest()[:16]
             path = self._directory / f"{name}-{url_hash}"
-            if self._redownload or not await asyncio.to_thread(_is_cached, download, path):
+            await self._check_pinned(download)
+            if self._redownload or not await asyncio.to_thread(self._is_cached, download, path):
                 await self._download_with_retries(download, path)
+            await asyncio.to_thread(self._remember, download, path)
         if problem := await asyncio.to_thread(_problem, path):
             raise UserMistake(
                 f"{download.label}: the content of {_without_secrets(download.url)} is {problem}",
@@ -113,14 +135,68 @@ class ProgramStore:
                 return
 
     async def _download(self, download: Download, path: Path) -> None:
-        checksum = download.checksum or await _published_checksum(download)
+        published = "" if download.checksum else await _published_checksum(download)
         file = await asyncio.to_thread(self._create_partial_file)
         try:
             await _write_content(download, file)
-            await asyncio.to_thread(_install, replace(download, checksum=checksum), file, path)
+            await asyncio.to_thread(self._install, download, published, file, path)
         finally:
             file.close()
             await asyncio.to_thread(Path(file.name).unlink, missing_ok=True)
+
+    async def _check_pinned(self, download: Download) -> None:
+        """Refuses a download that nothing proves, or warns of it."""
+        if download.is_pinned:
+            return
+        url = _without_secrets(download.url)
+        if self._require_checksum:
+            raise UserMistake(
+                f"{download.label} has no checksum, and requireChecksum is set",
+                hint=f"set {download.checksum_setting} to the sha256 of {url}",
+            )
+        if not download.checksum_url:
+            known = await asyncio.to_thread(self._digests.of, download.url)
+            logger.warning(
+                "program has no checksum, only a change of its content is refused",
+                program=download.label,
+                url=url,
+                digest=known or "unknown before the first download",
+                remedy=f"set {download.checksum_setting}",
+            )
+
+    def _is_cached(self, download: Download, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        known = self._digests.of(download.url)
+        if not download.is_pinned and known and file_digest(path) != known:
+            return False
+        try:
+            _verify_checksum(download, path)
+        except UserMistake:
+            # The configuration has a new checksum for the same URL.
+            return False
+        return True
+
+    def _remember(self, download: Download, path: Path) -> None:
+        label = f"{download.label} from {_without_secrets(download.url)}"
+        self._digests.remember(download.url, file_digest(path), label=label)
+
+    def _install(self, download: Download, published: str, file: IO[bytes], path: Path) -> None:
+        """Verifies a download and puts it in its place."""
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        partial = Path(file.name)
+        _verify_checksum(replace(download, checksum=download.checksum or published), partial)
+        known = self._digests.of(download.url)
+        if not download.is_pinned and known and (actual := file_digest(partial)) != known:
+            raise UserMistake(
+                f"the content of {_without_secrets(download.url)} has changed: it was {known} and "
+                f"is {actual}",
+                hint=f"find out why before you run it; then set {download.checksum_setting}",
+            )
+        partial.chmod(0o755)
+        partial.replace(path)
 
     def _create_partial_file(self) -> IO[bytes]:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -135,15 +211,22 @@ async def _published_checksum(download: Download) -> str:
     """Reads the checksum file of a program: a digest and perhaps a file name."""
     if not download.checksum_url:
         return ""
+    content = bytearray()
     try:
-        async with httpx2.AsyncClient(timeout=60, follow_redirects=True) as client:
-            response = await client.get(download.checksum_url)
+        async with (
+            httpx2.AsyncClient(timeout=60, follow_redirects=True) as client,
+            client.stream("GET", download.checksum_url) as response,
+        ):
+            if response.status_code == HTTPStatus.NOT_FOUND:
+                return ""
+            _check_response(response, download)
+            async for chunk in response.aiter_bytes(_CHECKSUM_LIMIT):
+                content += chunk
+                if len(content) > _CHECKSUM_LIMIT:
+                    break
     except httpx2.HTTPError as e:
         raise Unavailable(str(e) or type(e).__name__) from e
-    if response.status_code == HTTPStatus.NOT_FOUND:
-        return ""
-    _check_response(response, download)
-    match = _SHA256.match(response.text)
+    match = _SHA256.match(content.decode(errors="replace"))
     if match is None:
         raise UserMistake(f"{_without_secrets(download.checksum_url)} is not a SHA-256 checksum")
     return f"sha256:{match[1].lower()}"
@@ -201,37 +284,16 @@ def _check_local(download: Download, path: Path) -> None:
     _verify_checksum(download, path)
 
 
-def _is_cached(download: Download, path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        _verify_checksum(download, path)
-    except UserMistake:
-        # The configuration has a new checksum for the same URL.
-        return False
-    return True
-
-
 def _verify_checksum(download: Download, path: Path) -> None:
     if not download.checksum:
         return
-    with path.open("rb") as file:
-        actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    actual = file_digest(path)
     if actual != download.checksum:
         raise UserMistake(
             f"the checksum of {_without_secrets(download.url)} is {actual} "
             f"and should be {download.checksum}",
             hint=f"find out why before you run it; then correct {download.checksum_setting}",
         )
-
-
-def _install(download: Download, file: IO[bytes], path: Path) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    _verify_checksum(download, Path(file.name))
-    Path(file.name).chmod(0o755)
-    os.replace(file.name, path)  # noqa: PTH105 - the same file system, in one step
 
 
 def _problem(path: Path) -> str:

@@ -22,6 +22,8 @@ from pipecd.wire import oci
 from pipecd.wire.oci import DIGEST, Descriptor, Document, Platform, Reference, digest_of
 
 _MANIFEST_LIMIT = 4 << 20
+# The limit of all layers of a program together.
+_PROGRAM_LIMIT = 2 << 30
 _CHUNK = 1 << 20
 _TIMEOUT = httpx2.Timeout(60.0, connect=15.0)
 _BINARY_HEADERS: Mapping[str, str] = {"content-type": "application/octet-stream"}
@@ -120,7 +122,10 @@ class Registry:
         document = await self._manifest(self._reference.identifier)
         if document.is_index:
             document = await self._manifest(document.for_platform(platform).digest)
-        for layer in document.layers(layer_type):
+        layers = document.layers(layer_type)
+        if sum(max(layer.size, 0) for layer in layers) > _PROGRAM_LIMIT:
+            raise PipecdError(f"{self._reference} is larger than {_PROGRAM_LIMIT >> 20} MiB")
+        for layer in layers:
             if not DIGEST.fullmatch(layer.digest):
                 raise PipecdError(f"{self._reference} uses the digest {layer.digest}, not a sha256")
             checksum, size = hashlib.sha256(), 0

@@ -2,6 +2,7 @@
 """Installs the tools that plugins need, such as kubectl, once for all plugins."""
 
 import asyncio
+import os
 import re
 import tempfile
 from collections import defaultdict
@@ -11,10 +12,13 @@ from pathlib import Path
 from pipecd.gotemplate.template import render
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 from pipecd.program.run import run
+from pipecd.wire.digests import KnownDigests, file_digest
 from pipecd.wire.program_store import host_platform
 
 # A script that hangs must not block every deployment that needs the tool.
 _INSTALL_TIMEOUT = 600.0
+# The URL of a mirror with files at TOOL/VERSION/FILE, in the environment of installation scripts.
+MIRROR_VARIABLE = "PIPECD_TOOL_MIRROR"
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -28,10 +32,15 @@ class Tool:
 
 
 class ToolRegistry:
-    """The directory of installed tools; concurrent requests for a tool share one installation."""
+    """The directory of installed tools; concurrent requests for a tool share one installation.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    A script verifies what it downloads, or not: in any case the tool that it installs must stay the
+    same when it is installed again. `mirror` is a URL for scripts that know mirrors.
+    """
+
+    def __init__(self, directory: Path, *, digests: Path | None = None, mirror: str = "") -> None:
+        self._directory, self._mirror = directory, mirror
+        self._digests = KnownDigests(digests or directory / "digests.json")
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def install(self, tool: Tool) -> Path:
@@ -59,9 +68,11 @@ class ToolRegistry:
                 "Os": system,
             }
             script = render(tool.script, values, name=f"installation of {tool.name}")
+            env = {**os.environ, MIRROR_VARIABLE: self._mirror}
             try:
                 async with asyncio.timeout(_INSTALL_TIMEOUT):
-                    done = await run(["/bin/sh", "-c", script], cwd=Path(temporary), grace=1)
+                    argv = ["/bin/sh", "-c", script]
+                    done = await run(argv, cwd=Path(temporary), env=env, grace=1)
             except TimeoutError as e:
                 raise Unavailable(
                     f"installing {tool.name} {tool.version} took longer than {_INSTALL_TIMEOUT:g}s"
@@ -71,10 +82,21 @@ class ToolRegistry:
                     f"installing {tool.name} {tool.version} ended with {done.code}: "
                     f"{done.last_line}"
                 )
-            if not await asyncio.to_thread(out.is_file):
-                raise PipecdError(
-                    f"the installation script of {path.name} left no program at OutPath"
-                )
-            await asyncio.to_thread(out.chmod, 0o755)
-            # In one step, since both paths are on the same file system.
-            await asyncio.to_thread(out.replace, path)
+            await asyncio.to_thread(self._accept, tool, out, path)
+
+    def _accept(self, tool: Tool, out: Path, path: Path) -> None:
+        """Puts an installed tool in its place, unless it differs from the one installed first."""
+        if out.is_symlink() or not out.is_file():
+            raise PipecdError(f"the installation script of {path.name} left no program at OutPath")
+        address, digest = f"{path.name}\n{tool.script}", file_digest(out)
+        known = self._digests.of(address)
+        if known and digest != known:
+            raise PipecdError(
+                f"{tool.name} {tool.version} has changed since it was installed first: it was "
+                f"{known} and is {digest}",
+                hint=f"find out why before you run it; then remove {self._digests.path}",
+            )
+        self._digests.remember(address, digest, label=path.name)
+        out.chmod(0o755)
+        # In one step, since both paths are on the same file system.
+        out.replace(path)

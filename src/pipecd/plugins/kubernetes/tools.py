@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools that render manifests, helm and kustomize: found on the machine or installed."""
+"""The tools that render manifests, helm and kustomize.
+
+They are found in PATH, else downloaded from the mirror of piped's configuration, else from their
+publishers, and verified against the checksums that are published beside them.
+"""
 
 import asyncio
 import os
@@ -18,6 +22,8 @@ from pipecd.sdk.program import Captured, LimitExceeded, capture
 
 # No manifests of an application are this large on purpose.
 _OUTPUT_LIMIT = 64 * 1024 * 1024
+# The largest program that is unpacked.
+_SIZE_LIMIT = 1 << 30
 _VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
 
 
@@ -31,14 +37,20 @@ class ToolDownload:
     member: str = ""
 
     def script(self) -> str:
-        """Returns the script that downloads the tool and verifies its checksum."""
+        """Returns the script that downloads the tool and verifies its checksum.
+
+        A checksum file names the download, or it contains nothing else than one digest.
+        """
         url, checksums = (
             text.format(v="{{ .Version }}", os="{{ .Os }}", arch="{{ .Arch }}")
             for text in (self.url, self.checksums)
         )
+        file, sums = (text.rpartition("/")[2] for text in (url, checksums))
+        mirror = "$PIPECD_TOOL_MIRROR/{{ .Name }}/{{ .Version }}"
         member = self.member.format(os="{{ .Os }}", arch="{{ .Arch }}")
+        # Only the content of a member is written: no links, no permissions, no other files.
         unpack = (
-            f'tar -xzf download "{member}" && mv "{member}" "{{{{ .OutPath }}}}"'
+            f'tar -xzOf download "{member}" | head -c {_SIZE_LIMIT} > "{{{{ .OutPath }}}}"'
             if member
             else 'mv download "{{ .OutPath }}"'
         )
@@ -46,12 +58,17 @@ class ToolDownload:
             (
                 "set -eu",
                 'cd "{{ .TmpDir }}"',
-                f'curl -fsSL -o download "{url}"',
-                f'curl -fsSL -o checksums "{checksums}"',
-                f'expected=$(grep -F "$(basename "{url}")" checksums | cut -d" " -f1)',
-                '[ -n "$expected" ] || expected=$(cut -d" " -f1 checksums | head -n 1)',
+                "fetch() { curl -fsSL --proto =https --proto-redir =https "
+                '-o download "$1" && curl -fsSL --proto =https --proto-redir =https '
+                '-o checksums "$2"; }',
+                '[ -n "${PIPECD_TOOL_MIRROR:-}" ] && '
+                f'fetch "{mirror}/{file}" "{mirror}/{sums}" || '
+                f'fetch "{url}" "{checksums}"',
+                f"expected=$(awk -v file='{file}' "
+                "'$2 == file || $2 == \"*\" file || NF == 1 { print $1; exit }' checksums)",
                 'echo "$expected  download" | sha256sum -c - >/dev/null',
                 unpack,
+                '[ -s "{{ .OutPath }}" ]',
             )
         )
 
