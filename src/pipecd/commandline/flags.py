@@ -60,8 +60,8 @@ def text(name: str, help: str, *, default: str = "", required: bool = False) -> 
     return click.option(f"--{name}", default=default, help=help, show_default=bool(default))
 
 
-def number(name: str, help: str, *, default: int) -> Callable[[F], F]:
-    """A flag that takes a whole number."""
+def number(name: str, help: str, *, default: int | None) -> Callable[[F], F]:
+    """A flag that takes a whole number; without a default its absence is None."""
     return click.option(f"--{name}", type=int, default=default, help=help, show_default=True)
 
 

@@ -6,6 +6,7 @@
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _DEFAULT_INTERVAL = 60.0
 _LOCK_RETRY_INTERVAL = 0.2
+# The directories of the workspace that hold sources, decrypted secrets, logs and state.
+_PRIVATE_DIRECTORIES = ("deployments", "git", "livestate", "plan-previews", "trigger")
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class PipedSettings:
     redownload_plugins: bool = False
     admin_host: str = ""
     admin_port: int | None = None
-    plugin_service_port: int = 0
+    plugin_service_port: int | None = None
     launcher_version: str = ""
     with_metrics: bool = True
     grace: float = 30.0
@@ -159,6 +162,7 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
     """Connects to the control plane and registers this piped; `stack` closes the connections."""
     spec = settings.config.spec
     await _lock_workspace(settings, stack)
+    await asyncio.to_thread(_create_private_directories, settings.workspace)
     metrics, exposed = CollectorRegistry(), None
     if settings.with_metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -248,6 +252,15 @@ async def _lock_workspace(settings: PipedSettings, stack: AsyncExitStack) -> Non
         await asyncio.sleep(_LOCK_RETRY_INTERVAL)
 
 
+def _create_private_directories(workspace: Path) -> None:
+    """Keeps other users out, also of a workspace that existed before with wider permissions."""
+    for name in _PRIVATE_DIRECTORIES:
+        directory = workspace / name
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(0o700)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Services:
     """What several components share."""
@@ -268,6 +281,18 @@ class _Services:
     workers: WorkerPool
 
 
+def _git_credentials(git: GitSpec) -> GitCredentials:
+    return GitCredentials(
+        username=git.username,
+        email=git.email,
+        password=git_password(git),
+        ssh_key=ssh_key(git),
+        ssh_host=git.host,
+        ssh_host_name=git.host_name,
+        ssh_config_file=git.ssh_config_file_path,
+    )
+
+
 async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Services:
     """Opens the Git mirrors and starts the plugins; `stack` closes and stops them."""
     settings, api, decrypter = connection.settings, connection.api, connection.decrypter
@@ -286,7 +311,11 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         api,
         commands=commands,
         metadata=metadata,
-        tools=ToolRegistry(settings.tools_dir or workspace / "tools"),
+        tools=ToolRegistry(
+            settings.tools_dir or workspace / "tools",
+            digests=workspace / "tool-digests.json",
+            mirror=spec.tool_mirror,
+        ),
         logs=partial(logs_directory, workspace),
         git=mirrors.environment.variables,
         rendering=spec.rendering,
@@ -313,8 +342,14 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         PluginHost.start(
             spec.plugins,
             callbacks=callbacks,
+            workspace=workspace,
             service_port=settings.plugin_service_port,
-            downloads=PluginDownloads(settings.plugins_dir, redownload=settings.redownload_plugins),
+            downloads=PluginDownloads(
+                settings.plugins_dir,
+                redownload=settings.redownload_plugins,
+                digests=workspace / "plugin-digests.json",
+                require_checksum=spec.require_checksum,
+            ),
             timeouts=PluginTimeouts(grace=settings.grace),
         )
     )

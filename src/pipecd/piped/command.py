@@ -57,8 +57,11 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
                 "The port of the admin server: version, health, metrics.",
                 default=9085,
             ),
+            flags.text("admin-host", "The interface of the admin server; all by default."),
             flags.number(
-                "plugin-service-port", "The port on which plugins call piped.", default=9087
+                "plugin-service-port",
+                "The port of loopback on which plugins call piped, instead of a Unix socket.",
+                default=None,
             ),
             flags.text(
                 "tools-dir", "The directory of installed tools.", default=str(_HOME / "tools")
@@ -125,6 +128,7 @@ def settings_of(given: dict[str, Any]) -> PipedSettings:
         cert_file=given["cert_file"],
         workspace=Path(given["workspace_dir"]).absolute(),
         tools_dir=Path(given["tools_dir"]).absolute(),
+        admin_host=given["admin_host"],
         admin_port=given["admin_port"],
         plugins_dir=Path(given["plugins_dir"]).absolute(),
         redownload_plugins=given["force_plugin_redownload"],

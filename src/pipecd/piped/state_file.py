@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from pipecd.program.atomic_write import write_atomic
+from pipecd.program.atomic_write import write_private
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -60,8 +60,8 @@ class StateFile:
     def write(self, content: bytes, *, scratch: Path | None = None) -> bool:
         """Replaces the file; returns whether that succeeded."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, content, scratch=scratch)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(self.path, content, scratch=scratch)
         except OSError as e:
             self.failed(e)
             return False

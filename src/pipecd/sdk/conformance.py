@@ -29,7 +29,7 @@ from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest
 from pipecd.proto.plugin.livestate_pb2_grpc import LivestateServiceStub
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.planpreview_pb2_grpc import PlanPreviewServiceStub
-from pipecd.sdk.serving import is_serving, loopback_channel, rpc_handlers, start_arguments
+from pipecd.sdk.serving import is_serving, local_channel, rpc_handlers, start_arguments
 from pipecd.sdk.testing import MemoryHost, Sample
 from pipecd.wire.server import grpc_server
 from pipecd.wire.validation import check
@@ -99,13 +99,14 @@ async def try_plugin(trial: Trial) -> AsyncIterator[Finding]:
         service_port = await opened.enter_async_context(
             grpc_server(services, host="localhost", port=0, grace=0)
         )
-        bad = ["start", "--piped-plugin-service", f"localhost:{service_port}", "--config", "{"]
+        piped = f"localhost:{service_port}"
+        bad = ["start", "--piped-plugin-service", piped, "--config", "{"]
         yield await _check(
             "it refuses an entry that is not JSON", lambda: _expect_start_failure(trial, bad)
         )
-        argv = [*trial.command, *start_arguments(spec, service_port=service_port)]
+        argv = [*trial.command, *start_arguments(spec, piped=piped)]
         program, lines = await opened.enter_async_context(_started(argv))
-        channel = await opened.enter_async_context(loopback_channel(port))
+        channel = await opened.enter_async_context(local_channel(f"localhost:{port}"))
         ready = await _check(
             "it answers on its port", lambda: _wait_until_serving(program, channel, lines)
         )

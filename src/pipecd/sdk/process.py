@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a plugin as a program: `serve(PLUGIN)` is the whole main module of a third-party plugin.
 
-The flags are those that upstream's piped passes, so the program runs under both pipeds.
+The flags are those that upstream's piped passes, so the program runs under both pipeds. Our piped
+names a Unix socket to listen on in the environment, and the file of the entry if it knows that the
+program uses this SDK.
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
@@ -29,9 +33,9 @@ from pipecd.sdk.deployment import DeployTarget, PluginEntry
 from pipecd.sdk.host_client import RemoteHost
 from pipecd.sdk.options import decode
 from pipecd.sdk.plugin import StagePlugin
-from pipecd.sdk.serving import PluginServer, rpc_handlers
+from pipecd.sdk.serving import SOCKET_VARIABLE, PluginServer, rpc_handlers
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import ServerOptions, TlsFiles, grpc_server
+from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
 
 logger = structlog.get_logger()
 
@@ -43,10 +47,11 @@ PREVIEW_SERVICE = planpreview_pb2.DESCRIPTOR.services_by_name["PlanPreviewServic
 
 @dataclass(frozen=True)
 class PluginProcess:
-    """The flags of a plugin process."""
+    """The flags of a plugin process, and the socket that it listens on instead of a port."""
 
     piped: str
     spec: PluginSpec
+    socket: str = ""
     grace: float = 30.0
     tls: TlsFiles | None = None
     with_metrics: bool = True
@@ -56,6 +61,7 @@ class PluginProcess:
 class _Flags(TypedDict):
     piped_plugin_service: str
     config: str
+    config_file: str
     grace_period: float
     tls: bool
     cert_file: str
@@ -105,7 +111,8 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
 
     @program.command("start", help="Start the plugin.")
     @flags.text("piped-plugin-service", "The address of piped's plugin service.", required=True)
-    @flags.text("config", "The JSON of the plugin's entry.", required=True)
+    @flags.text("config", "The JSON of the plugin's entry.")
+    @flags.text("config-file", "The file of that JSON, which other users cannot read.")
     @flags.duration("grace-period", "How long running calls may take to finish.", default="30s")
     @flags.switch("tls", "Serve with TLS.")
     @flags.text("cert-file", "The certificate of the server.")
@@ -114,12 +121,12 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
     @flags.every_command
     def start(**given: Unpack[_Flags]) -> None:  # pyright: ignore[reportUnusedFunction]
         configure(given["log_level"], given["log_encoding"], program="pipecd-plugin")
-        spec = decode(PluginSpec, given["config"].encode(), what="--config")
-        if not spec.url:
-            raise UserMistake("--config: url must be set")
+        # The programs that the plugin starts are no plugins.
+        socket = os.environ.pop(SOCKET_VARIABLE, "")
         settings = PluginProcess(
             piped=given["piped_plugin_service"],
-            spec=spec,
+            spec=_read_entry(given["config"], given["config_file"]),
+            socket=socket,
             grace=given["grace_period"],
             tls=TlsFiles(given["cert_file"], given["key_file"]) if given["tls"] else None,
             with_metrics=given["metrics"],
@@ -128,6 +135,23 @@ def _command(plugin: Callable[[], StagePlugin]) -> click.Group:
         asyncio.run(run_plugin(plugin(), settings))
 
     return program
+
+
+def _read_entry(config: str, config_file: str) -> PluginSpec:
+    """Reads the plugin's entry from the one flag that has it."""
+    if bool(config) == bool(config_file):
+        raise UserMistake('required flag(s) "config" not set', hint="or set config-file")
+    flag, content = "--config", config.encode()
+    if config_file:
+        flag = "--config-file"
+        try:
+            content = Path(config_file).read_bytes()
+        except OSError as e:
+            raise UserMistake(f"{flag}: cannot read {config_file}: {e.strerror}") from e
+    spec = decode(PluginSpec, content, what=flag)
+    if not spec.url:
+        raise UserMistake(f"{flag}: url must be set")
+    return spec
 
 
 async def run_plugin(plugin: StagePlugin, settings: PluginProcess) -> None:
@@ -155,14 +179,15 @@ async def run_plugin(plugin: StagePlugin, settings: PluginProcess) -> None:
         port = await opened.enter_async_context(
             grpc_server(
                 handlers,
-                host="localhost",
+                host=f"{UNIX}{settings.socket}" if settings.socket else "localhost",
                 port=settings.spec.port,
                 tls=settings.tls,
                 grace=settings.grace,
                 options=ServerOptions(reflection=settings.reflects),
             )
         )
-        logger.info("plugin is ready", plugin=server.name, port=port, admin_port=admin)
+        address = {"socket": settings.socket} if settings.socket else {"port": port}
+        logger.info("plugin is ready", plugin=server.name, admin_port=admin, **address)
         await stopped.wait()
         # During its grace period the server still sends the logs of the stopped stages.
         server.stop_stages()

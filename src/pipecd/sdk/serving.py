@@ -40,8 +40,7 @@ from pipecd.sdk.plugin import (
     StartContext,
 )
 from pipecd.sdk.stage import StageContext, StageResult
-from pipecd.wire.credentials import Metadata
-from pipecd.wire.table import RpcTable
+from pipecd.wire.local_callers import LocalRpcTable
 
 _ApplicationLiveState = model_livestate_pb2.ApplicationLiveState
 _ResourceState = model_livestate_pb2.ResourceState
@@ -382,13 +381,9 @@ def _check_entry(plugin: StagePlugin, entry: PluginEntry) -> None:
             target.settings(settings)
 
 
-def rpc_handlers(service: ServiceDescriptor, handler: object) -> RpcTable[None]:
-    """Returns gRPC handlers for an object with the RPCs of a service, without authentication."""
-
-    async def no_authentication(metadata: Metadata) -> None:
-        return None
-
-    return RpcTable(service, [_RpcHandlers(service, handler)], no_authentication)
+def rpc_handlers(service: ServiceDescriptor, handler: object) -> LocalRpcTable:
+    """Returns gRPC handlers for an object with the RPCs of a service, for callers of this user."""
+    return LocalRpcTable(service, _RpcHandlers(service, handler))
 
 
 class _RpcHandlers:
@@ -410,17 +405,23 @@ def _ignoring_caller(
 
 # Far more than any response needs, and little enough for the memory of piped.
 MAX_RESPONSE_BYTES = 64 << 20
-_LOOPBACK_OPTIONS = (
+_LOCAL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 )
 _Health = health_pb2.HealthCheckResponse
 
+# The path of the Unix socket that our piped wants a plugin to listen on. A program that does so
+# announces by it that it is built with this SDK; upstream's ignore the variable.
+SOCKET_VARIABLE = "PIPECD_PLUGIN_SOCKET"
 
-def start_arguments(spec: PluginSpec, *, service_port: int) -> list[str]:
-    """Returns the arguments that piped adds to the command of a plugin."""
-    piped = f"localhost:{service_port}"
+
+def start_arguments(spec: PluginSpec, *, piped: str) -> list[str]:
+    """Returns the arguments that upstream's piped adds to the command of a plugin.
+
+    `piped` is the address of its plugin service.
+    """
     return ["start", "--piped-plugin-service", piped, "--config", entry_json(spec)]
 
 
@@ -437,9 +438,9 @@ def entry_json(spec: PluginSpec) -> str:
     return json.dumps(entry)
 
 
-def loopback_channel(port: int) -> grpc.aio.Channel:
-    """Returns a channel to a plugin on this machine."""
-    return grpc.aio.insecure_channel(f"localhost:{port}", options=_LOOPBACK_OPTIONS)
+def local_channel(address: str) -> grpc.aio.Channel:
+    """Returns a channel to a plugin on this machine: `localhost:PORT` or `unix:PATH`."""
+    return grpc.aio.insecure_channel(address, options=_LOCAL_OPTIONS)
 
 
 async def is_serving(channel: grpc.aio.Channel, seconds: float) -> bool:

@@ -95,6 +95,8 @@ async def grpc_server(
             bound = server.add_secure_port(address, credentials)
     except RuntimeError as e:
         raise _cannot_listen(host, port, str(e)) from e
+    for table in tables:
+        table.port = 0 if host.startswith(UNIX) else bound
     await server.start()
     try:
         yield bound

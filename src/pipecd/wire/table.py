@@ -98,6 +98,8 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         observer: RpcObserver | None = None,
     ) -> None:
         self.service_name = service.full_name
+        self.port = 0
+        """The port that serves the table; 0 for a Unix socket or no server."""
         self._authenticate = authenticate
         self._unimplemented = unimplemented
         self._observer = observer

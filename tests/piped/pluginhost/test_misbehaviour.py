@@ -27,7 +27,7 @@ from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.log import TRUNCATED
-from pipecd.sdk.serving import MAX_RESPONSE_BYTES, loopback_channel
+from pipecd.sdk.serving import MAX_RESPONSE_BYTES, local_channel
 
 Serve = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Any]
 
@@ -49,8 +49,8 @@ async def serving(serve: Serve) -> AsyncGenerator[tuple[RemotePlugin, PluginInst
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with loopback_channel(port) as channel:
-            launch = PluginLaunch(PluginSpec(name="odd"), (), 0)
+        async with local_channel(f"localhost:{port}") as channel:
+            launch = PluginLaunch(PluginSpec(name="odd"), (), "")
             instance = PluginInstance(launch, PluginTimeouts(), lambda: None)
             instance._channel = channel
 

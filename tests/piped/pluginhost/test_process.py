@@ -43,7 +43,7 @@ async def hosted(
     handlers = rpc_handlers(PLUGIN_SERVICE, host)
     async with grpc_server([handlers], host="localhost", port=0, grace=0) as port:
         command = [spec.url.removeprefix("file://")]
-        supervisor = PluginSupervisor(PluginLaunch(spec, command, port), timeouts)
+        supervisor = PluginSupervisor(PluginLaunch(spec, command, f"localhost:{port}"), timeouts)
         running = asyncio.ensure_future(supervisor.run())
         try:
             await supervisor.wait_until_ready()
@@ -231,7 +231,7 @@ async def test_a_plugin_process_serves_its_metrics_on_its_admin_port(
     path = program(COUNTING)
     handlers = rpc_handlers(PLUGIN_SERVICE, MemoryHost())
     async with grpc_server([handlers], host="localhost", port=0, grace=0) as port:
-        arguments = start_arguments(spec_of(path, free_port), service_port=port)
+        arguments = start_arguments(spec_of(path, free_port), piped=f"localhost:{port}")
         process = await asyncio.create_subprocess_exec(
             str(path), *arguments, "--log-encoding", "json", stderr=asyncio.subprocess.PIPE
         )

@@ -60,7 +60,7 @@ async def plugin(
         )
         channel = await opened.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
         instance = PluginInstance(
-            PluginLaunch(PluginSpec(name="platform"), (), 0), PluginTimeouts(), lambda: None
+            PluginLaunch(PluginSpec(name="platform"), (), ""), PluginTimeouts(), lambda: None
         )
         instance._channel = channel
 

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -15,9 +16,15 @@ from pipecd.model.errors import Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import Callbacks, LiveStateChanges
 from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, third_party_plugins
 from pipecd.piped.pluginhost.plugin import Plugin
-from pipecd.piped.pluginhost.process import PluginLaunch, PluginSupervisor, PluginTimeouts
+from pipecd.piped.pluginhost.process import (
+    PluginFiles,
+    PluginLaunch,
+    PluginSupervisor,
+    PluginTimeouts,
+)
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.pluginhost.remote import RemotePlugin
+from pipecd.piped.pluginhost.sockets import socket_directory
 from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.deployment import PluginEntry
@@ -28,7 +35,7 @@ from pipecd.sdk.process import entry_of
 from pipecd.sdk.serving import PluginServer, rpc_handlers
 from pipecd.wire.oci import PLUGIN_LAYER
 from pipecd.wire.program_store import Download, ProgramStore
-from pipecd.wire.server import grpc_server
+from pipecd.wire.server import UNIX, grpc_server
 
 logger = structlog.get_logger()
 
@@ -44,8 +51,17 @@ PluginFactory = Callable[[], StagePlugin]
 class PluginDownloads:
     """The directory of downloaded plugin programs."""
 
-    def __init__(self, directory: Path, *, redownload: bool = False) -> None:
-        self._programs = ProgramStore(directory, redownload=redownload)
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        redownload: bool = False,
+        digests: Path | None = None,
+        require_checksum: bool = False,
+    ) -> None:
+        self._programs = ProgramStore(
+            directory, redownload=redownload, digests=digests, require_checksum=require_checksum
+        )
 
     async def program(self, spec: PluginSpec) -> Path:
         """Returns the program of a plugin, downloaded first if it is missing."""
@@ -71,14 +87,16 @@ class PluginHost:
         plugins: Sequence[PluginSpec],
         *,
         callbacks: Callbacks,
-        service_port: int = 0,
+        workspace: Path | None = None,
+        service_port: int | None = None,
         builtins: Mapping[str, PluginFactory] | None = None,
         downloads: PluginDownloads | None = None,
         timeouts: PluginTimeouts | None = None,
     ) -> AsyncGenerator[PluginRegistry, None]:
         """Runs the configured plugins, and built-in stage plugins, while the block runs.
 
-        Plugin processes call piped on `service_port`; 0 takes any free port.
+        Plugin processes call piped through a Unix socket, in the workspace where possible. With a
+        `service_port` they call it on that port of loopback; 0 takes any free one.
         """
         _validate(plugins)
         installed = builtin_plugins() if builtins is None else builtins
@@ -90,18 +108,13 @@ class PluginHost:
                 for spec in plugins
                 if not spec.builtin or (not spec.url and spec.name in third_party)
             ]
+            supervisors: dict[str, PluginSupervisor] = {}
             if external:
-                handlers = (
-                    rpc_handlers(PLUGIN_SERVICE, callbacks),
-                    rpc_handlers(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
-                )
-                service_port = await stack.enter_async_context(
-                    grpc_server(handlers, host="localhost", port=service_port, grace=1)
-                )
-            launches = await _prepare_launches(
-                external, downloads or PluginDownloads(PLUGINS_DIRECTORY), callbacks, service_port
-            )
-            supervisors = {each.name: PluginSupervisor(each, timeouts) for each in launches}
+                sockets = stack.enter_context(socket_directory(workspace))
+                piped = await _serve_callbacks(stack, callbacks, sockets, service_port)
+                downloads = downloads or PluginDownloads(PLUGINS_DIRECTORY)
+                launches = await _prepare_launches(external, downloads, callbacks, sockets, piped)
+                supervisors = {each.name: PluginSupervisor(each, timeouts) for each in launches}
             await stack.enter_async_context(_supervise(list(supervisors.values())))
             registered: list[RegisteredPlugin] = []
             for spec in plugins:
@@ -144,11 +157,29 @@ def _validate(plugins: Sequence[PluginSpec]) -> None:
             )
 
 
+async def _serve_callbacks(
+    stack: AsyncExitStack, callbacks: Callbacks, sockets: Path, port: int | None
+) -> str:
+    """Starts the service that plugins call, and returns its address for them."""
+    handlers = (
+        rpc_handlers(PLUGIN_SERVICE, callbacks),
+        rpc_handlers(LIVE_STATE_CHANGES, LiveStateChanges(callbacks)),
+    )
+    if port is not None:
+        server = grpc_server(handlers, host="localhost", port=port, grace=1)
+        return f"localhost:{await stack.enter_async_context(server)}"
+    path = sockets / "piped.sock"
+    server = grpc_server(handlers, host=f"{UNIX}{path}", port=0, grace=1)
+    await stack.enter_async_context(server)
+    return f"{UNIX}//{path}"
+
+
 async def _prepare_launches(
     plugins: Sequence[PluginSpec],
     downloads: PluginDownloads,
     callbacks: Callbacks,
-    service_port: int,
+    sockets: Path,
+    piped: str,
 ) -> list[PluginLaunch]:
     """Downloads the programs, all at once; the first failure cancels the others."""
     hide = callbacks.masks.all.hide
@@ -156,18 +187,21 @@ async def _prepare_launches(
         RENDERING_VARIABLE: callbacks.rendering.model_dump_json(by_alias=True)
     }
 
-    async def prepare(spec: PluginSpec) -> PluginLaunch:
-        command: Sequence[str] = (sys.executable, *_INSTALLED, spec.name)
+    async def prepare(number: int, spec: PluginSpec) -> PluginLaunch:
+        files = PluginFiles(sockets / f"plugin-{number}.sock")
         if spec.url:
+            # The program may be one of upstream's.
             command = (str(await downloads.program(spec)),)
-        else:
-            # The configuration that a process receives has its URL.
-            spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
-        return PluginLaunch(spec, command, service_port, hide, env)
+            return PluginLaunch(spec, command, piped, files, hide, env)
+        # A plugin of an entry point is started by our SDK. Its entry has a URL, as upstream's have.
+        command = (sys.executable, *_INSTALLED, spec.name)
+        spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
+        files = replace(files, config=sockets / f"plugin-{number}.json")
+        return PluginLaunch(spec, command, piped, files, hide, env)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            preparing = [tasks.create_task(prepare(spec)) for spec in plugins]
+            preparing = [tasks.create_task(prepare(*each)) for each in enumerate(plugins)]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [task.result() for task in preparing]

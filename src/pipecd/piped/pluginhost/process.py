@@ -2,11 +2,12 @@
 """Plugins in processes of their own: started, probed, restarted with backoff, ended with piped."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +19,17 @@ from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.pluginhost.plugin import PluginDied
 from pipecd.program import die_with_parent, output
+from pipecd.program.atomic_write import write_private
 from pipecd.program.port import free_port
-from pipecd.sdk.serving import is_serving, loopback_channel, start_arguments
-from pipecd.wire.server import check_port_free
+from pipecd.sdk.serving import (
+    SOCKET_VARIABLE,
+    entry_json,
+    is_serving,
+    local_channel,
+    start_arguments,
+)
+from pipecd.wire.local_callers import is_own_listener
+from pipecd.wire.server import UNIX, check_port_free
 
 logger = structlog.get_logger()
 
@@ -38,6 +47,8 @@ _CHUNK, _THROTTLE = 64 << 10, 0.02
 _DRAIN_OUTPUT, _LAST_OUTPUT = 1.0, 0.2
 # The grace period of children that a dead plugin has left behind.
 _ORPHAN_GRACE = 1.0
+# How long a probe waits before it looks again whether the plugin listens on its socket.
+_PROBE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,12 +63,26 @@ class PluginTimeouts:
 
 
 @dataclass(frozen=True)
+class PluginFiles:
+    """The files of a plugin in a directory that other users cannot enter.
+
+    A program that is known to use our SDK reads its entry from `config` and listens on `socket`.
+    Any other is started with upstream's arguments, and announces our SDK by listening on `socket`
+    instead of its port.
+    """
+
+    socket: Path
+    config: Path | None = None
+
+
+@dataclass(frozen=True)
 class PluginLaunch:
-    """What to start: a command, to which upstream's arguments are added."""
+    """What to start: a command, to which arguments are added, and the address of piped for it."""
 
     spec: PluginSpec
     command: Sequence[str]
-    service_port: int
+    piped: str
+    files: PluginFiles | None = None
     hide: Callable[[str], str] = str
     """Masks secrets in the output of the process."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
@@ -67,10 +92,41 @@ class PluginLaunch:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def uses_our_sdk(self) -> bool:
+        """Whether the program is known to read its entry from a file and to need no port."""
+        return self.files is not None and self.files.config is not None
+
+    def write_files(self) -> None:
+        """Writes the entry for a new process, and removes the socket of the last one."""
+        if self.files is None:
+            return
+        self.files.socket.unlink(missing_ok=True)
+        if self.files.config is not None:
+            write_private(self.files.config, entry_json(self.spec).encode())
+
     def argv(self, port: int) -> list[str]:
-        """Returns the command line, with the port that the plugin is to listen on."""
+        """Returns the command line, with the port that the plugin is to listen on if it needs one.
+
+        Other users can read it: only upstream's programs, which know no other way, get their entry
+        by it.
+        """
+        if self.files is not None and self.files.config is not None:
+            address = ("--piped-plugin-service", self.piped)
+            return [*self.command, "start", *address, "--config-file", str(self.files.config)]
         spec = self.spec.model_copy(update={"port": port})
-        return [*self.command, *start_arguments(spec, service_port=self.service_port)]
+        return [*self.command, *start_arguments(spec, piped=self.piped)]
+
+    def variables(self) -> dict[str, str]:
+        """Returns the environment of the process."""
+        socket = {SOCKET_VARIABLE: str(self.files.socket)} if self.files is not None else {}
+        return {**(os.environ if self.env is None else self.env), **socket}
+
+    def address(self, port: int) -> str:
+        """Returns where the process listens: on its socket once that exists, else on the port."""
+        if self.files is not None and (self.uses_our_sdk or self.files.socket.exists()):
+            return f"{UNIX}{self.files.socket}"
+        return f"localhost:{port}"
 
 
 class PluginInstance:
@@ -143,7 +199,10 @@ class PluginInstance:
         self._exited.set()
 
     async def _run(self) -> None:
-        if port := self._launch.spec.port:
+        port = self._launch.spec.port
+        if self._launch.uses_our_sdk:
+            port = 0
+        elif port:
             try:
                 await check_port_free("localhost", port)
             except UserMistake as e:
@@ -153,11 +212,12 @@ class PluginInstance:
                 ) from e
         else:
             port = free_port()
+        await asyncio.to_thread(self._launch.write_files)
         async with output.pipe() as (reader, writing):
             process = await die_with_parent.start(
                 self._launch.argv(port),
                 cwd=Path("/"),
-                env=self._launch.env,
+                env=self._launch.variables(),
                 output=writing.fileno(),
             )
             writing.close()
@@ -196,15 +256,16 @@ class PluginInstance:
     async def _probe(self, port: int) -> str:
         """Waits until the process is ready, then probes it; returns why it has to be ended."""
         startup, interval = self._timeouts.startup, self._timeouts.probe_interval
-        async with loopback_channel(port) as channel:
+        async with AsyncExitStack() as opened:
             try:
                 async with asyncio.timeout(startup):
-                    # A plugin says itself that it listens, but not that it is ready.
-                    while not await is_serving(channel, startup):  # noqa: ASYNC110
-                        await asyncio.sleep(0.1)
+                    channel, address = await self._until_serving(port, opened)
             except TimeoutError:
-                return f"did not answer on port {port} within {startup:g}s"
-            logger.info("plugin started", plugin=self._launch.name, port=port)
+                where = f"port {port}" if port else "its socket"
+                return f"did not answer on {where} within {startup:g}s"
+            if not address.startswith(UNIX) and not await asyncio.to_thread(is_own_listener, port):
+                return f"was not called, because port {port} belongs to a program of another user"
+            logger.info("plugin started", plugin=self._launch.name, address=address)
             self._channel = channel
             self._on_ready()
             last = time.monotonic()
@@ -217,6 +278,21 @@ class PluginInstance:
                         "plugin does not answer its health check", plugin=self._launch.name
                     )
             return f"stopped answering for {silent:.0f}s and was ended"
+
+    async def _until_serving(
+        self, port: int, opened: AsyncExitStack
+    ) -> tuple[grpc.aio.Channel, str]:
+        """Waits until the process answers, and returns the connection to it and its address."""
+        channels: dict[str, grpc.aio.Channel] = {}
+        while True:
+            address = await asyncio.to_thread(self._launch.address, port)
+            if address not in channels:
+                channel = await opened.enter_async_context(local_channel(address))
+                channels[address] = channel
+            if await is_serving(channels[address], _PROBE_SECONDS):
+                return channels[address], address
+            # A plugin says itself that it listens, but not that it is ready.
+            await asyncio.sleep(0.1)
 
 
 class PluginSupervisor:
