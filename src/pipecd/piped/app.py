@@ -7,7 +7,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.piped import (
     EventWatcherRepoSpec,
     GitSpec,
+    PipedSpec,
     PlanPreviewSpec,
     git_password,
     piped_key,
@@ -281,18 +282,6 @@ class _Services:
     workers: WorkerPool
 
 
-def _git_credentials(git: GitSpec) -> GitCredentials:
-    return GitCredentials(
-        username=git.username,
-        email=git.email,
-        password=git_password(git),
-        ssh_key=ssh_key(git),
-        ssh_host=git.host,
-        ssh_host_name=git.host_name,
-        ssh_config_file=git.ssh_config_file_path,
-    )
-
-
 async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Services:
     """Opens the Git mirrors and starts the plugins; `stack` closes and stops them."""
     settings, api, decrypter = connection.settings, connection.api, connection.decrypter
@@ -323,16 +312,9 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
     stack.enter_context(masking(callbacks.masks.all.hide))
-    trace_resource = {
-        "service.name": "piped",
-        "service.namespace": spec.project_id,
-        "service.instance.id": spec.piped_id,
-        "project-id": spec.project_id,
-        "piped-id": spec.piped_id,
-    }
     telemetry = DeploymentTelemetry(
         DeploymentStatuses(lambda: deployments.all),
-        DeploymentTraces(trace_resource, api.export_traces),
+        DeploymentTraces(_trace_resource(spec), api.export_traces),
     )
     stack.push_async_callback(telemetry.traces.shutdown)
     connection.heartbeat.on_reported = telemetry.statuses.reported
@@ -376,6 +358,17 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         plugins=plugins,
         workers=workers,
     )
+
+
+def _trace_resource(spec: PipedSpec) -> Mapping[str, str]:
+    """Returns the attributes of every span of this piped."""
+    return {
+        "service.name": "piped",
+        "service.namespace": spec.project_id,
+        "service.instance.id": spec.piped_id,
+        "project-id": spec.project_id,
+        "piped-id": spec.piped_id,
+    }
 
 
 def _git_credentials(git: GitSpec) -> GitCredentials:
