@@ -31,16 +31,12 @@ from fuzz.readers import DELIVERIES
 from pipecd.controlplane.api import api_service, piped_service, web_authorization
 from pipecd.controlplane.api.rest import PREFIX as REST
 from pipecd.controlplane.api.rest.routes import ROUTES, RestRoute
-from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.app import create_console
-from pipecd.proto.model import common_pb2 as common
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
-from pipecd.proto.service.api_pb2 import RegisterEventRequest
-from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest, ReportPipedMetaRequest
 from pipecd.wire.credentials import api_key, piped_token
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.rpc_requests import RequestFuzzer
+from servers.tenants import add_objects
 
 ROUND = 2_000
 CONCURRENT = 16
@@ -331,10 +327,12 @@ async def open_plane(directory: Path) -> AsyncGenerator[Plane, None]:
     """Starts a control plane in which each gRPC service has a piped with objects of its own."""
     async with start_control_plane(directory) as running:
         host, _, port = running.address.rpartition(":")
-        known, keys = {}, {}
-        for name in ("piped", "api", "web"):
-            known[name], keys[name] = await add_objects(running, name)
-        token = piped_token("demo", known["piped"]["piped_id"], keys["piped"])
+        objects = {
+            name: await add_objects(running.cases, running.admin, name)
+            for name in ("piped", "api", "web")
+        }
+        piped = objects["piped"]
+        token = piped_token("demo", piped.caller.piped, piped.key)
         session = running.cases.sessions.issue(User("demo", "ann", ("Admin",)))
         await running.cases.webhooks.rotate(by=running.admin)
         (secret,) = await running.cases.webhooks.secrets_of("demo")
@@ -353,7 +351,7 @@ async def open_plane(directory: Path) -> AsyncGenerator[Plane, None]:
                 channel,
                 http,
                 (host, int(port)),
-                known,
+                {name: object_.ids for name, object_ in objects.items()},
                 {
                     "piped": (("authorization", token),),
                     "api": (("authorization", api_key(running.api_key)),),
@@ -375,44 +373,6 @@ def console_pages(running: ServedControlPlane) -> tuple[tuple[str, str], ...]:
         for method in sorted(getattr(route, "methods", None) or ())
         if method in ("GET", "POST")
     )
-
-
-async def add_objects(running: ServedControlPlane, name: str) -> tuple[dict[str, str], str]:
-    """A piped with an application, a planned deployment, a command and an event."""
-    cases, admin = running.cases, running.admin
-    registered = await cases.pipeds.register(name, "", by=admin)
-    piped = PipedCaller(admin.project, registered.id)
-    repository = common.ApplicationGitRepository(id="site", remote="git@h:o/r.git", branch="main")
-    await cases.pipeds.report_meta(
-        ReportPipedMetaRequest(version="v1", repositories=[repository], config="{}"), by=piped
-    )
-    draft = Application(
-        name=name, piped_id=registered.id, kind=common.KUBERNETES, platform_provider="k", labels={"env": "dev"},
-        git_path=common.ApplicationGitPath(repo=repository, path=name),
-    )  # fmt: skip
-    id_ = await cases.applications.add(draft, by=admin)
-    application = await cases.applications.get(id_, by=admin)
-    deployment = Deployment(
-        id=f"deployment-of-{name}", application_id=id_, application_name=name, piped_id=registered.id, project_id="demo",
-        kind=application.kind, git_path=application.git_path, labels=application.labels,
-        trigger=DeploymentTrigger(commit=Commit(hash="c0ffee", message="m", author="a", branch="main", created_at=1), timestamp=1),
-    )  # fmt: skip
-    await cases.deployment_reports.create(deployment, by=piped)
-    stages = [PipelineStage(id="s1", name="WAIT_APPROVAL", created_at=1, updated_at=1)]
-    plan = ReportDeploymentPlannedRequest(deployment_id=deployment.id, summary="s", stages=stages)
-    await cases.deployment_reports.report_planned(plan, by=piped)
-    event = RegisterEventRequest(name="image", data="v2")
-    known = {
-        "piped_id": registered.id,
-        "application_id": id_,
-        "deployment_id": deployment.id,
-        "stage_id": "s1",
-        "project_id": "demo",
-        "repo_id": "site",
-        "command_id": await cases.pipeds.restart(registered.id, by=admin),
-        "event_id": await cases.events.register(event, by=admin),
-    }
-    return known, registered.key
 
 
 async def fuzz_endpoint(
