@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
@@ -98,14 +97,14 @@ async def add_objects(cases: UseCases, admin: User, name: str) -> PipedObjects:
     )
 
 
-def application_draft(name: str, piped: str, **fields: Any) -> Application:
+def application_draft(name: str, piped: str) -> Application:
     return Application(
         name=name,
         piped_id=piped,
         kind=common.KUBERNETES,
         platform_provider="k",
         git_path=common.ApplicationGitPath(repo=REPOSITORY, path=name),
-        **{"labels": {"env": "dev"}, **fields},
+        labels={"env": "dev"},
     )
 
 
