@@ -188,6 +188,7 @@ def aim_nested(rpc: str, message: Any, victim: PipedObjects) -> None:
         case "CreateDeployment":
             copy_ids(message.deployment, victim)
         case "CreateDeploymentInOrder":
+            fill_required(message.deployment)
             copy_ids(message.deployment.deployment, victim)
         case "CreateDeploymentChain":
             copy_ids(message.first_deployment, victim)

@@ -207,7 +207,7 @@ class PipedOrderingRpcs(RpcHandlers):
         reports, chain, follows = self._cases.deployment_reports, request.chain, request.follows
         is_chain = request.HasField("chain")
         deployment = chain.first_deployment if is_chain else request.deployment.deployment
-        if newer := await reports.newer_than(deployment, follows):
+        if newer := await reports.newer_than(deployment, follows, by=caller):
             return ordering.CreateDeploymentInOrderResponse(newer=newer)
         try:
             if is_chain:
@@ -217,7 +217,7 @@ class PipedOrderingRpcs(RpcHandlers):
                 await reports.create(deployment, by=caller, follows=follows)
         except Conflict:
             # Another one may have been stored since the check above.
-            if newer := await reports.newer_than(deployment, follows):
+            if newer := await reports.newer_than(deployment, follows, by=caller):
                 return ordering.CreateDeploymentInOrderResponse(newer=newer)
             raise
         if not is_chain and self._on_created is not None:

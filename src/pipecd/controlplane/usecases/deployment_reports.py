@@ -46,8 +46,9 @@ class DeploymentReports:
         # Deployments without a number are older than those with one; they stay in their order.
         return sorted(deployments, key=lambda deployment: sequences.get(deployment.id, 0))
 
-    async def newer_than(self, deployment: Deployment, follows: str) -> str:
+    async def newer_than(self, deployment: Deployment, follows: str, *, by: PipedCaller) -> str:
         """Returns the last deployment of the application, if a new one cannot follow `follows`."""
+        await self._access.own_application(deployment.application_id, by=by)
         last = await self._stores.deployments.last_id(deployment.application_id)
         return "" if last in ("", follows, deployment.id) else last
 

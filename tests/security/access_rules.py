@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may use each RPC and each page of the control plane, declared independently of the code."""
+
+PIPED_RPCS = frozenset(
+    [
+        "ReportStat",
+        "ReportPipedMeta",
+        "GetDesiredVersion",
+        "ListApplications",
+        "ReportApplicationSyncState",
+        "ReportApplicationDeployingStatus",
+        "ReportApplicationMostRecentDeployment",
+        "GetApplicationMostRecentDeployment",
+        "GetDeployment",
+        "ListNotCompletedDeployments",
+        "CreateDeployment",
+        "ReportDeploymentPlanned",
+        "ReportDeploymentStatusChanged",
+        "ReportDeploymentCompleted",
+        "SaveDeploymentMetadata",
+        "SaveDeploymentSharedMetadata",
+        "SaveDeploymentPluginMetadata",
+        "SaveStageMetadata",
+        "ReportStageLogs",
+        "ReportStageLogsFromLastCheckpoint",
+        "ReportStageStatusChanged",
+        "ListUnhandledCommands",
+        "ReportCommandHandled",
+        "ReportApplicationLiveState",
+        "ReportApplicationLiveStateEvents",
+        "GetLatestEvent",
+        "ListEvents",
+        "ReportEventStatuses",
+        "GetLatestAnalysisResult",
+        "PutLatestAnalysisResult",
+        "UpdateApplicationConfigurations",
+        "ReportUnregisteredApplicationConfigurations",
+        "CreateDeploymentChain",
+        "InChainDeploymentPlannable",
+        "GetApplicationSharedObject",
+        "PutApplicationSharedObject",
+        "AcquirePipedLease",
+        "ReleasePipedLease",
+        "ListDeploymentsInOrder",
+        "CreateDeploymentInOrder",
+        "ListEventsInOrder",
+        "WatchWakeups",
+    ]
+)
+# An API key that may only read can call these, and none of the others.
+API_READING = frozenset(
+    [
+        "GetApplication",
+        "ListApplications",
+        "GetDeployment",
+        "ListDeployments",
+        "ListStageLogs",
+        "GetCommand",
+        "GetPiped",
+        "Encrypt",
+    ]
+)
+API_WRITING = frozenset(
+    [
+        "AddApplication",
+        "SyncApplication",
+        "UpdateApplication",
+        "DeleteApplication",
+        "EnableApplication",
+        "DisableApplication",
+        "RenameApplicationConfigFile",
+        "UpdateApplicationDeployTargets",
+        "RegisterPiped",
+        "UpdatePiped",
+        "EnablePiped",
+        "DisablePiped",
+        "RegisterEvent",
+        "RequestPlanPreview",
+        "GetPlanPreviewResults",
+    ]
+)
+# The lowest of the built-in roles that may call an RPC of WebService.
+WEB_VIEWER = frozenset(
+    [
+        "ListPipeds",
+        "GetPiped",
+        "ListReleasedVersions",
+        "ListDeprecatedNotes",
+        "ListApplications",
+        "GetApplication",
+        "ListUnregisteredApplications",
+        "ListDeployments",
+        "GetDeployment",
+        "GetStageLog",
+        "ListDeploymentTraces",
+        "GetApplicationLiveState",
+        "GetProject",
+        "GetMe",
+        "GetCommand",
+        "GetInsightData",
+        "GetInsightApplicationCount",
+        "ListDeploymentChains",
+        "GetDeploymentChain",
+        "ListEvents",
+    ]
+)
+WEB_EDITOR = frozenset(
+    [
+        "AddApplication",
+        "UpdateApplication",
+        "EnableApplication",
+        "DisableApplication",
+        "DeleteApplication",
+        "SyncApplication",
+        "GenerateApplicationSealedSecret",
+        "CancelDeployment",
+        "SkipStage",
+        "ApproveStage",
+    ]
+)
+WEB_ADMIN = frozenset(
+    [
+        "RegisterPiped",
+        "UpdatePiped",
+        "RecreatePipedKey",
+        "DeleteOldPipedKeys",
+        "EnablePiped",
+        "DisablePiped",
+        "UpdatePipedDesiredVersion",
+        "RestartPiped",
+        "UpdateProjectStaticAdmin",
+        "EnableStaticAdmin",
+        "DisableStaticAdmin",
+        "UpdateProjectSSOConfig",
+        "UpdateProjectRBACConfig",
+        "AddProjectRBACRole",
+        "UpdateProjectRBACRole",
+        "DeleteProjectRBACRole",
+        "AddProjectUserGroup",
+        "DeleteProjectUserGroup",
+        "GenerateAPIKey",
+        "DisableAPIKey",
+        "ListAPIKeys",
+    ]
+)
+# Pages that are there before anybody has signed in.
+PUBLIC_PAGES = frozenset(
+    {
+        "GET /", "GET /login", "GET /auth/login/static", "POST /auth/login/static", "GET /auth/login", "POST /auth/login",
+        "GET /auth/callback", "GET /auth/logout", "POST /auth/logout", "GET /assets/{version}/{name}", "GET /favicon.ico",
+    }
+)  # fmt: skip
+VIEWER_PAGES = frozenset(
+    {
+        "GET /applications", "GET /applications/{id}", "GET /deployments", "GET /deployments/{id}",
+        "GET /deployments/{id}/stages/{stage}/log.txt", "GET /settings/piped", "GET /settings/piped/{id}", "GET /settings",
+        "GET /settings/project", "GET /_/stream", "GET /applications/add",
+    }
+)  # fmt: skip
+EDITOR_FORMS = frozenset(
+    {
+        "POST /applications/add", "POST /applications/{id}/sync", "POST /deployments/{id}/cancel",
+        "POST /deployments/{id}/stages/{stage}/approve", "POST /deployments/{id}/stages/{stage}/skip",
+    }
+)  # fmt: skip
+ADMIN_FORMS = frozenset(
+    {
+        "POST /settings/piped", "POST /settings/piped/{id}/restart", "POST /settings/piped/{id}/keys", "POST /settings/piped/{id}/edit",
+        "POST /settings/piped/{id}/version", "POST /settings/piped/{id}/enable", "POST /settings/piped/{id}/disable",
+        "POST /settings/piped/{id}/keys/drop", "POST /settings/project/webhook", "POST /settings/project/webhook/remove",
+        "POST /settings/project/admin", "POST /settings/project/admin/enable", "POST /settings/project/admin/disable",
+        "POST /settings/project/sso/github", "POST /settings/project/sso/oidc", "POST /settings/project/sso/remove",
+        "POST /settings/project/roles", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
+        "POST /settings/project/groups", "POST /settings/project/groups/delete",
+    }
+)  # fmt: skip
