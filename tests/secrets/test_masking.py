@@ -4,6 +4,7 @@
 import base64
 import json
 import re
+import textwrap
 import time
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
@@ -44,6 +45,7 @@ TOKEN = "".join(f"{n * 7919 % 4099:03x}" for n in range(1, 101))
         pytest.param(
             ["aHVudGVyMjItYW5kLWNv"], "hunter22-and-co", MASK, id="the text of a secret in base64"
         ),
+        pytest.param(["0badcafe0badcafe"], "0BADCAFE0BADCAFE", MASK, id="hex in other letters"),
         pytest.param([TOKEN], f"x {TOKEN}", f"x {MASK}", id="a long one"),
         pytest.param([TOKEN], TOKEN[:200], MASK + TOKEN[183:200], id="a part of a long one"),
     ],
@@ -89,6 +91,10 @@ def small_escapes(text: str) -> str:
         pytest.param(
             lambda s: base64.urlsafe_b64encode(s.encode()).decode().rstrip("="), id="in a token"
         ),
+        pytest.param(lambda s: s.encode().hex(), id="in hex"),
+        pytest.param(lambda s: s.encode().hex().upper(), id="in hex of capitals"),
+        pytest.param(lambda s: textwrap.fill(s.encode().hex(), 60), id="in hex of several lines"),
+        pytest.param(lambda s: f"\\x{s.encode().hex()}", id="as a database prints bytes"),
         *(
             pytest.param(
                 lambda s, n=n: base64.b64encode(f"{'u' * n}:{s}:".encode()).decode(),
@@ -169,7 +175,7 @@ def test_an_end_that_may_become_a_secret_is_hidden_until_it_is_known() -> None:
 def test_the_rest_of_a_secret_is_hidden_whatever_came_before() -> None:
     masking = Masking(["hunter22"])
     before = masking.reach("a long line", "my hunt")
-    assert len(before) < len(base64.b64encode(b"hunter22"))
+    assert len(before) < len(b"hunter22".hex())
     assert masking.hide_pieces(["er22 is it"], after=before) == [f"{MASK} is it"]
 
 

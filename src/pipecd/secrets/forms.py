@@ -22,6 +22,7 @@ _HTML_IN_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 # Texts of only these characters have no escaped form.
 _NEVER_ESCAPED = re.compile(r"[A-Za-z0-9_.~-]*")
 _NOT_ESCAPED_IN_JSON = re.compile(r"[A-Za-z0-9_.~ +/=:,;-]*")
+_HEX = re.compile(r"([0-9A-Fa-f]{2})+")
 # The number of base64 characters with bits of the zero to two bytes before a secret.
 _MIXED = (0, 2, 3)
 
@@ -39,6 +40,9 @@ def forms(secret: str) -> frozenset[str]:
         decoded = base64.b64decode("".join(secret.split()), validate=True).decode()
         if re.sub(r"[\n\r\t]", "", decoded).isprintable():
             values.append(decoded)
+    if _HEX.fullmatch(secret.strip()):
+        # Programs print a key that is configured in hex in the letters that they prefer.
+        values += [secret.lower(), secret.upper()]
     found: set[str] = set()
     for value in values:
         lines = [line.removesuffix("\r") for line in value.split("\n") if line.strip()]
@@ -62,8 +66,10 @@ def _pieces(text: str) -> Iterator[str]:
 def _encoded(text: str) -> Iterator[str]:
     if len(text) < SHORTEST:
         return
+    content = text.encode("utf-8", "surrogateescape")
     yield text
-    yield from _in_base64(text.encode("utf-8", "surrogateescape"))
+    yield from (content.hex(), content.hex().upper())
+    yield from _in_base64(content)
     if not _NOT_ESCAPED_IN_JSON.fullmatch(text):
         in_json = _in_json(text)
         yield from in_json
