@@ -9,7 +9,9 @@ import pytest
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.secrets import hybrid
 from servers.our_installation import OpenInstallation
+from servers.programs import OUR_PIPECTL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -108,3 +110,40 @@ async def test_a_terraform_application_is_synced_planned_approved_and_applied(
             assert '"two"' in state.read_text()
             assert "1 to change" in (await installation.logs(done))["TERRAFORM_PLAN"]
             await installation.eventually(lambda: installation.is_online(agent.id), piped)
+
+
+async def test_a_secret_for_upstreams_piped_has_upstreams_form(
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    upstream_piped: Path,
+    spec_dir: Path,
+    tmp_path: Path,
+) -> None:
+    keys = spec_dir / "vectors"
+    management = f"""\
+  secretManagement:
+    type: KEY_PAIR
+    config: {{privateKeyFile: {keys}/secret_private.pem, publicKeyFile: {keys}/secret_public.pem}}
+"""
+    secret = tmp_path / "secret"
+    secret.write_text("hunter22")
+    async with open_installation() as installation:
+        installation.origin.commit({"README": ""})
+        agent = await installation.register_piped("v0", PROVIDERS + management)
+        draft = Application(
+            name="infra", piped_id=agent.id, kind=common.TERRAFORM, platform_provider="tf"
+        )
+        id_ = await installation.add_application("infra", draft)
+        flags = (f"--config-file={agent.config}", "--insecure=true", f"--tools-dir={tmp_path}")
+        async with installation.running(
+            upstream_piped, "piped", *flags, f"--admin-port={free_port()}"
+        ) as piped:
+            await installation.eventually(lambda: installation.introduced(agent.id), piped)
+            done = await installation.run(
+                *(OUR_PIPECTL, "encrypt", "--app-id", id_, "--input-file", str(secret)),
+                *installation.pipectl_flags(),
+            )
+    assert done.code == 0, done.err
+    assert "the secret is not bound" in done.err
+    private = (keys / "secret_private.pem").read_bytes()
+    assert hybrid.decrypt(private, done.out.strip()) == "hunter22"

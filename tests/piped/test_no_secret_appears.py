@@ -55,7 +55,9 @@ def leaked(source):
     texts = all_of(source)
     encoded = [base64.b64encode(t.encode()).decode() for t in texts]
     basic = base64.b64encode(f"user:{{texts[0]}}".encode()).decode()
-    forms = [*texts, *encoded, *map(json.dumps, texts), *map(quote, texts), basic]
+    in_hex = [t.encode().hex() for t in texts]
+    in_hex += [t.upper() for t in in_hex]
+    forms = [*texts, *encoded, *map(json.dumps, texts), *map(quote, texts), basic, *in_hex]
     print("stdout:", *forms, flush=True)
     print("stderr:", *forms, file=sys.stderr, flush=True)
     return " | ".join(forms)
@@ -110,6 +112,8 @@ env
 cat token password key
 base64 key
 base64 -w 7 token
+od -An -v -tx1 token | tr -d ' \\n'; echo
+od -An -v -tx1 key | tr -d ' '
 printf '%s\\n%s\\n' "$(head -c 20 token)" "$(tail -c +21 token)"
 for letters in "$(head -c 9 token)" "$(tail -c +10 token)"; do echo "$letters"; sleep 0.7; done
 printf '{"authorization": "Basic %s"}\\n' "$(printf 'user:%s' "$TOKEN" | base64 -w0)"
@@ -170,6 +174,7 @@ def encodings(secret: str) -> Iterator[str]:
     yield from (secret, encoded.rstrip("=")[:-1], encoded.translate(str.maketrans("+/", "-_")))
     yield from (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
     yield from (quote(secret), quote_plus(secret))
+    yield from (secret.encode().hex(), secret.encode().hex().upper())
     yield base64.b64encode(f"user:{secret}".encode()).decode()[8:-4]
 
 

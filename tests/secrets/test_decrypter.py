@@ -16,16 +16,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pipecd.config.piped import (
+    BOUND,
+    UNBOUND,
     PreviousKeySpec,
     SecretManagementConfig,
     SecretManagementSpec,
 )
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.secrets import hybrid
+from pipecd.secrets.binding import Binding
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
 from servers.google import GoogleCloud
 from servers.objects import S3
 
+FILE = Binding("shop", "site", "cart/app.pipecd.yaml")
 RING = "projects/shop/locations/global/keyRings/ring/cryptoKeys/piped/cryptoKeyVersions"
 
 
@@ -57,8 +61,8 @@ def before(private: bytes) -> PreviousKeySpec:
 def test_the_new_key_encrypts_and_the_old_one_still_decrypts() -> None:
     decrypter = open_decrypter(key_pair(NEW, before(OLD[0])))
     assert decrypter.public_key == NEW[1].strip()
-    assert decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "new")) == "new"
-    assert decrypter.decrypt(hybrid.encrypt(OLD[1], "old")) == "old"
+    assert decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "new"), FILE) == "new"
+    assert decrypter.decrypt(hybrid.encrypt(OLD[1], "old"), FILE) == "old"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_a_secret_for_an_unknown_key_is_reported(
     previous: tuple[PreviousKeySpec, ...], error_text: str
 ) -> None:
     with pytest.raises(UserMistake, match=error_text) as caught:
-        open_decrypter(key_pair(NEW, *previous)).decrypt(hybrid.encrypt(OTHER[1], "hunter22"))
+        open_decrypter(key_pair(NEW, *previous)).decrypt(hybrid.encrypt(OTHER[1], "hunter22"), FILE)
     assert "pipectl encrypt" in caught.value.hint
     assert "hunter22" not in str(caught.value)
 
@@ -93,14 +97,14 @@ def service(kind: str, name: str, *previous: PreviousKeySpec, **more: Any) -> Se
 
 
 def comes_back(decrypter: Decrypter) -> bool:
-    return decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "höchst")) == "höchst"
+    return decrypter.decrypt(hybrid.encrypt(decrypter.public_key, "höchst"), FILE) == "höchst"
 
 
 def test_a_google_key_decrypts_each_secret_with_one_request(google: GoogleCloud) -> None:
     google.add_key(f"{RING}/2")
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/2"))
     text = hybrid.encrypt(decrypter.public_key, "hunter22")
-    assert [decrypter.decrypt(text) for _ in range(3)] == ["hunter22"] * 3
+    assert [decrypter.decrypt(text, FILE) for _ in range(3)] == ["hunter22"] * 3
     assert len([call for call in google.calls if call.endswith(":asymmetricDecrypt")]) == 1
 
 
@@ -121,10 +125,10 @@ def test_older_versions_of_a_key_of_google_and_files_still_decrypt(google: Googl
     previous = [PreviousKeySpec(key_name=f"{RING}/1"), before(OLD[0])]
     decrypter = open_decrypter(service("GCP_KMS", f"{RING}/2", *previous))
     assert comes_back(decrypter)
-    assert decrypter.decrypt(hybrid.encrypt(first, "version 1")) == "version 1"
-    assert decrypter.decrypt(hybrid.encrypt(OLD[1], "a file")) == "a file"
+    assert decrypter.decrypt(hybrid.encrypt(first, "version 1"), FILE) == "version 1"
+    assert decrypter.decrypt(hybrid.encrypt(OLD[1], "a file"), FILE) == "a file"
     with pytest.raises(UserMistake, match="none of the 3 keys of this piped"):
-        decrypter.decrypt(hybrid.encrypt(OTHER[1], "x"))
+        decrypter.decrypt(hybrid.encrypt(OTHER[1], "x"), FILE)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,7 @@ def test_older_keys_of_aws_still_decrypt(aws: S3) -> None:
     public = open_decrypter(service("AWS_KMS", first)).public_key
     decrypter = open_decrypter(service("AWS_KMS", second, PreviousKeySpec(key_name=first)))
     assert comes_back(decrypter)
-    assert decrypter.decrypt(hybrid.encrypt(public, "the first")) == "the first"
+    assert decrypter.decrypt(hybrid.encrypt(public, "the first"), FILE) == "the first"
 
 
 def test_an_error_of_aws_is_reported(aws: S3, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,3 +221,47 @@ def test_a_driver_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserMistake, match=rf"has no driver for .*pip install pipecd\[{extra}\]"):
         open_decrypter(service(kind, f"{RING}/1"))
+
+
+@pytest.mark.parametrize("form", [BOUND, UNBOUND])
+def test_only_the_configured_forms_are_decrypted(form: str) -> None:
+    management = key_pair(NEW).model_copy(update={"forms": (form,)})
+    decrypter = open_decrypter(management)
+    texts = {
+        BOUND: hybrid.encrypt(NEW[1], "hunter22", binding=FILE),
+        UNBOUND: hybrid.encrypt(NEW[1], "hunter22"),
+    }
+    assert decrypter.decrypt(texts.pop(form), FILE) == "hunter22"
+    [(other, text)] = texts.items()
+    for refused in (decrypter.decrypt, decrypter.placeholder):
+        with pytest.raises(UserMistake, match=f"it is {other}, and secretManagement.forms of this"):
+            refused(text, FILE)
+
+
+def test_a_bound_secret_is_decrypted_with_older_keys() -> None:
+    decrypter = open_decrypter(key_pair(NEW, before(OLD[0])))
+    assert decrypter.decrypt(hybrid.encrypt(OLD[1], "old", binding=FILE), FILE) == "old"
+
+
+def test_a_bound_secret_is_decrypted_with_the_keys_of_google(google: GoogleCloud) -> None:
+    google.add_key(f"{RING}/2")
+    decrypter = open_decrypter(service("GCP_KMS", f"{RING}/2"))
+    text = hybrid.encrypt(decrypter.public_key, "hunter22", binding=FILE)
+    assert decrypter.decrypt(text, FILE) == "hunter22"
+
+
+def test_a_bound_secret_is_decrypted_with_the_keys_of_aws(aws: S3) -> None:
+    decrypter = open_decrypter(service("AWS_KMS", aws_key()))
+    text = hybrid.encrypt(decrypter.public_key, "hunter22", binding=FILE)
+    assert decrypter.decrypt(text, FILE) == "hunter22"
+
+
+def test_a_placeholder_is_the_same_as_long_as_the_secret_is_and_can_be_decoded() -> None:
+    decrypter = open_decrypter(key_pair(NEW))
+    one, two = (hybrid.encrypt(NEW[1], "hunter22") for _ in range(2))
+    shown = decrypter.placeholder(one, FILE)
+    assert shown == decrypter.placeholder(one, FILE) != decrypter.placeholder(two, FILE)
+    assert base64.b64decode(shown, validate=True).decode().startswith("not-decrypted-")
+    assert "=" not in shown
+    with pytest.raises(UserMistake, match="it is not base64"):
+        decrypter.placeholder("?", FILE)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid
+from pipecd.secrets.binding import Binding
 
 VECTORS = Path(__file__).parent.parent / "spec" / "vectors"
 PRIVATE = (VECTORS / "secret_private.pem").read_bytes()
@@ -136,3 +137,32 @@ def test_a_wrong_public_key_is_reported(pem: bytes, error_text: str) -> None:
 def test_a_wrong_private_key_is_reported(pem: bytes, error_text: str) -> None:
     with pytest.raises(UserMistake, match=error_text):
         hybrid.decrypt(pem, PAIRS[0]["ciphertext"])
+
+
+CART = Binding("shop", "site", "cart/app.pipecd.yaml")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@settings(max_examples=20, deadline=None)
+def test_a_bound_secret_is_decrypted_unchanged(text: str) -> None:
+    encrypted = hybrid.encrypt(PUBLIC, text, binding=CART)
+    assert hybrid.decrypt(PRIVATE, encrypted, binding=CART) == text
+
+
+def test_a_bound_secret_may_have_line_breaks() -> None:
+    text = hybrid.encrypt(PUBLIC, "x", binding=CART)
+    folded = "\r\n".join(text[i : i + 60] for i in range(0, len(text), 60))
+    assert hybrid.decrypt(PRIVATE, folded, binding=CART) == "x"
+
+
+def test_a_bound_secret_needs_its_binding() -> None:
+    with pytest.raises(UserMistake, match="it is bound to the file of an application"):
+        hybrid.decrypt(PRIVATE, hybrid.encrypt(PUBLIC, "x", binding=CART))
+
+
+def test_the_error_of_a_bound_secret_names_the_file_that_it_is_in() -> None:
+    text = hybrid.encrypt(PUBLIC, "hunter22", binding=CART)
+    with pytest.raises(UserMistake) as caught:
+        hybrid.decrypt(PRIVATE, text, binding=Binding("shop", "site", "web/app.pipecd.yaml"))
+    assert "another file than web/app.pipecd.yaml in repository site" in caught.value.message
+    assert "hunter22" not in str(caught.value)

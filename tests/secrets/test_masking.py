@@ -172,6 +172,15 @@ def test_an_end_that_may_become_a_secret_is_hidden_until_it_is_known() -> None:
     assert masking.hide_pieces(["my hunter", "s"], is_end=False) == ["my hunter", "s"]
 
 
+def test_a_piece_may_have_several_lines() -> None:
+    masking = Masking(["hunter22"])
+    pieces = ["my hun\n\nter", "22\nis it\n", "hunt\n"]
+    hidden = [f"my {MASK}\n\n{MASK}", f"{MASK}\nis it\n", f"{MASK}\n"]
+    assert masking.hide_pieces(pieces, is_end=False) == hidden
+    before = masking.reach(*pieces)
+    assert masking.hide_pieces(["er22"], after=before) == [MASK]
+
+
 def test_the_rest_of_a_secret_is_hidden_whatever_came_before() -> None:
     masking = Masking(["hunter22"])
     before = masking.reach("a long line", "my hunt")

@@ -209,6 +209,7 @@ class DeployerSetup:
                     sources=Sources(
                         mirrors,
                         ApplicationConfigs(load_catalog()),
+                        project=self.plane.admin.project,
                         renderer=TemplateRenderer(workers),
                     ),
                     plugins=plugins,

@@ -24,8 +24,8 @@ from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
-from pipecd.piped.source.render import Decrypt, TemplateRenderer
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.source.render import TemplateRenderer
+from pipecd.piped.source.sources import Decrypt, Sources
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot
 from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult
@@ -134,7 +134,13 @@ class LiveStateEnvironment(PipedEnvironment):
                 on_change=SyncStatusNotifier(self.notifier).on_change,
             )
             configs = ApplicationConfigs(load_catalog())
-            sources = Sources(mirrors, configs, renderer=TemplateRenderer(workers), decrypt=decrypt)
+            sources = Sources(
+                mirrors,
+                configs,
+                project=self.plane.admin.project,
+                renderer=TemplateRenderer(workers),
+                decrypt=decrypt,
+            )
             desired_states = DesiredStates(mirrors, configs, sources, self.working_copies)
             builtins = {"shelf": lambda: self.plugin, "pause": PausePlugin}
             async with PluginHost.start([spec], callbacks=callbacks, builtins=builtins) as plugins:

@@ -24,8 +24,8 @@ from pipecd.piped.pluginhost.local import LocalPlugin
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
-from pipecd.piped.source.render import Decrypt, TemplateRenderer
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.source.render import TemplateRenderer
+from pipecd.piped.source.sources import Decrypt, Sources
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.model import deployment_pb2
@@ -116,6 +116,8 @@ class PreviewEnvironment(PipedEnvironment):
     platform: TagPlatform = field(default_factory=TagPlatform)
     targets: tuple[str, ...] = ("dev",)
     decrypt: Decrypt | None = None
+    decrypt_unmerged: Decrypt | None = None
+    """Used for commits that are not on the branch; `decrypt` if None."""
     workers: int = 3
     default_timeout: float = 300
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -132,6 +134,16 @@ class PreviewEnvironment(PipedEnvironment):
         self.registry = CollectorRegistry()
         async with self.connect(self.site) as (api, mirrors), WorkerPool() as workers:
             configs = ApplicationConfigs(load_catalog())
+            sources = Sources(
+                mirrors,
+                configs,
+                project=self.plane.admin.project,
+                renderer=TemplateRenderer(workers),
+                decrypt=self.decrypt,
+            )
+            unmerged = sources
+            if self.decrypt_unmerged is not None:
+                unmerged = sources.decrypting_with(self.decrypt_unmerged)
             previewer = Previewer(
                 commands=CommandCache(api, interval=POLL_INTERVAL),
                 builder=PreviewBuilder(
@@ -142,12 +154,8 @@ class PreviewEnvironment(PipedEnvironment):
                     baselines=Baselines(IgnoredCommits(self.workspace / "seen.json")),
                     previewer=ApplicationPreviewer(
                         api=api,
-                        sources=Sources(
-                            mirrors,
-                            configs,
-                            renderer=TemplateRenderer(workers),
-                            decrypt=self.decrypt,
-                        ),
+                        sources=sources,
+                        unmerged_sources=unmerged,
                         plugins=self._plugins(),
                         masks=self.masks,
                         targets={"platform": self.targets},

@@ -16,6 +16,7 @@ from pipecd.config.units import Duration
 from pipecd.config.yaml_tree import List, Map, Node, Scalar
 from pipecd.model.application import ApplicationKind
 from pipecd.model.regex import Regex, RegexSyntaxError
+from pipecd.proto.model.common_pb2 import ApplicationGitPath
 
 DEFAULT_CONFIG_FILE = "app.pipecd.yaml"
 """The file name for new applications."""
@@ -31,6 +32,12 @@ def is_application_file(path: str) -> bool:
 def filename_of(registered: str) -> str:
     """Return the file name of a registered application."""
     return registered or LEGACY_CONFIG_FILE
+
+
+def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
+    """Return the path of an application's file from the root of its repository."""
+    name = config_filename or filename_of(git_path.config_filename)
+    return posixpath.normpath(posixpath.join(git_path.path, name))
 
 
 class DriftDetectionSpec(Spec):

@@ -90,6 +90,10 @@ KEY_PAIR = "KEY_PAIR"
 GCP_KMS = "GCP_KMS"
 AWS_KMS = "AWS_KMS"
 
+BOUND = "bound"
+UNBOUND = "unbound"
+_FORMS = (BOUND, UNBOUND)
+
 
 class PreviousKeySpec(Spec):
     """A former key that still decrypts: a private key, or its name in the key service."""
@@ -122,11 +126,18 @@ class SecretManagementSpec(Spec):
         one_of((KEY_PAIR, GCP_KMS, AWS_KMS), "unsupported secret management type: {}"),
     ] = ""
     config: SecretManagementConfig = SecretManagementConfig()
+    forms: tuple[Annotated[str, one_of(_FORMS, "unknown form of secrets: {}")], ...] = _FORMS
+    """The forms of secrets that piped decrypts, which it reports to the control plane.
+
+    An unbound secret, the form of upstream, can be copied to other applications of the piped.
+    """
+    decrypt_in_previews: bool = False
+    """Whether plan previews of commits that are not merged yet decrypt secrets."""
 
     @model_validator(mode="after")
     def _has_keys_of_its_type(self) -> Self:
         c = self.config
-        rules: list[Rule] = []
+        rules: list[Rule] = [(not self.forms, "forms", "at least one form must be listed")]
         if self.type == KEY_PAIR:
             rules += _file_or_data("privateKey", c.private_key_file, c.private_key_data, "config")
             rules += _file_or_data("publicKey", c.public_key_file, c.public_key_data, "config")

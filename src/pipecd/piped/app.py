@@ -344,6 +344,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         sources=Sources(
             mirrors,
             configs,
+            project=spec.project_id,
             decrypt=decrypter and decrypter.decrypt,
             renderer=TemplateRenderer(workers, named_variables(spec.rendering)),
         ),
@@ -467,6 +468,14 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
     )
 
 
+def _unmerged_sources(connection: _Connection, sources: Sources) -> Sources:
+    """Returns the sources of previews of commits that are not on the application's branch."""
+    management, decrypter = connection.settings.config.spec.secret_management, connection.decrypter
+    if management is None or decrypter is None or management.decrypt_in_previews:
+        return sources
+    return sources.decrypting_with(decrypter.placeholder)
+
+
 def _targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
     """Returns the names of the deploy targets of each plugin."""
     return {
@@ -526,6 +535,7 @@ def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
             previewer=ApplicationPreviewer(
                 api=connection.api,
                 sources=services.sources,
+                unmerged_sources=_unmerged_sources(connection, services.sources),
                 plugins=services.plugins,
                 masks=services.callbacks.masks,
                 targets=_targets(connection.settings),

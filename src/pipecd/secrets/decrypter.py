@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decrypts the secrets in application files with the keys of a piped."""
 
+import base64
+import hashlib
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +10,9 @@ from typing import Protocol
 from pipecd.cache import LruCache
 from pipecd.config.piped import (
     AWS_KMS,
+    BOUND,
     KEY_PAIR,
+    UNBOUND,
     SecretManagementConfig,
     SecretManagementSpec,
     key_pair,
@@ -16,6 +20,7 @@ from pipecd.config.piped import (
 )
 from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid
+from pipecd.secrets.binding import Binding
 from pipecd.secrets.kms import AwsKey, GoogleKey
 from pipecd.secrets.masking import KnownSecrets
 from pipecd.wire.cloud import open_aws, open_google
@@ -38,20 +43,44 @@ class Decrypter:
     Calls block; several threads may use it.
     """
 
-    def __init__(self, public_key: bytes, keys: Sequence[Key]) -> None:
+    def __init__(
+        self, public_key: bytes, keys: Sequence[Key], *, forms: Sequence[str] = (BOUND, UNBOUND)
+    ) -> None:
         self.public_key = public_key
         self.known = KnownSecrets()
         """The secrets that were decrypted so far, for masking."""
-        self._keys = tuple(keys)
+        self._keys, self._forms = tuple(keys), frozenset(forms)
         self._cache = LruCache[bytes, bytes](_CACHE_SIZE)
         self._lock = threading.Lock()
 
-    def decrypt(self, text: str) -> str:
-        """Decrypts an encrypted secret."""
-        sealed = hybrid.read(text)
-        secret = sealed.opened(self._unwrap(sealed.key))
+    def decrypt(self, text: str, binding: Binding) -> str:
+        """Decrypts a secret in the file that `binding` names."""
+        sealed = self._read(text)
+        secret = sealed.opened(self._unwrap(sealed.key), binding)
         self.known.add([secret])
         return secret
+
+    def placeholder(self, text: str, _binding: Binding) -> str:
+        """Returns a text to render in place of a secret that must not be decrypted.
+
+        It is the same as long as the encrypted secret is, so that a comparison shows a change of
+        the one as a change of the other. It is base64 of printable text, so that templates which
+        decode it, and manifests that contain it as base64, remain valid.
+        """
+        self._read(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        # The length is a multiple of three, so that base64 adds no padding.
+        return base64.b64encode(f"not-decrypted-{digest}".encode()).decode()
+
+    def _read(self, text: str) -> hybrid.Sealed:
+        sealed = hybrid.read(text)
+        form = BOUND if sealed.is_bound else UNBOUND
+        if form not in self._forms:
+            raise UserMistake(
+                f"it is {form}, and secretManagement.forms of this piped does not list {form}",
+                hint="encrypt the value again with `pipectl encrypt --app-id`",
+            )
+        return sealed
 
     def _unwrap(self, sealed_key: bytes) -> bytes:
         with self._lock:
@@ -93,7 +122,7 @@ def open_decrypter(management: SecretManagementSpec) -> Decrypter:
             keys.append(_service_key(management.type, config, previous.key_name))
         else:
             keys.append(hybrid.PrivateKey(previous_key(previous)))
-    return Decrypter(public, keys)
+    return Decrypter(public, keys, forms=management.forms)
 
 
 def _service_key(kind: str, config: SecretManagementConfig, name: str) -> AwsKey | GoogleKey:

@@ -2,7 +2,9 @@
 """Secrets in Git: encrypted with the public key of a piped, decrypted with its private key.
 
 The text is base64 of: two bytes with the length of what follows, a fresh AES key under RSA-OAEP,
-and the secret under AES-256-GCM with a zero nonce (the key is used once).
+and the secret under AES-256-GCM with a zero nonce (the key is used once). A bound secret has a
+prefix before the base64, and its `Binding` as associated data of AES-GCM: nobody can turn it into
+an unbound secret or bind it to something else without decrypting it.
 """
 
 import base64
@@ -17,24 +19,29 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from pipecd.model.errors import UserMistake
+from pipecd.secrets.binding import Binding
 
+# No base64 text begins with it.
+_BOUND_PREFIX = "bound.v1."
 _NONCE = bytes(12)
 _OAEP = padding.OAEP(mgf=padding.MGF1(hashes.SHA256()), algorithm=hashes.SHA256(), label=None)
 
 
-def encrypt(public_pem: bytes, text: str) -> str:
-    """Encrypts a text; every call returns another ciphertext."""
+def encrypt(public_pem: bytes, text: str, *, binding: Binding | None = None) -> str:
+    """Encrypts a text, bound or as upstream does; every call returns another ciphertext."""
     public = _public_key(public_pem)
     key = os.urandom(32)
     sealed_key = public.encrypt(key, _OAEP)
-    sealed = AESGCM(key).encrypt(_NONCE, text.encode(), None)
-    return base64.b64encode(len(sealed_key).to_bytes(2) + sealed_key + sealed).decode()
+    associated = binding.associated_data() if binding else None
+    sealed = AESGCM(key).encrypt(_NONCE, text.encode(), associated)
+    encoded = base64.b64encode(len(sealed_key).to_bytes(2) + sealed_key + sealed).decode()
+    return f"{_BOUND_PREFIX}{encoded}" if binding else encoded
 
 
-def decrypt(private_pem: bytes, text: str) -> str:
-    """Decrypts a secret that was encrypted for this key."""
+def decrypt(private_pem: bytes, text: str, *, binding: Binding | None = None) -> str:
+    """Decrypts a secret that was encrypted for this key, and for `binding` if it is bound."""
     sealed = read(text)
-    return sealed.opened(PrivateKey(private_pem).unwrap(sealed.key))
+    return sealed.opened(PrivateKey(private_pem).unwrap(sealed.key), binding)
 
 
 class WrongKey(UserMistake):
@@ -51,25 +58,34 @@ class Sealed:
 
     key: bytes
     content: bytes
+    is_bound: bool = False
 
-    def opened(self, key: bytes) -> str:
-        """Decrypts the content with the decrypted key."""
+    def opened(self, key: bytes, binding: Binding | None) -> str:
+        """Decrypts the content with the decrypted key; a bound secret only with its binding."""
+        if self.is_bound and binding is None:
+            raise _unreadable("it is bound to the file of an application")
+        associated = binding.associated_data() if binding and self.is_bound else None
         try:
-            return AESGCM(key).decrypt(_NONCE, self.content, None).decode()
+            return AESGCM(key).decrypt(_NONCE, self.content, associated).decode()
         except (ValueError, InvalidTag) as e:
+            if self.is_bound:
+                reason = f"it was encrypted for another file than {binding}, or has been altered"
+                raise _unreadable(reason) from e
             raise _unreadable("it has been altered") from e
 
 
 def read(text: str) -> Sealed:
     """Parses an encrypted secret."""
+    encoded = text.replace("\r", "").replace("\n", "")
+    is_bound = encoded.startswith(_BOUND_PREFIX)
     try:
-        sealed = base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
+        sealed = base64.b64decode(encoded.removeprefix(_BOUND_PREFIX), validate=True)
     except (ValueError, binascii.Error) as e:
         raise _unreadable("it is not base64") from e
     length = int.from_bytes(sealed[:2])
     if len(sealed) < 2 or len(sealed) < 2 + length:
         raise _unreadable("data is too short")
-    return Sealed(sealed[2 : 2 + length], sealed[2 + length :])
+    return Sealed(sealed[2 : 2 + length], sealed[2 + length :], is_bound)
 
 
 class PrivateKey:
@@ -124,5 +140,5 @@ def _require_label(pem: bytes, label: str) -> None:
 def _unreadable(reason: str) -> UserMistake:
     return UserMistake(
         f"the encrypted secret cannot be read: {reason}",
-        hint="encrypt the value again for this piped, with `pipectl encrypt`",
+        hint="encrypt the value again for this piped and application, with `pipectl encrypt`",
     )

@@ -3,6 +3,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from threading import Lock
 from urllib.parse import urlsplit
 
@@ -32,22 +33,25 @@ class Masking:
     def hide_pieces(
         self, pieces: Sequence[str], *, after: str = "", is_end: bool = True
     ) -> list[str]:
-        """Masks secrets in pieces of one text, also those that span two pieces.
+        """Masks secrets in pieces of one text, also those that span two pieces or lines.
 
         `after` is the text before the pieces. If they are not the end, the possible start of a
         secret is masked as well.
         """
         if not self._forms:
             return list(pieces)
-        text = after + _joined(pieces)
+        lines = [piece.split("\n") for piece in pieces]
+        in_order = [line for of_piece in lines for line in of_piece]
+        text = after + _joined(in_order)
         spans = self._index.spans(text)
         if not is_end and (start := self._partial_secret(text)) is not None:
             spans.append((start, len(text)))
-        return _covered(pieces, spans, start=len(after))
+        covered = iter(_covered(in_order, spans, start=len(after)))
+        return ["\n".join(islice(covered, len(of_piece))) for of_piece in lines]
 
     def reach(self, *texts: str) -> str:
         """Returns the end of consecutive texts in which a secret may have started."""
-        text = _joined(texts)
+        text = _joined(line for each in texts for line in each.split("\n"))
         return text[max(len(text) - self._longest + 1, 0) :] if self._forms else ""
 
     def _partial_secret(self, text: str) -> int | None:
@@ -130,22 +134,22 @@ class _Index:
         ]
 
 
-def _joined(pieces: Iterable[str]) -> str:
-    """Joins the pieces without blank ones, which are empty lines."""
-    return "".join(piece for piece in pieces if piece.strip())
+def _joined(lines: Iterable[str]) -> str:
+    """Joins the lines without blank ones."""
+    return "".join(line for line in lines if line.strip())
 
 
-def _covered(pieces: Sequence[str], spans: Sequence[Span], *, start: int = 0) -> list[str]:
-    """Masks each span of the joined text in the pieces."""
+def _covered(lines: Sequence[str], spans: Sequence[Span], *, start: int = 0) -> list[str]:
+    """Masks each span of the joined text in the lines."""
     merged, covered = list(_merged(spans)), list[str]()
-    for piece in pieces:
-        if not piece.strip():
-            covered.append(piece)
+    for line in lines:
+        if not line.strip():
+            covered.append(line)
             continue
-        end = start + len(piece)
+        end = start + len(line)
         while merged and merged[0][1] <= start:
             merged.pop(0)
-        covered.append(_masked(piece, start, merged) if merged and merged[0][0] < end else piece)
+        covered.append(_masked(line, start, merged) if merged and merged[0][0] < end else line)
         start = end
     return covered
 

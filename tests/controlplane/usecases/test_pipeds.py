@@ -20,9 +20,11 @@ from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.clock import Now
 from pipecd.model.command import CommandStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
+from pipecd.secrets.binding import Binding
 
 
 async def test_the_key_of_a_piped_is_returned_only_once(
@@ -248,6 +250,38 @@ async def test_a_secret_cannot_be_encrypted_if(
     await cases.pipeds.report_meta(meta, by=piped)
     with pytest.raises(error):
         await cases.encryption.encrypt(piped.piped, "secret", by=program)
+
+
+async def test_a_secret_is_bound_to_the_application_it_is_encrypted_for(
+    cases: UseCases,
+    piped: PipedCaller,
+    admin: User,
+    application: Application,
+    spec_dir: Path,
+) -> None:
+    public = (spec_dir / "vectors" / "secret_public.pem").read_text()
+    private = (spec_dir / "vectors" / "secret_private.pem").read_bytes()
+    meta = ReportPipedMetaRequest(
+        secret_encryption=Piped.SecretEncryption(type="KEY_PAIR", public_key=public),
+        config="secretManagement: {forms: [bound, unbound]}",
+    )
+    await cases.pipeds.report_meta(meta, by=piped)
+    encrypted = await cases.encryption.encrypt_for_application(application.id, "geheim", by=admin)
+    binding = Binding.of_application(application)
+    assert encrypted.binding == binding
+    assert hybrid.decrypt(private, encrypted.text, binding=binding) == "geheim"
+    with pytest.raises(UserMistake, match="the secret is empty"):
+        await cases.encryption.encrypt_for_application(application.id, "", by=admin)
+
+
+async def test_encryption_for_an_application_needs_the_permission_and_the_own_project(
+    cases: UseCases, application: Application, stranger: User, viewer: User
+) -> None:
+    encrypt = cases.encryption.encrypt_for_application
+    with pytest.raises(ForeignProject):
+        await encrypt(application.id, "secret", by=stranger)
+    with pytest.raises(Denied, match="Permission Denied"):
+        await encrypt(application.id, "secret", by=viewer)
 
 
 async def test_encryption_needs_the_permission_and_the_own_project(

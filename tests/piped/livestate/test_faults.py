@@ -8,6 +8,7 @@ import grpc
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.secrets.binding import Binding
 from servers.livestate import INTERVALS, OpenLiveState
 from servers.polling import eventually
 
@@ -82,7 +83,7 @@ async def test_secrets_are_masked_and_not_left_on_disk(open_live_state: OpenLive
         env.push("cart", ENCRYPTED, a="{{ .encryptedSecrets.password }}")
         env.write_live("cart", a="by hand", b=SECRET)
         id_ = await env.plane.piped.add_application("cart")
-        async with env.reporting(decrypt=lambda _: SECRET):
+        async with env.reporting(decrypt=lambda _text, _binding: SECRET):
             state = await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC))
             snapshot = await eventually(env.has_live_file(id_, "b", "******"))
             assert not (env.working_copies / id_).exists()
@@ -102,7 +103,7 @@ async def test_secrets_are_masked_and_not_left_on_disk(open_live_state: OpenLive
 async def test_a_secret_that_cannot_be_decrypted_is_reported(
     open_live_state: OpenLiveState,
 ) -> None:
-    def refuse(_: str) -> str:
+    def refuse(_text: str, _binding: Binding) -> str:
         raise UserMistake("it was encrypted with another key")
 
     async with open_live_state() as env:
@@ -129,7 +130,7 @@ async def test_a_deleted_working_copy_is_created_again(open_live_state: OpenLive
 async def test_a_rewritten_history_is_followed(open_live_state: OpenLiveState) -> None:
     async with open_live_state() as env:
         id_ = await env.add_deployed("cart", ENCRYPTED, a="1")
-        async with env.reporting(decrypt=lambda _: SECRET) as reporter:
+        async with env.reporting(decrypt=lambda _text, _binding: SECRET) as reporter:
             await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
             # Another commit with the same content, and the old one is pruned.
             env.origin.git("commit", "-q", "--amend", "-m", "another")

@@ -39,7 +39,10 @@ def open_sources(
             [site], directory=tmp_path / "mirrors", credentials=GitCredentials()
         ) as mirrors:
             sources = Sources(
-                mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+                mirrors,
+                ApplicationConfigs(load_catalog()),
+                project="shop",
+                renderer=TemplateRenderer(workers),
             )
             yield DeploymentSources(sources, SecretMasks(), "d", nullcontext())
 

@@ -120,7 +120,10 @@ async def planning(
     ):
         targets = dict.fromkeys(names, ("dev",))
         sources = Sources(
-            mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+            mirrors,
+            ApplicationConfigs(load_catalog()),
+            project="shop",
+            renderer=TemplateRenderer(workers),
         )
         masked = DeploymentSources(sources, SecretMasks(), "d", nullcontext())
         planner = Planner(masked, registry, targets=targets)

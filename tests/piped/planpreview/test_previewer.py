@@ -16,6 +16,7 @@ from pipecd.piped.planning.deployment import commit_cause, new_deployment
 from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.secrets.binding import Binding
 from servers.origin import Origin
 from servers.planpreview import OpenPreviews
 from servers.polling import eventually
@@ -259,7 +260,7 @@ TEMPLATE = "{{ .encryptedSecrets.password }}"
 
 async def test_no_secret_is_shown(open_previews: OpenPreviews, origin: Origin) -> None:
     first = origin.commit(application("cart", TEMPLATE, ENCRYPTED))
-    async with open_previews(decrypt=lambda _: SECRET) as env, env.previewing():
+    async with open_previews(decrypt=lambda _text, _binding: SECRET) as env, env.previewing():
         await env.add_application("cart", deployed=first)
         head = env.push_branch({"cart/tag": f"{TEMPLATE}-2"})
         result = await env.preview(head)
@@ -278,7 +279,7 @@ async def test_no_secret_is_shown(open_previews: OpenPreviews, origin: Origin) -
 async def test_a_secret_that_cannot_be_decrypted_fails_its_application(
     open_previews: OpenPreviews, origin: Origin
 ) -> None:
-    def refuse(_: str) -> str:
+    def refuse(_text: str, _binding: Binding) -> str:
         raise UserMistake("it was encrypted with another key")
 
     first = origin.commit({**application("cart"), **application("shop")})

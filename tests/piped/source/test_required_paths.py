@@ -44,7 +44,10 @@ def sourced(origin: Origin, tmp_path: Path, workers: WorkerPool) -> Sourced:
             [repository], directory=tmp_path / "workspace" / "git", credentials=GitCredentials()
         ) as mirrors:
             yield Sources(
-                mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+                mirrors,
+                ApplicationConfigs(load_catalog()),
+                project="shop",
+                renderer=TemplateRenderer(workers),
             )
 
     return opened

@@ -3,23 +3,25 @@
 
 import stat
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from pipecd.config.application import config_path
 from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
-from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.render import TemplateRenderer
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.source.sources import Decrypt, Sources
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.secrets import hybrid
+from pipecd.secrets.binding import Binding
 from pipecd.secrets.decrypter import Decrypter
 from servers.origin import Origin
 from servers.samples import CART
@@ -34,7 +36,7 @@ def keys(spec_dir: Path) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def sources_of(
-    origin: Origin, tmp_path: Path, *, decrypt: Callable[[str], str] | None = None
+    origin: Origin, tmp_path: Path, *, decrypt: Decrypt | None = None
 ) -> AsyncGenerator[Sources]:
     repository = Repository("site", origin.remote, "main")
     async with (
@@ -46,6 +48,7 @@ async def sources_of(
         yield Sources(
             mirrors,
             ApplicationConfigs(load_catalog()),
+            project="shop",
             renderer=TemplateRenderer(workers),
             decrypt=decrypt,
         )
@@ -111,7 +114,7 @@ async def test_secrets_and_attachments_are_rendered(
     (origin.path / "cart/secret.yaml").chmod(0o755)
     commit = origin.commit()
     async with sources_of(
-        origin, tmp_path, decrypt=lambda text: hybrid.decrypt(private, text)
+        origin, tmp_path, decrypt=lambda text, _: hybrid.decrypt(private, text)
     ) as sources:
         source = await sources.at(git_path(), commit, into=tmp_path / "w")
     cart = source.application_directory
@@ -170,7 +173,7 @@ async def test_an_error_with_secrets_names_the_file_and_never_the_value(
     files = {"cart/app.pipecd.yaml": CART + spec, "cart/secret": template or ""}
     origin.commit(files)
     commit = origin.commit({"cart/secret": template})
-    async with sources_of(origin, tmp_path, decrypt=lambda text: f"hunter22-{text}") as sources:
+    async with sources_of(origin, tmp_path, decrypt=lambda text, _: f"hunter22-{text}") as sources:
         with pytest.raises(UserMistake) as caught:
             await sources.at(git_path(), commit, into=tmp_path / "w")
     assert error in str(caught.value)
@@ -195,7 +198,7 @@ async def test_an_unavailable_key_service_is_not_a_user_mistake(
     spec = SECRETS.format(text="a", pin="b")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
 
-    def unavailable(text: str) -> str:
+    def unavailable(_text: str, _binding: Binding) -> str:
         raise Unavailable("the key service is unavailable")
 
     async with sources_of(origin, tmp_path, decrypt=unavailable) as sources:
@@ -207,7 +210,7 @@ async def test_without_secrets_the_targets_are_left_alone(origin: Origin, tmp_pa
     spec = "  encryption: {encryptedSecrets: {}, decryptionTargets: [x, none]}\n"
     spec += "  attachment: {sources: {}, targets: [x, none]}\n"
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/x": "{{ nonsense }}"})
-    async with sources_of(origin, tmp_path, decrypt=str) as sources:
+    async with sources_of(origin, tmp_path, decrypt=lambda text, _: text) as sources:
         source = await sources.at(git_path(), commit, into=tmp_path / "w")
     assert (source.application_directory / "x").read_text() == "{{ nonsense }}"
 
@@ -221,7 +224,7 @@ async def test_a_target_of_both_sections_is_rendered_twice(origin: Origin, tmp_p
         "cart/note": "note",
     }
     commit = origin.commit(files)
-    async with sources_of(origin, tmp_path, decrypt=lambda text: text * 5) as sources:
+    async with sources_of(origin, tmp_path, decrypt=lambda text, _: text * 5) as sources:
         source = await sources.at(git_path(), commit, into=tmp_path / "w")
     assert (source.application_directory / "secret").read_text() == "aaaaa note"
 
@@ -232,7 +235,7 @@ async def test_a_secret_too_short_to_be_masked_is_logged_once(
     spec = SECRETS.format(text="long", pin="abc")
     commit = origin.commit({"cart/app.pipecd.yaml": CART + spec, "cart/secret": ""})
     with capture_logs() as logs:
-        async with sources_of(origin, tmp_path, decrypt=str) as sources:
+        async with sources_of(origin, tmp_path, decrypt=lambda text, _: text) as sources:
             for _ in range(2):
                 await sources.at(git_path(), commit, into=tmp_path / "w")
     (warned,) = [each for each in logs if "too short" in each["event"]]

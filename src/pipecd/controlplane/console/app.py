@@ -32,6 +32,7 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.add_application import AddApplicationPages
 from pipecd.controlplane.console.applications import ApplicationPages
 from pipecd.controlplane.console.deployments import DeploymentPages
+from pipecd.controlplane.console.encrypt_secret import EncryptSecretPages
 from pipecd.controlplane.console.live_updates import LiveUpdates
 from pipecd.controlplane.console.page_context import PageContext
 from pipecd.controlplane.console.pipeds import PipedPages
@@ -121,6 +122,7 @@ def create_console(
             # Before the pages of applications, which would take "add" for an id.
             *AddApplicationPages(context).routes(),
             *ApplicationPages(context).routes(),
+            *EncryptSecretPages(context).routes(),
             *DeploymentPages(context).routes(),
             *PipedPages(context).routes(),
             *ProjectSettingsPages(context).routes(),

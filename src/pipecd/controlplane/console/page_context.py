@@ -64,8 +64,8 @@ class FormError:
 
     @classmethod
     def of(cls, name: str, text: str, form: FormData) -> "FormError":
-        secret = ("csrf", "password")
-        return cls(name, text, {key: str(v) for key, v in form.items() if key not in secret})
+        hidden = ("csrf", "password", "secret")
+        return cls(name, text, {key: str(v) for key, v in form.items() if key not in hidden})
 
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]

@@ -2,11 +2,9 @@
 """Pipeds: registration, keys, versions, restarts, their reports, and secrets encrypted for them."""
 
 import asyncio
-import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipecd.config.piped import KEY_PAIR
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
@@ -21,12 +19,14 @@ from pipecd.controlplane.usecases.access import (
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.controlplane.usecases.piped_connections import OfflineDetector, PipedConnections
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import Conflict, PipecdError, UserMistake
+from pipecd.model.errors import Conflict, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.service import piped_pb2 as rpc
-from pipecd.secrets import hybrid, keys
+from pipecd.secrets import keys
+from pipecd.secrets.binding import Binding
+from pipecd.secrets.encrypter import EncryptedSecret, encrypt_for_piped
 
 _GET = Permission(Resource.PIPED, Action.GET)
 _LIST = Permission(Resource.PIPED, Action.LIST)
@@ -245,7 +245,7 @@ def _set_disabled(piped: Piped, *, disabled: bool) -> None:
 
 
 class Encryption:
-    """Encrypts secrets for one piped with the public key that it reports."""
+    """Encrypts secrets with the public keys that pipeds report."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -253,19 +253,29 @@ class Encryption:
     async def encrypt(
         self, piped_id: str, plaintext: str, *, base64_encoding: bool = False, by: UserOrApiKey
     ) -> str:
-        """The encrypted text; with `base64_encoding` the plaintext is base64-encoded first."""
+        """The encrypted text, in the form of upstream.
+
+        With `base64_encoding` the plaintext is base64-encoded first.
+        """
         # Encryption reveals and changes nothing, so a read-only API key may do it.
         await self._access.scope(by, _UPDATE_APPLICATION, writes=False)
         piped = await self._access.piped(piped_id, by=by)
-        encryption = piped.secret_encryption
-        if encryption.type != KEY_PAIR or not encryption.public_key:
-            raise Conflict(
-                f"piped {piped.name} has no public key to encrypt with",
-                hint=f"add secretManagement of type {KEY_PAIR} to its configuration",
-            )
-        if base64_encoding:
-            plaintext = base64.b64encode(plaintext.encode()).decode()
-        try:
-            return hybrid.encrypt(encryption.public_key.encode(), plaintext)
-        except (PipecdError, ValueError) as e:
-            raise UserMistake("Invalid public key") from e
+        return encrypt_for_piped(piped, plaintext, base64_encoding=base64_encoding).text
+
+    async def encrypt_for_application(
+        self,
+        application_id: str,
+        plaintext: str,
+        *,
+        base64_encoding: bool = False,
+        by: UserOrApiKey,
+    ) -> EncryptedSecret:
+        """A secret that only this application decrypts, if its piped knows bound secrets."""
+        application = await self._access.application(
+            application_id, by=by, permission=_UPDATE_APPLICATION, writes=False
+        )
+        if not plaintext:
+            raise UserMistake("the secret is empty")
+        piped = await self._access.piped(application.piped_id, by=by)
+        binding = Binding.of_application(application)
+        return encrypt_for_piped(piped, plaintext, binding=binding, base64_encoding=base64_encoding)

@@ -14,6 +14,7 @@ from pipecd.config.application import (
     EventWatcherFileSpec,
     EventWatchSpec,
     ReplacementSpec,
+    config_path,
 )
 from pipecd.config.piped import EventWatcherRepoSpec
 from pipecd.config.read import ApplicationConfig, read_event_watcher
@@ -24,7 +25,7 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.model.eventkey import event_key
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement
 from pipecd.piped.plan.paths import path_patterns
-from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.proto.model.application_pb2 import Application
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

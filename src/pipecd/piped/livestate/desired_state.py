@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipecd.config.application import config_path
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.mirror import Mirrors
 from pipecd.model.errors import PipecdError
-from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Source, SourceDigest, Sources
 from pipecd.proto.model.application_pb2 import Application
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from pipecd.config.application import ApplicationSpec
+from pipecd.config.application import ApplicationSpec, config_path
 from pipecd.config.read import ApplicationConfig
 from pipecd.config.units import Duration
 from pipecd.git.commit import Commit
@@ -29,7 +29,7 @@ from pipecd.piped.planning.planner import Planner, last_success
 from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry
-from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.sources import Sources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -44,6 +44,10 @@ _CONCURRENT_APPLICATIONS = 8
 # The commit message of the merge is not known yet. With a commander, as in upstream, rules about
 # commit messages do not apply.
 _COMMANDER = "pipectl"
+_NOT_DECRYPTED = (
+    "secrets are placeholders in previews of commits that are not merged; "
+    "secretManagement.decryptInPreviews of the piped changes that"
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class MergePreview:
     request: Command.BuildPlanPreview
     repository: Repository
     merged: Commit
+    is_on_branch: bool
+    """Whether the head commit is on the base branch already, so that the merge changes nothing."""
     deadline: float
     """When the preview must be ready, by the clock of the event loop."""
     time_limit: Duration
@@ -69,6 +75,8 @@ class ApplicationPreviewer:
 
     api: ControlPlaneClient
     sources: Sources
+    unmerged_sources: Sources
+    """The sources of commits that are not on the branch: anybody who may push has written them."""
     plugins: PluginRegistry
     masks: SecretMasks
     targets: TargetsByPlugin
@@ -88,13 +96,16 @@ class ApplicationPreviewer:
             repository=merge.repository,
             now=self.now(),
         )
+        sources = self.sources if merge.is_on_branch else self.unmerged_sources
         try:
             async with asyncio.timeout_at(merge.deadline):
-                await self._plan(result, deployment, into)
+                await self._plan(result, deployment, into, sources)
         except TimeoutError:
             result.error = f"there was no preview within {merge.time_limit}"
         except PipecdError as e:
             result.error = str(e)
+            if spec.encryption is not None and sources is not self.sources:
+                result.error += f" ({_NOT_DECRYPTED})"
         except OSError as e:
             result.error = f"failed while planning, {e.strerror or e}"
         finally:
@@ -104,15 +115,19 @@ class ApplicationPreviewer:
         return result
 
     async def _plan(
-        self, result: ApplicationPlanPreviewResult, deployment: Deployment, into: Path
+        self,
+        result: ApplicationPlanPreviewResult,
+        deployment: Deployment,
+        into: Path,
+        sources: Sources,
     ) -> None:
         try:
             running = await last_success(self.api, deployment.application_id)
         except PipecdError as e:
             raise PreviewFailed(f"failed while finding the last successful deployment ({e})") from e
         # The builder limits the number of concurrent applications as a whole.
-        sources = DeploymentSources(self.sources, self.masks, deployment.id, nullcontext())
-        planner = Planner(sources, self.plugins, targets=self.targets, now=self.now)
+        copies = DeploymentSources(sources, self.masks, deployment.id, nullcontext())
+        planner = Planner(copies, self.plugins, targets=self.targets, now=self.now)
         try:
             input = await planner.prepare(deployment, running, into)
             result.plugin_names[:] = [plugin.name for plugin in input.plugins]
@@ -190,7 +205,14 @@ class PreviewBuilder:
                 raise NotFound(f"branch {request.base_branch} has no commit")
             merged = await self._merge(mirror, base, request)
             merge = MergePreview(
-                command.id, request, mirror.repository, merged, deadline, time_limit
+                command_id=command.id,
+                request=request,
+                repository=mirror.repository,
+                merged=merged,
+                # Merging a commit that is part of the branch creates no commit.
+                is_on_branch=merged.hash == base.hash,
+                deadline=deadline,
+                time_limit=time_limit,
             )
             triggered = await self._triggered(mirror, base, merged, applications)
         log.info("plan preview started", command=command.id, applications=len(triggered))

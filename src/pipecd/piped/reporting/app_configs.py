@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from pipecd.config.application import is_application_file
+from pipecd.config.application import config_path, is_application_file
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror, Mirrors
@@ -20,7 +20,7 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.heads import RepositoryHead, RepositoryHeads
 from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.control_plane_client import ControlPlaneClient
-from pipecd.piped.source.configs import ApplicationConfigs, config_path
+from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo

@@ -6,17 +6,14 @@ of them read it and however many commits contain it unchanged.
 """
 
 import asyncio
-import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipecd.cache import LruCache
-from pipecd.config.application import filename_of
 from pipecd.config.catalog import Catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.git.objects import Blob, Missing, Objects
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
-from pipecd.proto.model.common_pb2 import ApplicationGitPath
 
 _CACHE_SIZE = 5_000
 
@@ -38,12 +35,6 @@ class ConfigFile:
             # The same error is raised each time, so it must not collect tracebacks.
             raise self.parsed.with_traceback(None)
         return self.parsed
-
-
-def config_path(git_path: ApplicationGitPath, config_filename: str = "") -> str:
-    """Returns the path of an application's configuration file from the root of its repository."""
-    name = config_filename or filename_of(git_path.config_filename)
-    return posixpath.normpath(posixpath.join(git_path.path, name))
 
 
 class ApplicationConfigs:

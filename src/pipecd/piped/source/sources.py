@@ -2,24 +2,28 @@
 """Working copies of an application's commit: checked out, secrets decrypted, files attached."""
 
 import asyncio
+import copy
 import hashlib
 import posixpath
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
+from pipecd.config.application import config_path
 from pipecd.config.read import ApplicationConfig
 from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.errors import NotFound
-from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile, config_path
-from pipecd.piped.source.render import Decrypt, TemplateRenderer, render_files
+from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile
+from pipecd.piped.source.render import TemplateRenderer, render_files
 from pipecd.piped.source.required_paths import RequiredPaths, literal_prefix
 from pipecd.program.contained_file import contained_path
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
+from pipecd.secrets.binding import Binding
 from pipecd.secrets.forms import is_too_short
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -27,6 +31,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _ROOT = "."
 # A push may touch hundreds of applications; more git processes at once are not faster.
 _CONCURRENT_CHECKOUTS = 8
+
+Decrypt = Callable[[str, Binding], str]
+"""Decrypts a secret in the file that the binding names."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +79,21 @@ class Sources:
         mirrors: Mirrors,
         configs: ApplicationConfigs,
         *,
+        project: str,
         renderer: TemplateRenderer,
         decrypt: Decrypt | None = None,
     ) -> None:
-        self._mirrors, self._configs = mirrors, configs
+        self._mirrors, self._configs, self._project = mirrors, configs, project
         self._renderer, self._decrypt = renderer, decrypt
         self._required_paths = RequiredPaths()
         self._checkouts = asyncio.Semaphore(_CONCURRENT_CHECKOUTS)
         self._warned: set[tuple[str, ...]] = set()
+
+    def decrypting_with(self, decrypt: Decrypt | None) -> "Sources":
+        """Returns the same sources with another way to decrypt their secrets."""
+        other = copy.copy(self)
+        other._decrypt = decrypt
+        return other
 
     async def at(
         self,
@@ -107,7 +121,8 @@ class Sources:
         try:
             await self._checkout(mirror, commit, directory, config, into)
             await mirror.checkout.link_history(commit, into)
-            return await self._render(file, commit, path, into / git_path.path, into)
+            binding = Binding(self._project, git_path.repo.id, path)
+            return await self._render(file, commit, binding, into / git_path.path, into)
         except BaseException:
             # An incomplete working copy is useless, and may be what filled the disk.
             await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
@@ -165,12 +180,12 @@ class Sources:
         return await mirror.objects.changed_files(old, new)
 
     async def _render(
-        self, file: ConfigFile, commit: str, path: str, application: Path, root: Path
+        self, file: ConfigFile, commit: str, binding: Binding, application: Path, root: Path
     ) -> Source:
         """Renders secrets and attachments into the checked-out files."""
         application = await asyncio.to_thread(contained_path, root, application)
-        config = file.config
-        if config.spec.encryption is not None and self._decrypt is None:
+        config, path, decrypt = file.config, binding.path, self._decrypt
+        if config.spec.encryption is not None and decrypt is None:
             self._warn_once("secrets are not decrypted: piped has no secretManagement", file, path)
         secrets = await render_files(
             root,
@@ -178,7 +193,7 @@ class Sources:
             self._renderer,
             encryption=config.spec.encryption,
             attachment=config.spec.attachment,
-            decrypt=self._decrypt,
+            decrypt=None if decrypt is None else lambda text: decrypt(text, binding),
         )
         for name, value in secrets.items():
             if is_too_short(value):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipecd.config.application import ApplicationSpec, NotificationSpec
+from pipecd.config.application import ApplicationSpec, NotificationSpec, config_path
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror
 from pipecd.git.validate import validate_hash
@@ -25,7 +25,7 @@ from pipecd.piped.plan import reason
 from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
 from pipecd.piped.planning.deployment import Cause, commit_cause, commit_message, drift_cause
 from pipecd.piped.reporting.sync_states import SyncStates
-from pipecd.piped.source.configs import ApplicationConfigs, ConfigResult, config_path
+from pipecd.piped.source.configs import ApplicationConfigs, ConfigResult
 from pipecd.piped.trigger.commands import SyncCommands, command_cause
 from pipecd.piped.trigger.creator import DeploymentCreator
 from pipecd.proto.model.application_pb2 import Application
