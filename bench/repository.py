@@ -222,7 +222,10 @@ async def measure(root: Path, mebibytes: int) -> None:
         await asyncio.to_thread(push_to_many, origin)
         pushed, _ = await timed("fetch of a push that changes 200 applications", mirror.update)
         sources = Sources(
-            mirrors, ApplicationConfigs(load_catalog()), renderer=TemplateRenderer(workers)
+            mirrors,
+            ApplicationConfigs(load_catalog()),
+            project="bench",
+            renderer=TemplateRenderer(workers),
         )
         # The running commits of the same applications.
         _, first = await timed(
