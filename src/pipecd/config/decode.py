@@ -58,9 +58,16 @@ def explain(error: ErrorDetails) -> str:
             return error["msg"].replace("Input should be", "must be", 1)
 
 
+# More mistakes help nobody, and finding their positions takes long.
+_MAX_MISTAKES = 200
+# No word that a file may contain is longer.
+_MAX_WORD = 100
+
+
 def unknown_word(what: str, word: str, known: Iterable[str]) -> str:
     """Return `what` about an unknown word, with the most similar known word as a suggestion."""
-    close = get_close_matches(word.lower(), lower := {k.lower(): k for k in known}, n=1)
+    lower = {k.lower(): k for k in known}
+    close = get_close_matches(word.lower()[:_MAX_WORD], lower, n=1)
     return f'{what}, did you mean "{lower[close[0]]}"?' if close else what
 
 
@@ -425,7 +432,7 @@ class Decoder:
         try:
             value = to.model_validate(to_values(normalized, shape), by_alias=True, by_name=False)
         except ValidationError as e:
-            for error in e.errors(include_url=False):
+            for error in e.errors(include_url=False)[:_MAX_MISTAKES]:
                 where, mark = locate(normalized, shape, error["loc"])
                 self.add(explain(error), at=mark, path=(*path, *where), level=wrong)
             return None

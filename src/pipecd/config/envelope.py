@@ -54,11 +54,15 @@ class Envelope:
         self.decoder.add(f"{what}, write {choices}", at=self.mark, path=("kind",))
 
 
+# Explaining the mistakes of a file takes much longer than reading it.
+_MAX_VALUES = 20_000
+
+
 def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
     """Return the envelope of a file; its decoder collects the mistakes."""
     decoder = Decoder(file)
     try:
-        root = read_yaml(text)
+        root = read_yaml(text, max_values=_MAX_VALUES)
     except YamlMistake as e:
         decoder.add(e.what, at=e.mark, path=())
         decoder.raise_mistakes()

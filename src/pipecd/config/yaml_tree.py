@@ -173,13 +173,13 @@ class YamlMistake(ValueError):
         self.mark = mark
 
 
-def read_yaml(text: bytes | str) -> Node:
+def read_yaml(text: bytes | str, *, max_values: int = MAX_VALUES) -> Node:
     """Return the first document of a file, null for an empty one; raise YamlMistake."""
     raw = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
     try:
         parser = yaml.CSafeLoader(raw)
         try:
-            return _Composer(parser).document()
+            return _Composer(parser, max_values).document()
         finally:
             parser.dispose()
     except yaml.MarkedYAMLError as e:
@@ -199,8 +199,8 @@ def _mark(mark: Any) -> Mark:
 class _Composer:
     """Builds a tree from the events of the parser, with limits on its depth and size."""
 
-    def __init__(self, parser: yaml.CSafeLoader) -> None:
-        self._parser = parser
+    def __init__(self, parser: yaml.CSafeLoader, max_values: int) -> None:
+        self._parser, self._max_values = parser, max_values
         self._anchors: dict[str, tuple[Node, int] | None] = {}
         self._size = 0
 
@@ -215,9 +215,9 @@ class _Composer:
 
     def _count(self, values: int, mark: Mark) -> None:
         self._size += values
-        if self._size > MAX_VALUES:
+        if self._size > self._max_values:
             raise YamlMistake(
-                f"the file has more than {MAX_VALUES} values with its aliases expanded", mark
+                f"the file has more than {self._max_values} values with its aliases expanded", mark
             )
 
     def _node(self, event: Any, depth: int) -> Node:

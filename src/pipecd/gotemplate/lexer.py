@@ -134,7 +134,9 @@ def _token(match: re.Match[str], space_before: bool, name: str) -> Token:
                 else:
                     value = float(digits)
             except ValueError as e:
-                raise TemplateMistake(f"template: {name}:{line}: bad number {text!r}") from e
+                raise TemplateMistake(f"template: {name}:{line}: bad number {text[:50]!r}") from e
+            if isinstance(value, int) and not -(2**63) <= value < 2**64:
+                raise TemplateMistake(f"template: {name}:{line}: {text[:50]} overflows int")
         case group:
             return Token(TokenKind(group), text, line, space_before)
     return Token(TokenKind.LITERAL, text, line, space_before, value)

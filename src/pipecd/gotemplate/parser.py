@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses the tokens of a template into nodes."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from pipecd.gotemplate.lexer import Action, Token, TokenKind, split
@@ -147,13 +148,13 @@ class _ActionParser:
     def __init__(
         self, tokens: tuple[Token, ...], mistake: Callable[[str], TemplateMistake]
     ) -> None:
-        self.rest = list(tokens)
+        self.rest = deque(tokens)
         self._mistake = mistake
 
     def take(self) -> Token:
         if not self.rest:
             raise self._mistake("unexpected end of the action")
-        return self.rest.pop(0)
+        return self.rest.popleft()
 
     def require_end(self, where: str) -> None:
         if self.rest:
@@ -190,7 +191,8 @@ class _ActionParser:
             names.append(self.rest[at].text)
             for operator in (":=", "="):
                 if self._is_operator(operator, at + 1):
-                    del self.rest[: at + 2]
+                    for _ in range(at + 2):
+                        self.rest.popleft()
                     return tuple(names), operator == ":="
             if not (in_range and self._is_operator(",", at + 1) and len(names) == 1):
                 break

@@ -8,9 +8,11 @@ from typing import Any
 
 from pipecd.gotemplate.values import float_text, kind, to_text
 
-_DIRECTIVE = re.compile(r"%([-+# 0]*)(\d+|\*)?(?:\.(\d*|\*))?(.)?", re.DOTALL)
-# Larger numbers would only fill the memory.
-_MAX_WIDTH, _MAX_PRECISION = 10_000, 1_000
+_DIRECTIVE = re.compile(r"%([-+# 0]*)(\d+|\*)?(?:\.(\*|\d*))?(.)?", re.DOTALL)
+# Go ignores larger widths and precisions.
+_MAX_SIZE = 1_000_000
+# More digits than any number has would only take time.
+_MAX_PRECISION = 1_000
 
 
 @dataclass(frozen=True)
@@ -31,28 +33,38 @@ def sprintf(template: str, *arguments: Any) -> str:
             return "%!(NOVERB)"
         if verb == "%":
             return "%"
-        directive = _Directive(
-            flags,
-            _size(width, values),
-            None if precision is None else min(_size(precision, values), _MAX_PRECISION),
-            verb,
-        )
+        bad = ""
+        minimum, limit = _size(width, values), _size(precision, values)
+        if width == "*":
+            if minimum is None:
+                bad += "%!(BADWIDTH)"
+            elif minimum < 0:
+                flags, minimum = flags + "-", -minimum
+        if precision == "*" and (limit is None or limit < 0):
+            limit = None
+            bad += "%!(BADPREC)"
+        limit = None if limit is None else min(limit, _MAX_PRECISION)
+        directive = _Directive(flags, minimum or 0, limit, verb)
         try:
             value = next(values)
         except StopIteration:
-            return f"%!{verb}(MISSING)"
-        return _pad(_format(directive, value), directive)
+            return f"{bad}%!{verb}(MISSING)"
+        return bad + _pad(_format(directive, value), directive)
 
     text = _DIRECTIVE.sub(replace, template)
     extra = [f"{_type_name(value)}={to_text(value)}" for value in values]
     return text + (f"%!(EXTRA {', '.join(extra)})" if extra else "")
 
 
-def _size(written: str | None, values: Iterator[Any]) -> int:
-    """Returns a width or precision; `*` takes it from the arguments."""
-    if written == "*":
-        return int(next(values, 0))
-    return min(int(written or 0), _MAX_WIDTH)
+def _size(written: str | None, values: Iterator[Any]) -> int | None:
+    """Returns a width or precision, None if there is no valid one; `*` takes an argument."""
+    if written is None:
+        return None
+    if written != "*":
+        return min(int(written[:8] or 0), _MAX_SIZE)
+    size = next(values, None)
+    is_number = isinstance(size, int) and not isinstance(size, bool)
+    return size if is_number and abs(size) <= _MAX_SIZE else None
 
 
 def _type_name(value: Any) -> str:

@@ -22,20 +22,28 @@ from pipecd.gotemplate.values import FunctionError, is_true, kind
 
 # Longer lists and strings would only fill the memory.
 _MAX_ITEMS = 1_000_000
+# A float has no more digits.
+_MAX_PLACES = 300
+
+
+def int64(value: int) -> int:
+    """Returns an integer as Go's 64 bits hold it, which wrap around."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def to_int(value: Any) -> int:
-    """Converts any value to an integer as sprig does; 0 if that is impossible."""
+    """Converts any value to an integer of 64 bits as sprig does; 0 if that is impossible."""
     match value:
         case bool() | int():
-            return int(value)
+            return int64(int(value))
         case float():
-            return int(value) if math.isfinite(value) else 0
+            return int64(int(value)) if math.isfinite(value) else 0
         case str():
             try:
-                return int(value, 0) if re.match(r"[+-]?0[xXoObB]", value) else int(value)
+                number = int(value, 0) if re.match(r"[+-]?0[xXoObB]", value) else int(value)
             except ValueError:
                 return 0
+            return number if number == int64(number) else 0
         case _:
             return 0
 
@@ -91,6 +99,8 @@ def seq(*bounds: Any) -> str:
 
 def round_number(value: Any, places: int, edge: float = 0.5) -> float:
     """`round 123.555 2` is `123.56`; fractions of at least `edge` are rounded up."""
+    if abs(places) > _MAX_PLACES:
+        raise FunctionError(f"{places} places are out of range")
     scaled = to_float(value) * 10**places
     whole = math.floor(scaled)
     return (whole + (1 if scaled - whole >= edge else 0)) / 10**places
@@ -193,11 +203,11 @@ SCALARS: Functions = {
     "int64": to_int,
     "atoi": to_int,
     "float64": to_float,
-    "toDecimal": lambda value: int(str(value), 8) if re.fullmatch("[0-7]+", str(value)) else 0,
-    "add": lambda *values: sum(to_int(value) for value in values),
-    "add1": lambda value: to_int(value) + 1,
-    "sub": lambda left, right: to_int(left) - to_int(right),
-    "mul": lambda *values: _product(values, to_int),
+    "toDecimal": lambda value: int(str(value), 8) if re.fullmatch("[0-7]{1,21}", str(value)) else 0,
+    "add": lambda *values: int64(sum(to_int(value) for value in values)),
+    "add1": lambda value: int64(to_int(value) + 1),
+    "sub": lambda left, right: int64(to_int(left) - to_int(right)),
+    "mul": lambda *values: int64(_product(values, to_int)),
     "div": _divide,
     "mod": lambda left, right: to_int(left) - _divide(left, right) * to_int(right),
     "max": lambda *values: max(to_int(value) for value in values),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipecd.config.units import Duration
+from pipecd.model.duration import SECOND, duration_text
 
 
 class FunctionError(Exception):
@@ -50,7 +50,7 @@ def to_text(value: Any) -> str:
             return value
         case bool():
             return "true" if value else "false"
-        case float() if not isinstance(value, Duration):
+        case float() if type(value) is float:
             return float_text(value)
         case Mapping():
             pairs = sorted((to_text(k), to_text(v)) for k, v in value.items())
@@ -62,7 +62,7 @@ def to_text(value: Any) -> str:
             seconds = value.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
             text = seconds + value.strftime(" %z %Z")
         case timedelta():
-            text = str(Duration(value.total_seconds()))
+            text = duration_text(round(value.total_seconds() * SECOND))
         case None:
             text = "<nil>"
         case _:

@@ -89,9 +89,10 @@ from pipecd.piped.state_file import StateFile
 from pipecd.piped.trigger.trigger import Trigger
 from pipecd.program.broken_inputs import BrokenInputs
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
-from pipecd.program.workers import WorkerLimits, WorkerPool
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.sdk.host import named_variables
+from pipecd.sdk.workers import worker_limits
 from pipecd.secrets.decrypter import Decrypter, open_decrypter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -308,6 +309,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         logs=partial(logs_directory, workspace),
         git=mirrors.environment.variables,
         rendering=spec.rendering,
+        workers=workers,
     )
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
@@ -390,14 +392,8 @@ def _worker_pool(rendering: RenderingSpec, workspace: Path) -> WorkerPool:
         workspace / "workers" / "broken.json",
         "content that broke a worker is evaluated again after a restart",
     )
-    limits = WorkerLimits()
-    return WorkerPool(
-        WorkerLimits(
-            seconds=min(limits.seconds, rendering.timeout or limits.seconds),
-            memory=min(limits.memory, rendering.memory or limits.memory),
-        ),
-        broken=BrokenInputs(file.read(BrokenInputs.parse), save=file.write),
-    )
+    broken = BrokenInputs(file.read(BrokenInputs.parse), save=file.write)
+    return WorkerPool(worker_limits(rendering), broken=broken)
 
 
 def _build_components(connection: _Connection, services: _Services) -> Sequence[Component]:

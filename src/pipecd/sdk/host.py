@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pipecd.config.rendering import RenderingSpec
 from pipecd.observe.metrics import PluginMetrics
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.plugin import host_pb2 as pb
 
 _SSH = "GIT_SSH_COMMAND"
@@ -58,11 +59,13 @@ class LogSink(Protocol):
 class Host(LogSink, Protocol):
     """The piped as its plugins see it; it exposes `plugin_metrics`.
 
-    `rendering` is the section of the piped file that limits what a repository's content may use.
+    `rendering` is the section of the piped file that limits what a repository's content may use,
+    and `workers` evaluate such content.
     """
 
     plugin_metrics: PluginMetrics
     rendering: RenderingSpec
+    workers: WorkerPool
 
     def watch_commands(self) -> CommandWatch: ...
 

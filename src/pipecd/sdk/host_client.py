@@ -11,11 +11,13 @@ import structlog
 
 from pipecd.config.rendering import RenderingSpec
 from pipecd.observe.metrics import PluginMetrics
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
 from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
 from pipecd.proto.plugin.livestatechanges_pb2_grpc import LiveStateChangesStub
 from pipecd.sdk.host import plain_git_variables
+from pipecd.sdk.workers import worker_limits
 from pipecd.wire.status import from_rpc_error
 
 ResponseT = TypeVar("ResponseT")
@@ -46,6 +48,7 @@ class RemoteHost:
         self._stub, self._changes = PluginServiceStub(channel), LiveStateChangesStub(channel)
         self.plugin_metrics = PluginMetrics()
         self.rendering = RenderingSpec.model_validate_json(os.environ.get(RENDERING_VARIABLE, "{}"))
+        self.workers = WorkerPool(worker_limits(self.rendering))
         # The applications whose changes are not reported yet, and the task that reports them.
         self._changed: set[str] = set()
         self._reporting: asyncio.Task[None] | None = None

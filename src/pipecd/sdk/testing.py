@@ -21,6 +21,7 @@ from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Conflict, NotFound
 from pipecd.model.ids import new_id
 from pipecd.observe.metrics import PluginMetrics
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.model import command_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -125,6 +126,7 @@ class MemoryHost:
         self.changed_applications: list[str] = []
         self.plugin_metrics = PluginMetrics()
         self.rendering = RenderingSpec()
+        self.workers = WorkerPool()
         self._commands: list[command_pb2.Command] = []
         self._has_commands = asyncio.Event()
         self._called = asyncio.Event()

@@ -27,9 +27,10 @@ def read_documents(text: str, *, file: str) -> list[Document]:
     documents: list[Document] = []
     for line, part in _parts(text):
         try:
-            value = to_plain(read_yaml("\n" * (line - 1) + part))
+            value = to_plain(read_yaml(part))
         except YamlMistake as e:
-            raise UserMistake(f"{file}:{e.mark.line}:{e.mark.column}: {e.what}") from e
+            at = f"{file}:{e.mark.line + line - 1}:{e.mark.column}"
+            raise UserMistake(f"{at}: {e.what}") from e
         if value is not None:
             documents.append(Document(value, line))
     return documents

@@ -3,10 +3,10 @@
 
 import pytest
 
-from pipecd.plugins.analysis.analyzer import QueryArguments, render_query
+from pipecd.plugins.analysis.query import render_query
 from pipecd.sdk import UserMistake
 
-ARGUMENTS = QueryArguments("shop", {"k8sNamespace": "prod", "job": "web"})
+CUSTOM = {"k8sNamespace": "prod", "job": "web"}
 
 FILLED = [
     pytest.param('up{app="{{ .App.Name }}"}', 'up{app="shop"}', id="the name of the application"),
@@ -22,11 +22,11 @@ FILLED = [
 
 @pytest.mark.parametrize(("query", "expected"), FILLED)
 def test_a_query_contains(query: str, expected: str) -> None:
-    assert render_query(query, "canary", {"pod": "web-canary"}, ARGUMENTS) == expected
+    assert render_query(query, "canary", {"pod": "web-canary"}, "shop", CUSTOM) == expected
 
 
 def test_without_a_namespace_there_is_none() -> None:
-    assert render_query("{{ .K8s.Namespace }}", "primary", {}, QueryArguments("shop")) == ""
+    assert render_query("{{ .K8s.Namespace }}", "primary", {}, "shop", {}) == ""
 
 
 MISTAKES = [
@@ -40,4 +40,4 @@ MISTAKES = [
 @pytest.mark.parametrize(("query", "message"), MISTAKES)
 def test_a_query_is_refused_with(query: str, message: str) -> None:
     with pytest.raises(UserMistake, match=message):
-        render_query(query, "canary", {}, ARGUMENTS)
+        render_query(query, "canary", {}, "shop", CUSTOM)

@@ -19,6 +19,7 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.stage_logs import LogRelay
 from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
+from pipecd.program.workers import WorkerPool
 from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.livestatechanges_pb2 import (
     LiveStateChangedRequest,
@@ -26,6 +27,7 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
 )
 from pipecd.proto.service import piped_pb2
 from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
+from pipecd.sdk.workers import worker_limits
 
 # The shared object that v0 stores with an RPC of its own.
 _ANALYSIS_RESULT = ("analysis", "latest-analysis-result")
@@ -60,10 +62,12 @@ class Callbacks(LogRelay):
         logs: Callable[[str], Path] | None = None,
         git: Callable[[str], Mapping[str, str]] = plain_git_variables,
         rendering: RenderingSpec | None = None,
+        workers: WorkerPool | None = None,
     ) -> None:
         super().__init__(api, logs=logs)
         self._git = git
         self.rendering = rendering or RenderingSpec()
+        self.workers = workers or WorkerPool(worker_limits(self.rendering))
         self.plugin_metrics = PluginMetrics()
         self._commands, self._metadata, self._tools = commands, metadata, tools
         self.on_live_state_changed: Callable[[Collection[str]], None] = lambda _: None

@@ -7,10 +7,17 @@ and evaluates the response.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import httpx2
 
@@ -32,14 +39,15 @@ from pipecd.plugins.analysis.evaluation import (
 from pipecd.plugins.analysis.progress import AnalysisProgress
 from pipecd.plugins.analysis.provider_client import NoData, Point, Window, request_status
 from pipecd.plugins.analysis.providers import LogProvider, MetricProvider, ProviderRegistry
+from pipecd.plugins.analysis.query import QueryArguments, render_query
 from pipecd.sdk import (
     Duration,
     PipecdError,
     StageLog,
     Unavailable,
     UserMistake,
-    render_template,
 )
+from pipecd.sdk.workers import WorkerPool, has_actions
 
 THRESHOLD, PREVIOUS = "THRESHOLD", "PREVIOUS"
 CANARY_BASELINE, CANARY_PRIMARY = "CANARY_BASELINE", "CANARY_PRIMARY"
@@ -51,60 +59,13 @@ _VARIANTS: Mapping[str, tuple[str, ...]] = {
     CANARY_BASELINE: (CANARY, BASELINE),
     CANARY_PRIMARY: (CANARY, PRIMARY),
 }
-# The argument that replaces `{{ .K8s.Namespace }}` of first-generation queries.
-_NAMESPACE = "k8sNamespace"
 
 CheckT = TypeVar("CheckT", bound=Check)
 
 
-@dataclass(frozen=True)
-class QueryArguments:
-    """The arguments that all queries of a check share."""
-
-    application: str
-    custom: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class _TemplateArguments(dict[str, Any]):
-    """Arguments of a query; a missing one is an error only if the query prints it."""
-
-    def __init__(self, name: str, arguments: Mapping[str, str]) -> None:
-        super().__init__(arguments)
-        self.name = name
-        self.missing: list[str] = []
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __missing__(self, key: str) -> None:
-        self.missing.append(f".{self.name}.{key}")
-
-
-def render_query(
-    query: str, variant: str, variant_arguments: Mapping[str, str], arguments: QueryArguments
-) -> str:
-    """Renders the Go template of a query for `primary`, `canary` or `baseline`."""
-    of_variant = _TemplateArguments("VariantCustomArgs", variant_arguments)
-    of_application = _TemplateArguments("AppCustomArgs", arguments.custom)
-    data = {
-        "App": {"Name": arguments.application, "Env": ""},
-        "K8s": {"Namespace": arguments.custom.get(_NAMESPACE, "")},
-        "Variant": {"Name": variant},
-        of_variant.name: of_variant,
-        of_application.name: of_application,
-    }
-    text = render_template(query, data, name="query")
-    # Upstream queries "<no value>", which no series has, and takes the empty result for a success.
-    if "<no value>" in text and (missing := of_variant.missing + of_application.missing):
-        raise UserMistake(
-            f"the query for {variant} has no value for {', '.join(missing)}",
-            hint="add it to appArgs of the template, to appCustomArgs of the application, or to "
-            f"{variant}Args of the check",
-        )
-    return text
-
-
-def render_queries(check: MetricCheck, arguments: QueryArguments) -> Mapping[str, str]:
+async def render_queries(
+    check: MetricCheck, arguments: QueryArguments, workers: WorkerPool
+) -> Mapping[str, str]:
     """Renders the queries that the strategy of a check needs, by variant."""
     if check.strategy not in _VARIANTS:
         raise UserMistake(
@@ -116,7 +77,16 @@ def render_queries(check: MetricCheck, arguments: QueryArguments) -> Mapping[str
         BASELINE: check.baseline_args,
     }
     return {
-        variant: render_query(check.query, variant, variant_arguments[variant], arguments)
+        variant: await workers.run(
+            render_query,
+            check.query,
+            variant,
+            variant_arguments[variant],
+            arguments.application,
+            arguments.custom,
+        )
+        if has_actions(check.query)
+        else check.query
         for variant in _VARIANTS[check.strategy]
     }
 
@@ -254,19 +224,20 @@ class MeasurementFactory:
     providers: ProviderRegistry
     arguments: QueryArguments
     clock: AnalysisClock
+    workers: WorkerPool
 
-    def metric(self, check: MetricCheck) -> Measurement:
+    async def metric(self, check: MetricCheck) -> Measurement:
         """Creates the measurement of a metric."""
         custom = {**self.arguments.custom, **check.template.app_args}
-        queries = render_queries(check, replace(self.arguments, custom=custom))
+        queries = await render_queries(check, replace(self.arguments, custom=custom), self.workers)
         provider = self.providers.metrics(check.provider)
         return MetricMeasurement(check, provider, queries, self.clock)
 
-    def log(self, check: LogCheck) -> Measurement:
+    async def log(self, check: LogCheck) -> Measurement:
         """Creates the measurement of a log."""
         return LogMeasurement(check, self.providers.logs(check.provider), self.clock)
 
-    def http(self, check: HttpCheck) -> Measurement:
+    async def http(self, check: HttpCheck) -> Measurement:
         """Creates the measurement of an HTTP endpoint."""
         return HttpMeasurement(check, self.client)
 
@@ -310,21 +281,23 @@ class Analyzer:
         return None
 
 
-def build_analyzers(
+async def build_analyzers(
     options: AnalysisOptions, measurements: MeasurementFactory
-) -> Iterator[Analyzer]:
+) -> AsyncIterator[Analyzer]:
     """Yields the analyzers of all checks of a stage."""
     for i, metric in enumerate(options.metrics):
-        yield _analyzer(f"metrics-{i}", metric, measurements.metric)
+        yield await _analyzer(f"metrics-{i}", metric, measurements.metric)
     for i, log in enumerate(options.logs):
-        yield _analyzer(f"log-{i}", log, measurements.log)
+        yield await _analyzer(f"log-{i}", log, measurements.log)
     for i, http in enumerate(options.https):
-        yield _analyzer(f"http-{i}", http, measurements.http)
+        yield await _analyzer(f"http-{i}", http, measurements.http)
 
 
-def _analyzer(id: str, check: CheckT, measure: Callable[[CheckT], Measurement]) -> Analyzer:
+async def _analyzer(
+    id: str, check: CheckT, measure: Callable[[CheckT], Awaitable[Measurement]]
+) -> Analyzer:
     try:
-        return Analyzer(id, check, measure(check))
+        return Analyzer(id, check, await measure(check))
     except UserMistake as e:
         raise UserMistake(f"{id}: {e.message}", hint=e.hint) from e
 

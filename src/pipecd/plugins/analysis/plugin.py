@@ -13,7 +13,6 @@ import httpx2
 from pipecd.plugins.analysis.analyzer import (
     AnalysisClock,
     MeasurementFactory,
-    QueryArguments,
     build_analyzers,
     run_analyzers,
 )
@@ -32,6 +31,7 @@ from pipecd.plugins.analysis.progress import (
     write_previous_start,
 )
 from pipecd.plugins.analysis.providers import ProviderRegistry
+from pipecd.plugins.analysis.query import QueryArguments
 from pipecd.sdk import (
     DISPLAY_KEY,
     Duration,
@@ -80,8 +80,9 @@ class AnalysisPlugin(StagePlugin):
         # Every check has a timeout of its own.
         async with httpx2.AsyncClient(verify=tls, timeout=None) as client:
             registry = ProviderRegistry(client, providers)
-            measurements = MeasurementFactory(client, registry, arguments, clock)
-            analyzers = tuple(build_analyzers(options, measurements))
+            workers = stage.host.workers
+            measurements = MeasurementFactory(client, registry, arguments, clock, workers)
+            analyzers = [each async for each in build_analyzers(options, measurements)]
             await progress.start()
             started_at = self._now() - progress.resumed_at
             duration = Duration(progress.duration)
