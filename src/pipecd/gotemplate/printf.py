@@ -63,8 +63,9 @@ def _size(written: str | None, values: Iterator[Any]) -> int | None:
     if written != "*":
         return min(int(written[:8] or 0), _MAX_SIZE)
     size = next(values, None)
-    is_number = isinstance(size, int) and not isinstance(size, bool)
-    return size if is_number and abs(size) <= _MAX_SIZE else None
+    if isinstance(size, bool) or not isinstance(size, int) or abs(size) > _MAX_SIZE:
+        return None
+    return size
 
 
 def _type_name(value: Any) -> str:
