@@ -15,6 +15,8 @@ import re2
 
 # RE2 compiles a larger expression to an error, and needs no more for matching.
 _MEMORY = 2 * 1024 * 1024
+# Matching takes time in proportion to the size of the expression, too.
+_MAX_LENGTH, _MAX_PROGRAM_SIZE = 10_000, 20_000
 
 
 class RegexSyntaxError(ValueError):
@@ -46,6 +48,8 @@ class Regex:
     """A compiled expression; texts may hold surrogate escapes where a file is not UTF-8."""
 
     def __init__(self, pattern: str) -> None:
+        if len(pattern) > _MAX_LENGTH:
+            raise RegexSyntaxError(f"it is longer than {_MAX_LENGTH} characters")
         options = re2.Options()
         options.max_mem = _MEMORY
         options.log_errors = False
@@ -53,6 +57,8 @@ class Regex:
             self._compiled: Any = re2.compile(_encoded(pattern), options)
         except re2.error as e:
             raise RegexSyntaxError(_reason(e)) from e
+        if self._compiled.programsize > _MAX_PROGRAM_SIZE:
+            raise RegexSyntaxError("it is too large")
         self.groups: int = self._compiled.groups
 
     def search(self, text: str) -> Match | None:

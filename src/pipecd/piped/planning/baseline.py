@@ -22,6 +22,8 @@ from pipecd.piped.state_file import StateFile
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
 
+# Matching more paths than this would hold up the event loop.
+_MANY_FILES = 500
 _IGNORED_COMMITS = TypeAdapter(dict[str, tuple[str, str]], config=ConfigDict(strict=True))
 
 
@@ -169,6 +171,8 @@ class CommitTrigger:
                     self._changed[last] = None
             changed = self._changed[last]
         facts = reason.CommitFacts(application.git_path.path, last, self.head, changed)
+        if changed and len(changed) > _MANY_FILES:
+            return await asyncio.to_thread(reason.on_commit, rule, facts)
         return reason.on_commit(rule, facts)
 
 

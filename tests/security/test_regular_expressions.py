@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regular expressions of a repository take linear time, wherever piped evaluates them.
+
+On an engine that backtracks each of these rows runs longer than anybody waits.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from pipecd.config.application import OnCommitSpec
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_application
+from pipecd.model.errors import UserMistake
+from pipecd.model.regex import Regex, RegexSyntaxError
+from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
+from pipecd.piped.plan.paths import path_patterns
+from pipecd.piped.plan.reason import CommitFacts, on_commit
+from pipecd.piped.plan.strategy import StrategyFacts, strategy_by_rule
+from pipecd.program.workers import WorkerPool
+
+AAA = "a" * 60
+SOFT = "ab" * 40
+
+
+class Attack(NamedTuple):
+    """A pattern, a text on which backtracking never ends, and whether it matches."""
+
+    pattern: str
+    text: str
+    matches: bool = False
+
+
+ATTACKS_ON_PATHS: dict[str, Attack] = {
+    "a repetition within a repetition": Attack("sec/(a+)+b", f"sec/{AAA}"),
+    "alternatives that overlap": Attack("sec/(a|a)*b", f"sec/{AAA}"),
+    "alternatives of different lengths": Attack("sec/(a|aa)+b", f"sec/{AAA}"),
+    "a class within a repetition": Attack("sec/([a-z]+)+[0-9]", f"sec/{AAA}"),
+    "an optional part within a repetition": Attack("sec/(a?b?)+c", f"sec/{SOFT}"),
+    "eight double stars": Attack("**/" * 8 + "x", "a/" * 200 + "y"),
+    "thirty double stars": Attack("**/" * 30 + "x", "a/" * 60 + "y"),
+    "many stars in an element": Attack("*a" * 25 + "b", AAA * 4),
+    "a counted repetition of a repetition": Attack("sec/(a+){25}b", f"sec/{AAA}"),
+    "nested groups": Attack("sec/(((a+)+)+)+b", f"sec/{AAA}"),
+    "a repetition that ends well": Attack("sec/(a+)+", f"sec/{AAA}", matches=True),
+    "an exclusion": Attack("!sec/(a+)+b", f"sec/{AAA}"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS_ON_PATHS.values(), ids=ATTACKS_ON_PATHS)
+def test_paths_of_a_trigger_are_matched_in_linear_time(attack: Attack) -> None:
+    assert path_patterns([attack.pattern]).match(attack.text) is attack.matches
+    facts = CommitFacts("web", "1" * 40, "2" * 40, (attack.text,))
+    assert on_commit(OnCommitSpec(paths=(attack.pattern,)), facts).deploy is attack.matches
+    assert not on_commit(OnCommitSpec(ignores=(attack.pattern,)), facts).deploy
+
+
+ATTACKS_ON_COMMITS: dict[str, Attack] = {
+    "a repetition within a repetition": Attack("^(a+)+$", f"{AAA}!"),
+    "words": Attack(r"^(\w+\s?)*:$", "fix the bug in the long subject of this commit " * 3 + "!"),
+    "anything within a repetition": Attack("^(.*)*x", AAA),
+    "digits": Attack(r"^(\d+)*-release", "1" * 60),
+    "a match": Attack("^(a+)+$", AAA, matches=True),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS_ON_COMMITS.values(), ids=ATTACKS_ON_COMMITS)
+def test_subjects_of_commits_are_matched_in_linear_time(attack: Attack) -> None:
+    choice = strategy_by_rule(
+        StrategyFacts(
+            has_pipeline=True,
+            pipeline_pattern=attack.pattern,
+            commit_message=attack.text,
+            is_deployed_before=True,
+        )
+    )
+    assert (choice is not None) is attack.matches
+
+
+ATTACKS_ON_FILES: dict[str, Attack] = {
+    "a repetition within a repetition": Attack("tag: (a+)+b", f"tag: {AAA}\n" * 20),
+    "lazy repetitions": Attack("tag: (.*?,)*?(x)", f"tag: {'a,' * 60}\n"),
+    "a match": Attack("tag: (a+)+", f"tag: {AAA}", matches=True),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS_ON_FILES.values(), ids=ATTACKS_ON_FILES)
+async def test_files_that_events_change_are_searched_in_linear_time(
+    attack: Attack, workers: WorkerPool
+) -> None:
+    replacement = Replacement("f", FieldFormat.REGEX, attack.pattern)
+    edit = apply_replacement(attack.text.encode(), replacement, "new", workers=workers)
+    if attack.matches:
+        assert await edit == b"tag: new"
+    else:
+        with pytest.raises(UserMistake, match="doesn't match"):
+            await edit
+
+
+ATTACKS_BY_SIZE: dict[str, str] = {
+    "repetitions of repetitions": "((a{1000}){1000}){1000}",
+    "a repetition of a large class": r"(\pL{1000}){100}",
+    "thousands of alternatives": "|".join(str(n) for n in range(20_000)),
+    "a hundred thousand groups": "(" * 100_000 + ")" * 100_000,
+    "a repetition without end": "(a{1,1000}){1,1000}",
+}
+
+
+@pytest.mark.parametrize("pattern", ATTACKS_BY_SIZE.values(), ids=ATTACKS_BY_SIZE)
+def test_an_expression_that_fills_the_memory_is_refused(pattern: str) -> None:
+    with pytest.raises(RegexSyntaxError):
+        Regex(pattern)
+    with pytest.raises(UserMistake, match="syntax error in pattern"):
+        path_patterns([pattern])
+
+
+def test_a_configuration_says_which_matcher_is_no_expression() -> None:
+    text = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: web
+  commitMatcher: {pipeline: "(?=look)ahead", quickSync: "^fix:"}
+"""
+    config = read_application(text, file="app.pipecd.yaml", catalog=load_catalog())
+    assert [w.path for w in config.warnings] == ["spec.commitMatcher.pipeline"]
+
+
+def test_ordinary_patterns_match() -> None:
+    patterns = path_patterns(["web/**/*.yaml", "lib/[a-c]?.go", "!web/test/**"])
+    matching = ("web/a.yaml", "web/x/y/a.yaml", "lib/b1.go")
+    assert all(patterns.match(path) for path in matching)
+    assert not any(patterns.match(path) for path in ("web/test/a.yaml", "lib/d1.go", "a.yaml"))
