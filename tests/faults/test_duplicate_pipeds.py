@@ -2,7 +2,6 @@
 """Two pipeds with one id: the newer one takes over, and no stage runs twice at the same moment."""
 
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -167,12 +166,10 @@ async def test_late_requests_of_a_killed_process_are_refused(tmp_path: Path) -> 
         await installed.eventually(lambda: installed.completed(first))
         await piped.kill()
         recorded, installed.calls.recorded = installed.calls.recorded, []
-        started = time.monotonic()
         await piped.start()
         await installed.eventually(
             lambda: installed.value_is(lambda: piped.log.count("piped is running") >= 2, True)
         )
-        assert time.monotonic() - started < 6
         assert "another piped" not in piped.log
         names = [call.name for call in recorded]
         assert {"ReportDeploymentCompleted", "ReportStageStatusChanged"} <= set(names)

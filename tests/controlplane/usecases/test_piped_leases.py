@@ -14,7 +14,7 @@ from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.piped_leases import (
     CACHE_SECONDS,
     MAX_UNSEEN_REQUESTS,
-    UNCONNECTED_HOLDER_SECONDS,
+    POLLING_HOLDER_SECONDS,
     decide,
 )
 from pipecd.model.errors import LeaseLost
@@ -111,11 +111,31 @@ async def test_a_holder_without_a_stream_has_time_to_learn_that_it_has_lost_the_
     cases: UseCases, piped: PipedCaller
 ) -> None:
     first = await acquire(cases, piped, host="a")
+    await cases.piped_leases.deployments_polled(first)
     ticket = (await request(cases, piped, host="b")).ticket
     granted = await request(cases, piped, ticket, host="b")
-    assert granted.wait_millis == UNCONNECTED_HOLDER_SECONDS * 1000
+    assert granted.wait_millis == POLLING_HOLDER_SECONDS * 1000
     with pytest.raises(LeaseLost):
         await cases.piped_leases.check(first)
+
+
+async def test_a_holder_that_was_killed_before_it_began_is_not_waited_for(
+    cases: UseCases, piped: PipedCaller
+) -> None:
+    first = await acquire(cases, piped)
+    ticket = (await request(cases, piped)).ticket
+    granted = await request(cases, piped, ticket)
+    assert (granted.granted, granted.wait_millis) == (True, 0)
+    # A late request of the killed one does not count for its successor.
+    await cases.piped_leases.deployments_polled(first)
+    assert (await cases.piped_leases.get(piped.piped)).stream == ""
+
+
+async def test_a_poll_does_not_replace_an_open_stream(cases: UseCases, piped: PipedCaller) -> None:
+    first = await acquire(cases, piped)
+    async with cases.piped_leases.stream(first):
+        await cases.piped_leases.deployments_polled(first)
+        assert (await cases.piped_leases.get(piped.piped)).has_open_stream
 
 
 async def test_the_newest_process_gets_the_lease(cases: UseCases, piped: PipedCaller) -> None:

@@ -198,6 +198,7 @@ class PipedOrderingRpcs(RpcHandlers):
     async def ListDeploymentsInOrder(
         self, _request: ordering.ListDeploymentsInOrderRequest, caller: PipedCaller
     ) -> ordering.ListDeploymentsInOrderResponse:
+        await self._cases.piped_leases.deployments_polled(caller)
         deployments = await self._cases.deployment_reports.list_in_order(by=caller)
         return ordering.ListDeploymentsInOrderResponse(deployments=deployments)
 

@@ -10,7 +10,8 @@ from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.expressions import Values, param
 from pipecd.controlplane.datastore.schema import EXT_PIPED_LEASE
 
-CLOSED_STREAM = "closed"
+# What `stream` is while there is no open one.
+NO_STREAM, POLLING, CLOSED_STREAM = "", "polling", "closed"
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class PipedLease:
     acquired_at: int = 0
     draining: bool = False
     """The holder has announced that it releases the lease when its running stages have ended."""
-    stream: str = ""
+    stream: str = NO_STREAM
     """The open wake-up stream of the holder, left behind if a replica is killed; `CLOSED_STREAM`
-    after it has ended, and empty if the holder has had none."""
+    after it has ended, `POLLING` if the holder works without one, empty before it begins."""
     candidate: str = ""
     candidate_host: str = ""
     requested_at: int = 0
@@ -44,7 +45,7 @@ class PipedLease:
 
     @property
     def has_open_stream(self) -> bool:
-        return self.stream not in ("", CLOSED_STREAM)
+        return self.stream not in (NO_STREAM, POLLING, CLOSED_STREAM)
 
 
 COLUMNS = {

@@ -16,7 +16,12 @@ import structlog
 from pipecd.cache import LruCache
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
-from pipecd.controlplane.datastore.piped_leases import CLOSED_STREAM, PipedLease
+from pipecd.controlplane.datastore.piped_leases import (
+    CLOSED_STREAM,
+    NO_STREAM,
+    POLLING,
+    PipedLease,
+)
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
@@ -34,9 +39,9 @@ log = structlog.get_logger()
 # How long a replica that misses a signal accepts requests of an earlier epoch.
 CACHE_SECONDS = 2.0
 MAX_CACHED = 10_000
-# A holder that never had a wake-up stream polls for commands every 5 seconds, and ends when the
-# request is refused. The new process waits until then, so that no stage runs twice.
-UNCONNECTED_HOLDER_SECONDS = 6.0 + CACHE_SECONDS
+# A holder without a wake-up stream polls for commands every 5 seconds, and ends when the request is
+# refused. The new process waits until then, so that no stage runs twice.
+POLLING_HOLDER_SECONDS = 6.0 + CACHE_SECONDS
 # A holder whose stream no replica has seen during so many requests in a row is gone.
 MAX_UNSEEN_REQUESTS = 8
 _MAX_HOST_CHARACTERS = 255
@@ -118,7 +123,7 @@ def decide(
         ),
         is_granted=True,
         is_takeover=is_takeover,
-        is_fenced=bool(lease.instance and lease.stream != CLOSED_STREAM),
+        is_fenced=bool(lease.instance and (lease.has_open_stream or lease.stream == POLLING)),
     )
 
 
@@ -179,7 +184,7 @@ class PipedLeaseUseCases:
             )
         wait = 0.0
         if decision.is_fenced:
-            wait = CACHE_SECONDS if before.has_open_stream else UNCONNECTED_HOLDER_SECONDS
+            wait = CACHE_SECONDS if before.has_open_stream else POLLING_HOLDER_SECONDS
         response = AcquirePipedLeaseResponse(
             granted=True, epoch=lease.epoch, wait_millis=int(wait * 1000)
         )
@@ -196,7 +201,7 @@ class PipedLeaseUseCases:
             if draining:
                 return replace(lease, draining=True)
             # From now on requests of this epoch are late ones.
-            return replace(lease, epoch=epoch + 1, instance="", stream="")
+            return replace(lease, epoch=epoch + 1, instance="", stream=NO_STREAM)
 
         lease = await self._leases.update(by.piped, change)
         if not draining:
@@ -231,6 +236,21 @@ class PipedLeaseUseCases:
             except PipecdError as e:
                 # A newer process waits until a few of its requests were not forwarded.
                 log.warning("end of the wake-up stream not recorded", piped=by.piped, error=str(e))
+
+    async def deployments_polled(self, by: PipedCaller) -> None:
+        """Records that the holder works on deployments, maybe without ever opening a stream."""
+        if not by.epoch:
+            return
+        lease = await self._cached.get_or_load(by.piped, lambda: self._leases.get(by.piped))
+        if lease.stream != NO_STREAM:
+            return
+
+        def polls(lease: PipedLease) -> PipedLease:
+            is_new = lease.epoch == by.epoch and lease.stream == NO_STREAM
+            return replace(lease, stream=POLLING) if is_new else lease
+
+        await self._leases.update(by.piped, polls)
+        self.invalidate(by.piped)
 
     async def forward_request(self, by: PipedCaller) -> bool:
         """Whether a newer process requests the lease that the caller, who is connected, holds."""
