@@ -335,6 +335,10 @@ class FaultInjector:
 
     async def _unsettled(self) -> list[str]:
         """What is not yet as it has to be after healing."""
+        if not self.piped.is_running:
+            # It learnt only now that a duplicate had replaced it; its supervisor starts it again.
+            self._record("piped is started again")
+            await self.piped.start()
 
         @cache
         def content_of(commit: str, name: str) -> str:
