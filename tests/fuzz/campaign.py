@@ -9,6 +9,7 @@ that repeats it; the exit code tells whether there were any.
 import argparse
 import asyncio
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -23,8 +24,10 @@ from fuzz.readers import readers
 from fuzz.wire import ENDPOINTS, ROUND, fuzz_endpoint, open_plane
 from pipecd.secrets import keys
 
-# A process that makes no progress for this long is stuck in code that no limit can interrupt.
-HANG_SECONDS = 180.0
+# A process that makes no progress is stuck in code that no limit can interrupt: after so many seconds
+# of the processor it loops, after so many minutes it waits, also on a busy machine.
+HANG_CPU_SECONDS = 60.0
+HANG_SECONDS = 900.0
 # Memory is compared with what it was after this many inputs.
 WARM_UP = 2_000
 GROWN_BYTES = 150 * 1024 * 1024
@@ -101,6 +104,15 @@ def work(name: str, seed: str, start: int, seconds: float, reached: Any, reports
     reports.put(peak())
 
 
+def cpu_seconds(process: SpawnProcess) -> float:
+    """The time of the processor that a process has used; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Campaign:
     """The findings and figures of a run."""
 
@@ -145,17 +157,19 @@ class Campaign:
 
     def _watch(self, process: SpawnProcess, reached: Any, reports: Any) -> str:
         """Waits for the end of a process; returns how it failed, if it did."""
-        last, changed = reached.value, time.monotonic()
+        last, changed, used = reached.value, time.monotonic(), 0.0
         while process.is_alive():
             process.join(1)
             # Its end would wait for an empty queue otherwise.
             self._receive(reports)
             if reached.value != last:
                 last, changed = reached.value, time.monotonic()
-            if time.monotonic() - changed > HANG_SECONDS:
+                used = cpu_seconds(process)
+            is_looping = cpu_seconds(process) - used > HANG_CPU_SECONDS
+            if is_looping or time.monotonic() - changed > HANG_SECONDS:
                 process.kill()
                 process.join()
-                return f"no progress for {HANG_SECONDS:.0f} s"
+                return "it loops for ever" if is_looping else "it waits for ever"
         self._receive(reports)
         return f"the process ended with {process.exitcode}" if process.exitcode else ""
 
