@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would rewrite the assertions of all tests, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test testbed again test-fast fuzz check types lint conventions format proto lock bench clean
+.PHONY: quickstart test testbed again test-fast fuzz check types lint conventions format proto dist lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -72,6 +72,10 @@ proto: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+# Builds a release of HEAD into dist/: wheel, source archive, SBOM and checksums, the same bytes anywhere.
+dist: $(VENV)/.dev
+	@$(BIN)/python tools/dist.py
 
 # Locks the dependencies; needs uv.
 lock:
