@@ -8,7 +8,7 @@ import pytest
 from pipecd.config.application import ApplicationSpec, SkipOn
 from pipecd.config.catalog import Catalog
 from pipecd.config.decode import decode_plain
-from pipecd.config.read import Generation, read_application
+from pipecd.config.read import ApplicationConfig, ConfigMistake, Generation, read_application
 from pipecd.config.units import Duration
 from pipecd.model.application import ApplicationKind
 
@@ -151,6 +151,47 @@ def test_in_v1_plugin_sections_override_translated_settings(catalog: Catalog) ->
     section = read("KubernetesApp", text, catalog, V1).plugins["kubernetes"]
     assert section["input"] == {"namespace": "b"}
     assert section["quickSync"]["prune"] is True
+
+
+def detected(kind: str, spec: str, catalog: Catalog) -> ApplicationConfig:
+    """Reads a file as piped and `pipectl lint` do, which choose the generation by the file."""
+    text = f"apiVersion: pipecd.dev/v1beta1\nkind: {kind}\nspec: {spec}"
+    return read_application(text, file="a.yaml", catalog=catalog)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plugin"),
+    [*((kind, plugin) for kind, (plugin, _) in KINDS.items()), ("KubernetesApp", "kubernetes_multicluster")],
+)  # fmt: skip
+def test_a_v0_kind_with_sections_of_plugins_has_only_these(
+    kind: str, plugin: str, catalog: Catalog
+) -> None:
+    config = detected(kind, f"{{plugins: {{{plugin}: {{input: {{}}}}}}}}", catalog)
+    assert config.spec.plugins == {plugin: {"input": {}}}
+    assert config.spec.planner.auto_rollback
+    assert config.application_kind is KINDS[kind][1]
+
+
+def test_a_v0_kind_may_use_the_stages_of_plugins(catalog: Catalog) -> None:
+    config = detected(
+        "KubernetesApp",
+        "{pipeline: {stages: [{name: K8S_SYNC}, {name: K8S_MULTI_SYNC}, {name: WAIT, with: {duration: 1m}}]}}",
+        catalog,
+    )
+    names = [stage.name for stage in config.spec.pipeline.stages]
+    assert names == ["K8S_SYNC", "K8S_MULTI_SYNC", "WAIT"]
+    assert config.warnings == ()
+
+
+def test_a_mistake_in_a_section_of_a_v0_kind_is_a_warning(catalog: Catalog) -> None:
+    section = "{kubernetes: {inptu: {}}}"
+    [warning] = detected("KubernetesApp", f"{{plugins: {section}}}", catalog).warnings
+    assert "spec.plugins.kubernetes.inptu" in str(warning)
+
+
+def test_a_v0_kind_without_sections_of_plugins_is_read_strictly(catalog: Catalog) -> None:
+    with pytest.raises(ConfigMistake, match="unknown field"):
+        detected("KubernetesApp", "{foo: 1, plugins: {}}", catalog)
 
 
 def test_v0_reads_an_application_by_its_platform(catalog: Catalog) -> None:

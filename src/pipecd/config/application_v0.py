@@ -71,6 +71,10 @@ class V0ApplicationDecoder:
             v0_stage, path = v0_stages[stage.name], (*stage.path, "with")
             options = self._decoder.decode(stage.options, v0_stage.options, path=path, wrong=wrong)
             return (v0_stage, options) if options else None
+        if stage.name in self._catalog.stages and self._reader is Generation.V1:
+            plugin_options, path = self._catalog.stages[stage.name], (*stage.path, "with")
+            self._decoder.decode(stage.options, plugin_options, path=path, wrong=wrong)
+            return None
         what = f"unsupported stage name: {stage.name or 'none is given'}"
         if stage.name in self._catalog.stages:
             what += ", only files of kind Application may use it"
@@ -117,14 +121,17 @@ class V0ApplicationDecoder:
             read.model_fields_set & kind.spec.model_fields.keys(),
             **{name: getattr(read, name) for name in kind.spec.model_fields},
         )
-        sections = {name: dict(s) for name, s in kind.translate(fields, names).items()}
+        generic = {name: getattr(read, name) for name in ApplicationSpec.model_fields}
+        sections: dict[str, dict[str, Any]] = {}
+        planner = read.planner
+        # A file that has only sections of plugins is one of v1 but for its kind.
+        if not read.plugins or fields.model_fields_set:
+            sections = {name: dict(s) for name, s in kind.translate(fields, names).items()}
+            if self._reader is Generation.V0 or "auto_rollback" not in planner.model_fields_set:
+                planner = planner.model_copy(update={"auto_rollback": kind.auto_rollback(fields)})
         for name, section in read.plugins.items():
             # Settings under `plugins` override translated ones.
             sections[name] = {**sections.get(name, {}), **section}
-        generic = {name: getattr(read, name) for name in ApplicationSpec.model_fields}
-        planner = read.planner
-        if self._reader is Generation.V0 or "auto_rollback" not in planner.model_fields_set:
-            planner = planner.model_copy(update={"auto_rollback": kind.auto_rollback(fields)})
         pipeline = PipelineSpec(stages=tuple(stages))
         return ApplicationSpec.model_construct(
             read.model_fields_set & ApplicationSpec.model_fields.keys(),

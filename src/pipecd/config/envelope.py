@@ -44,6 +44,17 @@ class Envelope:
     mark: Mark
     """The position of the kind."""
     spec: Node
+    root: Map
+
+    def check(self, unknown: Level) -> None:
+        """Add the mistakes of `apiVersion` and `kind`, and unknown keys beside them."""
+        decoder, root = self.decoder, self.root
+        decoder.decode(root, _Head, unknown=unknown)
+        entry, version = entry_of(root, "apiVersion"), _text(root, "apiVersion")
+        if version != API_VERSION and not decoder.has_mistake("apiVersion"):
+            what = f"unsupported version: {version}" if version else "apiVersion is required"
+            at = entry.value.mark if entry else root.mark
+            decoder.add(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
 
     def refuse_kind(self, *kinds: str) -> None:
         """Add the mistake that the file has none of these kinds."""
@@ -58,8 +69,8 @@ class Envelope:
 _MAX_VALUES = 20_000
 
 
-def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
-    """Return the envelope of a file; its decoder collects the mistakes."""
+def open_envelope(text: bytes | str, *, file: str) -> Envelope:
+    """Return the envelope of a file, to be checked; its decoder collects the mistakes."""
     decoder = Decoder(file)
     try:
         root = read_yaml(text, max_values=_MAX_VALUES)
@@ -73,18 +84,13 @@ def open_envelope(text: bytes | str, *, file: str, unknown: Level) -> Envelope:
             decoder.add(what, at=root.mark, path=())
             decoder.raise_mistakes()
         root = Map((), root.mark)
-    decoder.decode(root, _Head, unknown=unknown)
     kind, spec = entry_of(root, "kind"), entry_of(root, "spec")
-    entry, version = entry_of(root, "apiVersion"), _text(root, "apiVersion")
-    if version != API_VERSION and not decoder.has_mistake("apiVersion"):
-        what = f"unsupported version: {version}" if version else "apiVersion is required"
-        at = entry.value.mark if entry else root.mark
-        decoder.add(f"{what}, write {API_VERSION}", at=at, path=("apiVersion",))
     return Envelope(
         decoder=decoder,
         kind=_text(root, "kind"),
         mark=kind.value.mark if kind else root.mark,
         spec=spec.value if spec else Scalar(None, root.mark),
+        root=root,
     )
 
 

@@ -13,16 +13,18 @@ from pipecd.config.application import (
     EventWatcherFileSpec,
     check_sections,
     check_stages,
+    stage_nodes,
 )
 from pipecd.config.application_v0 import V0ApplicationDecoder, v0_kind_of, without_sections
 from pipecd.config.catalog import Catalog
 from pipecd.config.controlplane import ControlPlaneSpec, camel_cased_sso
-from pipecd.config.decode import Level
+from pipecd.config.decode import entry_of
 from pipecd.config.envelope import Envelope, Generation, open_envelope
 from pipecd.config.piped import PipedSpec
 from pipecd.config.piped_v0 import decode_piped, is_v0
 from pipecd.config.report import ConfigMistake, LocatedReference, Mistake
 from pipecd.config.spec import Spec
+from pipecd.config.yaml_tree import Map
 from pipecd.model.application import ApplicationKind
 
 __all__ = [
@@ -80,12 +82,18 @@ class Config:
 def read_application(
     text: bytes | str, *, file: str, catalog: Catalog, reader: Generation | None = None
 ) -> ApplicationConfig:
-    """Return an application, read by the rules of the generation of its kind.
+    """Return an application, read by the rules of the generation that the file is written for.
 
     With `reader` it is read by the rules of that generation of piped instead.
     """
-    reader = reader or _generation_of(text, file, catalog)
-    envelope = _open(text, file, reader)
+    return _read_application(open_envelope(text, file=file), catalog, reader)
+
+
+def _read_application(
+    envelope: Envelope, catalog: Catalog, reader: Generation | None
+) -> ApplicationConfig:
+    reader = reader or _generation_of(envelope, catalog)
+    envelope.check(reader.unknown)
     decoder, node = envelope.decoder, envelope.spec
     kind = catalog.v0_kind(envelope.kind)
     spec: ApplicationSpec | None = None
@@ -97,10 +105,11 @@ def read_application(
     elif envelope.kind == APPLICATION and reader is Generation.V1:
         spec = decoder.decode(node, ApplicationSpec, path=("spec",))
         check_stages(decoder, node, catalog)
-        check_sections(decoder, node, catalog)
     else:
         generic = (APPLICATION,) if reader is Generation.V1 else ()
         envelope.refuse_kind(*generic, *catalog.v0_kinds)
+    if reader is Generation.V1:
+        check_sections(decoder, node, catalog)
     decoder.raise_mistakes()
     assert spec is not None, "a file without mistakes has a value"  # noqa: S101
     return ApplicationConfig(
@@ -112,13 +121,28 @@ def read_application(
     )
 
 
+def _generation_of(envelope: Envelope, catalog: Catalog) -> Generation:
+    """Return the generation that a file is written for.
+
+    Upstream's newer piped reads sections and stages of plugins in files of every kind.
+    """
+    if not catalog.v0_kind(envelope.kind):
+        return Generation.V1
+    plugins = entry_of(envelope.spec, "plugins")
+    has_sections = plugins and isinstance(plugins.value, Map) and plugins.value.entries
+    stages = {stage.name for stage in stage_nodes(envelope.spec)}
+    has_stages = stages & (catalog.stages.keys() - catalog.v0_stages.keys())
+    return Generation.V1 if has_sections or has_stages else Generation.V0
+
+
 def read_piped(text: bytes | str, *, file: str, catalog: Catalog) -> PipedConfig:
     """Return the configuration of a piped; the keys of the file decide its generation."""
-    generation = Generation.V1
-    envelope = _open(text, file, generation)
-    if is_v0(envelope.spec):
-        generation = Generation.V0
-        envelope = _open(text, file, generation)
+    return _read_piped(open_envelope(text, file=file), catalog)
+
+
+def _read_piped(envelope: Envelope, catalog: Catalog) -> PipedConfig:
+    generation = Generation.V0 if is_v0(envelope.spec) else Generation.V1
+    envelope.check(generation.unknown)
     decoder = envelope.decoder
     if envelope.kind != PIPED:
         envelope.refuse_kind(PIPED)
@@ -131,7 +155,10 @@ def read_piped(text: bytes | str, *, file: str, catalog: Catalog) -> PipedConfig
 
 def read_control_plane(text: bytes | str, *, file: str) -> ControlPlaneSpec:
     """Return the configuration of a control plane."""
-    envelope = _open(text, file, Generation.V0)
+    return _read_control_plane(open_envelope(text, file=file))
+
+
+def _read_control_plane(envelope: Envelope) -> ControlPlaneSpec:
     envelope = replace(envelope, spec=camel_cased_sso(envelope.spec))
     return _spec_of(envelope, CONTROL_PLANE, ControlPlaneSpec, Generation.V0)
 
@@ -147,8 +174,9 @@ def read_kind(
     text: bytes | str, *, file: str, kind: str, to: type[SpecT], reader: Generation = Generation.V1
 ) -> SpecT | None:
     """Return the `spec` of a file that has this kind; None for a file of another kind."""
-    envelope = _open(text, file, reader)
+    envelope = open_envelope(text, file=file)
     if envelope.kind and envelope.kind != kind:
+        envelope.check(reader.unknown)
         envelope.decoder.raise_mistakes()
         return None
     return _spec_of(envelope, kind, to, reader)
@@ -158,34 +186,25 @@ def read_file(
     text: bytes | str, *, file: str, catalog: Catalog, reader: Generation | None = None
 ) -> Config:
     """Return a file of any kind, as `pipectl lint` reads it."""
-    kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
-    reader = reader or _generation_of(text, file, catalog)
+    envelope = open_envelope(text, file=file)
+    kind = envelope.kind
     plain_kinds: dict[str, type[Spec]] = {EVENT_WATCHER: EventWatcherFileSpec, **catalog.kinds}
     match kind:
         case "Piped":
-            piped = read_piped(text, file=file, catalog=catalog)
+            piped = _read_piped(envelope, catalog)
             return Config(kind, piped.spec, piped.warnings)
         case "ControlPlane":
-            return Config(kind, read_control_plane(text, file=file))
+            return Config(kind, _read_control_plane(envelope))
         case _ if kind in plain_kinds:
-            envelope = _open(text, file, reader)
-            spec = _spec_of(envelope, kind, plain_kinds[kind], reader)
+            spec = _spec_of(envelope, kind, plain_kinds[kind], reader or Generation.V1)
             return Config(kind, spec, envelope.decoder.report.warnings)
         case _:
-            read = read_application(text, file=file, catalog=catalog, reader=reader)
+            read = _read_application(envelope, catalog, reader)
             return Config(kind, read.spec, read.warnings, read.references)
 
 
-def _generation_of(text: bytes | str, file: str, catalog: Catalog) -> Generation:
-    kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
-    return Generation.V0 if catalog.v0_kind(kind) else Generation.V1
-
-
-def _open(text: bytes | str, file: str, reader: Generation) -> Envelope:
-    return open_envelope(text, file=file, unknown=reader.unknown)
-
-
 def _spec_of(envelope: Envelope, kind: str, to: type[SpecT], reader: Generation) -> SpecT:
+    envelope.check(reader.unknown)
     decoder = envelope.decoder
     if envelope.kind != kind:
         envelope.refuse_kind(kind)

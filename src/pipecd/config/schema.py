@@ -109,11 +109,12 @@ class _EditorSchema(GenerateJsonSchema):
                 "properties": {p.name: self._ref(p.application) for p in plugins},
                 "additionalProperties": {"type": ["object", "null"]},
             }
-            properties["plugins"] = {} if self._is_v0 else sections
+            properties["plugins"] = sections
         elif spec is StageSpec:
             options: Mapping[str, type[Spec]] = self._catalog.stages
             if self._is_v0:
-                options = {name: s.options for name, s in self._catalog.v0_stages.items()}
+                v0_stages = self._catalog.v0_stages.items()
+                options = {**options, **{name: stage.options for name, stage in v0_stages}}
             names = {"enum" if self._is_v0 else "examples": sorted(options)}
             properties["name"] = {"type": "string", **names}
             described["allOf"] = _conditions(

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipecd.config.catalog import Catalog, SpecT
-from pipecd.config.decode import Level
 from pipecd.config.envelope import open_envelope
 from pipecd.config.read import read_kind
 from pipecd.config.report import ConfigMistake
@@ -26,7 +25,7 @@ def read_shared(directory: Path, kind: str, to: type[SpecT]) -> SpecT | None:
     for path in sorted(p for p in files if p.suffix in _SUFFIXES and p.is_file()):
         text, file = path.read_bytes(), f"{SHARED_CONFIG}/{path.name}"
         try:
-            file_kind = open_envelope(text, file=file, unknown=Level.IGNORED).kind
+            file_kind = open_envelope(text, file=file).kind
         except ConfigMistake as e:
             unreadable = unreadable or e
             continue

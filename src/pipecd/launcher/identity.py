@@ -6,7 +6,6 @@ The rest is ignored: it may be written for a newer version of piped.
 
 from dataclasses import dataclass, field
 
-from pipecd.config.decode import Level
 from pipecd.config.envelope import open_envelope
 from pipecd.config.piped import IdentitySpec, piped_key
 from pipecd.config.piped_v0 import is_v0
@@ -30,7 +29,7 @@ class Identity:
 def identity_of(config: bytes) -> Identity:
     """Reads the identity from a piped configuration; mistakes are reported as piped does."""
     named = read_kind(config, file=_FILE, kind=PIPED, to=IdentitySpec)
-    envelope = open_envelope(config, file=_FILE, unknown=Level.IGNORED)
+    envelope = open_envelope(config, file=_FILE)
     if named is None:
         raise UserMistake(f"wrong configuration kind for piped: {envelope.kind}")
     return Identity(
