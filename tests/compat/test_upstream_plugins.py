@@ -3,12 +3,21 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipecd.config.application import ApplicationSpec
 from pipecd.config.piped import PluginSpec
-from pipecd.piped.pluginhost.host import PluginDownloads
+from pipecd.model.deployment import StageStatus
+from pipecd.piped.pluginhost.host import PluginDownloads, PluginHost
+from pipecd.piped.pluginhost.masking import SecretMasks
+from pipecd.plugins.wait.plugin import WaitPlugin
+from pipecd.proto.model.deployment_pb2 import PipelineStage
+from pipecd.proto.plugin import deployment_pb2 as pb
+from pipecd.proto.plugin.source_pb2 import DeploymentSource
 from pipecd.sdk.conformance import Trial, Verdict, try_plugin
+from pipecd.sdk.testing import MemoryHost, StageBench
 from pipecd.wire.program_store import host_platform
 from servers.registry import OciRegistry
 
@@ -52,3 +61,37 @@ async def test_our_piped_runs_a_plugin_that_upstreams_pipectl_pushed(
     spec = PluginSpec(name="wait", url=f"oci://{registry.host}/team/wait:v1")
     fetched = await PluginDownloads(tmp_path).program(spec)
     assert fetched.read_bytes() == program.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "service_port", [pytest.param(None, id="through the socket"), pytest.param(0, id="on a port")]
+)
+async def test_a_plugin_of_upstream_calls_our_piped(
+    upstream_plugins: Path, service_port: int | None, tmp_path: Path
+) -> None:
+    host: Any = MemoryHost()
+    host.masks = SecretMasks()
+    spec = PluginSpec(name="wait", url=f"file://{upstream_plugins / 'wait'}")
+    deployment = StageBench(WaitPlugin(), tmp_path).deployment()
+    async with PluginHost.start(
+        [spec], callbacks=host, workspace=tmp_path, service_port=service_port
+    ) as plugins:
+        plugin = plugins.for_stage("WAIT", ApplicationSpec())
+        response = await plugin.ExecuteStage(
+            pb.ExecuteStageRequest(
+                input=pb.ExecutePluginInput(
+                    deployment=deployment,
+                    stage=PipelineStage(id="s1", name="WAIT", created_at=1, updated_at=1),
+                    stage_config=b'{"duration": "1s"}',
+                    target_deployment_source=DeploymentSource(
+                        application_directory=str(tmp_path),
+                        commit_hash="c0ffee",
+                        application_config=b"{apiVersion: pipecd.dev/v1beta1, kind: Application, spec: {name: cart}}",
+                        application_config_filename="app.pipecd.yaml",
+                    ),
+                )
+            )
+        )
+    assert StageStatus(response.status) is StageStatus.SUCCESS
+    assert host.lines, "it sends the log of the stage to piped"
+    assert host.stage_metadata, "it stores when it began to wait"
