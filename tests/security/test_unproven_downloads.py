@@ -3,7 +3,8 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +12,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from pipecd.config.piped import PluginSpec
+from pipecd.git.credentials import GitCredentials, git_environment
 from pipecd.launcher.release import open_releases
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
 from pipecd.piped.pluginhost.host import PluginDownloads
 from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
+from pipecd.plugins.kubernetes.config import ChartRepository, HelmChart
+from pipecd.plugins.kubernetes.helm import GitChartCache
 from pipecd.plugins.kubernetes.tools import DOWNLOADS, ToolDownload
 from pipecd.wire import program_store
 from pipecd.wire.oci import PLUGIN_LAYER, Platform, parse_reference
 from pipecd.wire.program_store import host_platform
 from pipecd.wire.registry import Registry
+from servers.git_ssh import GitSsh, new_key
+from servers.origin import Origin
 from servers.registry import OciRegistry
 
 GOOD, EVIL = b"#!/bin/sh\necho good\n", b"#!/bin/sh\necho evil\n"
@@ -289,3 +295,37 @@ def test_every_tool_of_ours_has_published_checksums() -> None:
     for download in DOWNLOADS.values():
         assert download.url.startswith("https://")
         assert download.checksums.startswith("https://")
+
+
+@asynccontextmanager
+async def cloned_chart(
+    git_ssh: GitSsh, origin: Origin, directory: Path, *, key: Path
+) -> AsyncGenerator[Path]:
+    """A chart of a Git repository by SSH, with a key of its own."""
+    remote = git_ssh.url(origin.path)
+    repository = ChartRepository(type="GIT", git_remote=remote, ssh_key_file=str(key))
+    with git_environment(GitCredentials(), directory=directory / "git") as git:
+        charts = GitChartCache([repository], directory / "charts", git.variables)
+        async with charts.checkout(HelmChart(git_remote=remote, path="chart")) as path:
+            yield path
+
+
+async def test_a_chart_of_a_host_with_another_key_is_refused(
+    git_ssh: GitSsh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    origin = Origin.begin(tmp_path / "origin")
+    origin.commit({"chart/Chart.yaml": "name: web\n"})
+    async with cloned_chart(git_ssh, origin, tmp_path, key=git_ssh.key) as path:
+        assert (path / "Chart.yaml").read_text() == "name: web\n"
+    new_key(tmp_path / "other")
+    with pytest.raises(PipecdError, match="Permission denied"):
+        async with cloned_chart(git_ssh, origin, tmp_path, key=tmp_path / "other"):
+            pass
+    git_ssh.change_host_key()
+    git_ssh.stop()
+    git_ssh.start()
+    with pytest.raises(PipecdError, match=r"[Hh]ost key verification failed"):
+        async with cloned_chart(git_ssh, origin, tmp_path, key=git_ssh.key):
+            pass
