@@ -286,7 +286,11 @@ class FaultInjector:
         await asyncio.to_thread(self.data.fill)
         await asyncio.sleep(self.chance.uniform(1, 6))
         if self.chance.random() < 0.3:
-            await self.kill_replica()
+            # With SQLite it ends again with a message, until its supervisor finds space.
+            replica = self.chance.choice(self.installed.replicas)
+            await replica.kill()
+            await replica.start()
+            await asyncio.sleep(self.chance.uniform(1, 3))
         self.data.empty()
 
     async def start_duplicate(self) -> None:
@@ -335,10 +339,11 @@ class FaultInjector:
 
     async def _unsettled(self) -> list[str]:
         """What is not yet as it has to be after healing."""
-        if not self.piped.is_running:
-            # It learnt only now that a duplicate had replaced it; its supervisor starts it again.
-            self._record("piped is started again")
-            await self.piped.start()
+        for program in (*self.installed.replicas, self.piped):
+            if not program.is_running:
+                # It learnt only now that it has to end; its supervisor starts it again.
+                self._record(f"{program.name} is started again")
+                await program.start()
 
         @cache
         def content_of(commit: str, name: str) -> str:
