@@ -347,7 +347,8 @@ def _create_telemetry(settings: ServerSettings, collector: TraceCollector | None
         from pipecd.observe.tracing import RpcTracer, Tracing  # noqa: PLC0415 - an extra.
     except ImportError as e:
         raise UserMistake(
-            "--traces needs OpenTelemetry", hint="install it: pip install 'pipecd[tracing]'"
+            "--traces needs OpenTelemetry",
+            hint="install the extra tracing of pipecd, from the source that it came from",
         ) from e
     tracing = Tracing({"service.name": "pipecd-server"}, collector.export)
     return Telemetry(metrics, store_metrics, RpcTracer(tracing))

@@ -40,7 +40,7 @@ class NoDriver(UserMistake):
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(
             f"this installation has no driver for {what}",
-            hint=f"install it: pip install pipecd[{extra}]",
+            hint=f"install the extra {extra} of pipecd, from the source that pipecd came from",
         )
 
 

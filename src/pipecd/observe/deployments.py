@@ -153,7 +153,7 @@ class DeploymentTraces:
             try:
                 from pipecd.observe.tracing import Tracing  # noqa: PLC0415 - an extra.
             except ImportError:
-                log.info("deployments are not traced", remedy="pip install 'pipecd[tracing]'")
+                log.info("deployments are not traced", remedy="install the extra tracing of pipecd")
                 self._export = None
             else:
                 self._tracing = Tracing(self._resource, self._export)

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -61,7 +62,8 @@ class LocalRpcTable(RpcTable[None]):
     def _is_own(self, peer: str) -> bool:
         """Whether the other end of the connection belongs to a process of this user."""
         sockets = read_connections()
-        if sockets is None:
+        if not any(s.state == _LISTENING and s.local[1] == self.port for s in sockets):
+            # The kernel, or a sandbox in its place, does not even list our own socket.
             return True
         caller = _peer_address(peer)
         return any(
@@ -76,27 +78,20 @@ class LocalRpcTable(RpcTable[None]):
 
 def is_own_listener(port: int) -> bool:
     """Whether only processes of this user listen on the port; True where this is unknown."""
-    sockets = read_connections()
-    if sockets is None:
-        return True
     return all(
         socket.user == os.geteuid()
-        for socket in sockets
+        for socket in read_connections()
         if socket.state == _LISTENING and socket.local[1] == port
     )
 
 
-def read_connections() -> list[Connection] | None:
-    """Returns the TCP sockets of this network namespace; None where the kernel lists none."""
+def read_connections() -> list[Connection]:
+    """Returns the TCP sockets of this network namespace; none where the kernel does not say."""
     found: list[Connection] = []
     for table in _TABLES:
-        try:
-            with table.open(encoding="ascii") as lines:
-                found += parse_connections(lines)
-        except FileNotFoundError:
-            # A kernel without IPv6 has only the first table.
-            if table is _TABLES[0]:
-                return None
+        # A kernel without IPv6 has only the first table, other systems than Linux have neither.
+        with suppress(FileNotFoundError), table.open(encoding="ascii") as lines:
+            found += parse_connections(lines)
     return found
 
 

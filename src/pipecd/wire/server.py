@@ -84,7 +84,7 @@ async def grpc_server(
         except ModuleNotFoundError as e:
             raise UserMistake(
                 "gRPC reflection needs the package grpcio-reflection",
-                hint="install pipecd[reflection] or leave out --enable-grpc-reflection",
+                hint="install the extra reflection of pipecd or leave out --enable-grpc-reflection",
             ) from e
         server.add_generic_rpc_handlers((module.reflection(names),))
     address = _address(host, port)

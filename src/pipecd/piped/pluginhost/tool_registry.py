@@ -68,7 +68,8 @@ class ToolRegistry:
                 "Os": system,
             }
             script = render(tool.script, values, name=f"installation of {tool.name}")
-            env = {**os.environ, MIRROR_VARIABLE: self._mirror}
+            mirror = {MIRROR_VARIABLE: self._mirror} if self._mirror else {}
+            env = {**os.environ, **mirror}
             try:
                 async with asyncio.timeout(_INSTALL_TIMEOUT):
                     argv = ["/bin/sh", "-c", script]
