@@ -5,6 +5,14 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service import api_pb2, web_pb2
 
+# Clients read more with the cursor of the page.
+MAX_PAGE_SIZE = 1000
+
+
+def page_size(requested: int) -> int:
+    """The size of a page; without one, and beyond the maximum, it is the maximum."""
+    return min(requested, MAX_PAGE_SIZE) if requested > 0 else MAX_PAGE_SIZE
+
 
 class RpcHandlers:
     """Handlers of some RPCs of a service: a method for each, with the name of the RPC."""

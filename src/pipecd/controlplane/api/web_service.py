@@ -3,7 +3,7 @@
 
 from typing import Protocol
 
-from pipecd.controlplane.api.handlers import RpcHandlers, application_draft
+from pipecd.controlplane.api.handlers import RpcHandlers, application_draft, page_size
 from pipecd.controlplane.api.web_authorization import WebRpcTable
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -43,9 +43,9 @@ class Paged(Protocol):
 
 
 def page_of(request: Paged) -> PageRequest:
-    """The requested page; a size below 1 means all objects."""
+    """The requested page."""
     return PageRequest(
-        size=max(0, request.page_size),
+        size=page_size(request.page_size),
         cursor=request.cursor,
         min_updated_at=max(0, request.page_min_updated_at),
     )

@@ -10,8 +10,9 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_own_application, or_not_found
 from pipecd.controlplane.usecases.applications import check_not_deleted
 from pipecd.controlplane.usecases.transitions import is_deploying, is_newer
+from pipecd.controlplane.usecases.unregistered import reported_unregistered, unregistered_key
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.document import from_json, to_json
+from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.application_pb2 import (
     Application,
@@ -143,19 +144,14 @@ class ApplicationReports:
             own.piped_id = by.piped
             lines.append(to_json(own))
         await self._stores.cache.put_field(
-            _unregistered_key(by.project), by.piped, "\n".join(lines).encode()
+            unregistered_key(by.project), by.piped, "\n".join(lines).encode()
         )
         await self._bus.publish(Signal(Topic.APPLICATION, "", by.project))
 
     async def list_unregistered(self, *, by: UserOrApiKey) -> tuple[ApplicationInfo, ...]:
         """The unregistered applications of all pipeds of the project, by path."""
         scope = await self._access.scope(by, _LIST)
-        lists = await self._stores.cache.fields(_unregistered_key(by.project))
-        infos = (
-            from_json(line, ApplicationInfo)
-            for lines in lists.values()
-            for line in lines.splitlines()
-        )
+        infos = await reported_unregistered(self._stores.cache, by.project)
         visible = (info for info in infos if scope.covers(info.labels))
         return tuple(sorted(visible, key=lambda info: (info.path, info.repo_id, info.piped_id)))
 
@@ -173,8 +169,3 @@ class ApplicationReports:
         )
         # A piped needs no wake-up for its own report, unless `wake` names it.
         await self._bus.publish(Signal(Topic.APPLICATION, id, by.project, wake))
-
-
-def _unregistered_key(project: str) -> str:
-    # Upstream keeps Go's own encoding under its key, so ours has another name.
-    return f"pipecd:unregistered-applications:{project}"

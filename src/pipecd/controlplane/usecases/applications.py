@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
 from pipecd.controlplane.auth.subject import PipedCaller, Subject, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
@@ -16,6 +16,7 @@ from pipecd.controlplane.usecases.access import (
     commander,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
+from pipecd.controlplane.usecases.unregistered import reported_unregistered
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import Conflict, NotFound, UserMistake
@@ -85,6 +86,8 @@ class ApplicationUseCases:
         """
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, draft)
+        if not scope.is_everything:
+            await self._check_reported_labels(scope, draft, by)
         piped = await self._access.piped(draft.piped_id, by=by)
         application = Application(
             id=new_id(),
@@ -102,6 +105,22 @@ class ApplicationUseCases:
         await self._stores.applications.add(application)
         await self._signal(application)
         return application.id
+
+    async def _check_reported_labels(
+        self, scope: Scope, draft: Application, by: UserOrApiKey
+    ) -> None:
+        """Denied if the piped has reported the application with labels out of the scope.
+
+        The labels of a draft are what its author claims; those of Git replace them later.
+        """
+        path = draft.git_path
+        for info in await reported_unregistered(self._stores.cache, by.project, draft.piped_id):
+            if (info.repo_id, info.path, info.config_filename) == (
+                path.repo.id,
+                path.path,
+                path.config_filename or info.config_filename,
+            ):
+                check_scope(scope, info)
 
     async def update(self, id: str, to: ApplicationUpdate, *, by: UserOrApiKey) -> None:
         before = await self._access.application(id, by=by, permission=_UPDATE)

@@ -2,14 +2,16 @@
 """Commands to pipeds: sync, cancel, approve, restart, plan preview and others."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pipecd.controlplane.auth.subject import PipedCaller, Subject
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import PipedCaller, Subject, User
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.model.command import CommandStatus
-from pipecd.model.errors import Denied
+from pipecd.model.errors import Denied, NotFound
 from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2 as pb
 from pipecd.proto.model.command_pb2 import Command
@@ -24,6 +26,10 @@ class CommandResult:
     handled_at: int
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     output: bytes = field(default=b"", repr=False)
+
+
+_GET_APPLICATION = Permission(Resource.APPLICATION, Action.GET)
+_GET_DEPLOYMENT = Permission(Resource.DEPLOYMENT, Action.GET)
 
 
 class CommandUseCases:
@@ -51,7 +57,22 @@ class CommandUseCases:
         await self._access.require_any_role(by)
         command = await or_not_found(self._stores.commands.get(id), "Command is not found")
         check_project(by, command.project_id, "command")
+        if command.application_id and isinstance(by, User):
+            await self._check_labels(command, by)
         return command
+
+    async def _check_labels(self, command: Command, by: User) -> None:
+        """Denied unless a role covers the application or the deployment that the command is for."""
+        objects = (
+            (_GET_APPLICATION, self._stores.applications, command.application_id),
+            (_GET_DEPLOYMENT, self._stores.deployments, command.deployment_id),
+        )
+        for permission, store, id in objects:
+            with suppress(Denied, NotFound):
+                scope = await self._access.scope(by, permission)
+                if scope.is_everything or (id and scope.covers((await store.get(id)).labels)):
+                    return
+        raise Denied("Permission Denied")
 
     async def list_unhandled(self, *, by: PipedCaller) -> tuple[Command, ...]:
         """The piped's commands that are not handled yet, oldest first."""

@@ -73,7 +73,9 @@ class DeploymentUseCases:
             filter = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
             deployments = await self._stores.deployments.list(filter)
             visible = tuple(d for d in deployments.items if scope.covers(d.labels))
-            traces.append(TracedDeployments(trace, visible))
+            # The commit of a trace is as secret as its deployments.
+            if visible or scope.is_everything:
+                traces.append(TracedDeployments(trace, visible))
         return TracePage(tuple(traces), listed.cursor)
 
     async def get(self, id: str, *, by: Subject) -> Deployment:
