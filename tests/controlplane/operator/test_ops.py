@@ -99,7 +99,7 @@ async def test_the_metrics_are_those_of_ops_and_of_online_pipeds(
         content = json.dumps({"applications": book, "updated_at": 1}).encode()
         await running.stores.files.put(applications_path("shop"), content)
         text = (await http.get("/metrics")).text
-        assert "\nup_a 1\n\nup_b 1\n" in text
+        assert '\nup_a{pipecd_component="piped",piped="a",project=""} 1.0\n' in text
         assert "silent" not in text
         labels = 'app_kind="ECS",pipecd_component="ops",project="shop"'
         assert f"insight_application_total{{{labels}}} 2.0" in text

@@ -50,14 +50,14 @@ class PipedConnections:
         times = {piped_id: _reported_at(stat) for piped_id, stat in stats.items()}
         return {piped_id: time for piped_id, time in times.items() if time is not None}
 
-    async def metrics(self) -> tuple[bytes, ...]:
+    async def metrics(self) -> dict[str, bytes]:
         """The last metrics of each online piped, in the order of their ids."""
         stats = sorted((await self._cache.fields(STATS_KEY)).items())
-        return tuple(
-            from_json(stat, PipedStat).metrics
-            for _, stat in stats
+        return {
+            piped_id: from_json(stat, PipedStat).metrics
+            for piped_id, stat in stats
             if self._status_of(stat) == Piped.ONLINE
-        )
+        }
 
     def _status_of(self, stat: bytes | None) -> Status:
         if stat is None:
