@@ -90,7 +90,7 @@ async def test_failures_become_statuses(
 
 async def test_the_traceback_of_a_bug_is_in_the_log(table: RpcTable[str]) -> None:
     with structlog.testing.capture_logs() as logs, pytest.raises(PipecdError, match=INTERNAL):
-        await table.dispatch("GetCommand", get_command("bug").SerializeToString(), KEY)
+        await (await table.admit("GetCommand", KEY))(get_command("bug").SerializeToString())
     [line] = [entry for entry in logs if entry["log_level"] == "error"]
     assert (line["event"], line["rpc"], line["exc_info"]) == ("call failed", "GetCommand", True)
 
@@ -123,11 +123,11 @@ async def test_the_caller_is_authorized_before_the_request_is_validated(seen: An
     table = Choosy(SERVICE, [], authenticate, unimplemented=EVERY_RPC, observer=seen)
     for body in (b"", b"\xff", api_pb2.EnablePipedRequest(piped_id="p").SerializeToString()):
         with pytest.raises(Denied, match="key may not"):
-            await table.dispatch("EnablePiped", body, KEY)
+            await (await table.admit("EnablePiped", KEY))(body)
         with pytest.raises(Unauthenticated):
-            await table.dispatch("EnablePiped", body, ())
+            await (await table.admit("EnablePiped", ()))(body)
         with pytest.raises(Unsupported):
-            await table.dispatch("GetPiped", body, KEY)
+            await (await table.admit("GetPiped", KEY))(body)
     assert (seen.begun, seen.calls) == ([], [])
 
 
@@ -239,7 +239,7 @@ async def test_a_stream_is_guarded_like_any_call(table: RpcTable[str]) -> None:
     ],
 )
 async def test_dispatch_answers_bytes_with_bytes(table: RpcTable[str], method: str) -> None:
-    answer = await table.dispatch(method, get_command("c1").SerializeToString(), KEY)
+    answer = await (await table.admit(method, KEY))(get_command("c1").SerializeToString())
     assert api_pb2.GetCommandResponse.FromString(answer).command.id == "c1"
 
 
@@ -258,7 +258,7 @@ async def test_dispatch_fails_with_our_errors(
     table: RpcTable[str], method: str, body: bytes, metadata: Any, error: type[PipecdError]
 ) -> None:
     with pytest.raises(error):
-        await table.dispatch(method, body, metadata)
+        await (await table.admit(method, metadata))(body)
 
 
 @given(
@@ -271,7 +271,7 @@ async def test_no_input_gets_past_the_gate_unguarded(
     table: RpcTable[str], method: str, body: bytes, authorization: str
 ) -> None:
     try:
-        answer = await table.dispatch(method, body, (("authorization", authorization),))
+        answer = await (await table.admit(method, (("authorization", authorization),)))(body)
     except PipecdError as e:
         assert e.message != INTERNAL
     else:

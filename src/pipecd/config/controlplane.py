@@ -308,6 +308,13 @@ class OutboundSpec(Spec):
         return value
 
 
+class ConnectionsSpec(Spec):
+    """The most connections that wait for their clients, in all and of one address."""
+
+    max_waiting: int = Field(default=1024, ge=16)
+    max_waiting_per_address: int = Field(default=256, ge=4)
+
+
 class ControlPlaneSpec(Spec):
     """The `spec` of a control plane file; ports and keys are flags."""
 
@@ -318,6 +325,7 @@ class ControlPlaneSpec(Spec):
     cache: CacheSpec = CacheSpec()
     insight_collector: InsightCollectorSpec = InsightCollectorSpec()
     outbound: OutboundSpec = OutboundSpec()
+    connections: ConnectionsSpec = ConnectionsSpec()
     projects: tuple[ProjectSpec, ...] = ()
     shared_sso_configs: Annotated[
         tuple[SharedSSOConfigSpec, ...], Field(alias="sharedSSOConfigs")

@@ -51,7 +51,8 @@ from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics, StoreMetrics
 from pipecd.observe.telemetry import Telemetry
-from pipecd.wire.multiplexer import multiplexed_port, tls_context
+from pipecd.wire.admission import Admission, ConnectionLimits
+from pipecd.wire.multiplexer import RelayedClients, multiplexed_port, tls_context
 from pipecd.wire.outbound import OutboundPolicy
 from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
@@ -159,7 +160,8 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             projects_from_config=_projects_from_config(settings.spec),
         )
 
-        traces = TraceForwarder(cases.credentials, collector.export if collector else None)
+        export = collector.export if collector else None
+        traces = TraceForwarder(cases.credentials, export, settings.trusted_proxies)
         servers = _Servers(settings, cases, opened.readiness, telemetry, traces)
         port = await servers.start(stack)
 
@@ -235,13 +237,26 @@ class _Servers:
         on_created = metrics.deployment_created if metrics else None
         on_takeover = metrics.piped_taken_over if metrics else None
         piped_rpcs = piped_table(
-            cases, observer=observer, on_created=on_created, on_takeover=on_takeover
+            cases,
+            observer=observer,
+            on_created=on_created,
+            on_takeover=on_takeover,
+            proxies=settings.trusted_proxies,
         )
-        api_rpcs = api_table(cases, observer=observer)
+        api_rpcs = api_table(cases, observer=observer, proxies=settings.trusted_proxies)
         web_rpcs = web_table(cases, observer=observer)
         if self.telemetry.store_metrics is not None:
             self.telemetry.store_metrics.streams("wakeups", piped_rpcs.open_streams)
-        web = self.create_web_server(web_rpcs, api_rpcs)
+        spec = settings.spec.connections
+        admission = Admission(
+            ConnectionLimits(
+                spec.max_waiting, spec.max_waiting_per_address, settings.trusted_proxies
+            )
+        )
+        clients = RelayedClients()
+        for table in (piped_rpcs, api_rpcs, web_rpcs):
+            table.report_authenticated(clients.authenticated)
+        web = self.create_web_server(web_rpcs, api_rpcs, admission)
         stack.push_async_callback(web.stop)
 
         async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
@@ -274,12 +289,18 @@ class _Servers:
         await serve([piped_rpcs, api_rpcs, web_rpcs, self.traces], f"{UNIX}{socket}", 0)
         tls = tls_context(settings.tls) if settings.tls else None
         shared = multiplexed_port(
-            web.protocol, socket, host=settings.host, port=settings.port, tls=tls
+            web.protocol,
+            socket,
+            host=settings.host,
+            port=settings.port,
+            tls=tls,
+            admission=admission,
+            clients=clients,
         )
         return await stack.enter_async_context(shared)
 
     def create_web_server(
-        self, web_rpcs: RpcTable[User], api_rpcs: RpcTable[ApiKeyCaller]
+        self, web_rpcs: RpcTable[User], api_rpcs: RpcTable[ApiKeyCaller], admission: Admission
     ) -> WebServer:
         """Routes HTTP requests to gRPC-Web, webhooks, REST and the console."""
         settings, cases, spec = self.settings, self.cases, self.settings.spec
@@ -305,14 +326,15 @@ class _Servers:
         app: ASGIApp = PathPrefixRouter(
             {
                 WEBHOOK_PREFIX: create_webhooks(cases.webhooks),
-                REST_PREFIX: create_rest(api_rpcs, cases.api_keys.verify),
+                REST_PREFIX: create_rest(api_rpcs, cases.api_keys.verify, settings.trusted_proxies),
             },
             pages,
         )
         if self.telemetry.metrics is not None:
             app = RequestMetrics(app, self.telemetry.metrics.http.responded)
         grpc_web = GrpcWeb(web_rpcs)
-        return WebServer(PathPrefixRouter(dict.fromkeys(grpc_web.prefixes(), grpc_web), app))
+        router = PathPrefixRouter(dict.fromkeys(grpc_web.prefixes(), grpc_web), app)
+        return WebServer(router, admission)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from pipecd.controlplane.app import (
 from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
+from pipecd.wire.admission import raise_file_limit
 from pipecd.wire.server import TlsFiles
 
 log = structlog.get_logger()
@@ -104,6 +105,8 @@ def server(**options: Any) -> None:
         static_dir=static_dir,
         admin_host=options["admin_host"],
     )
+
+    raise_file_limit()
 
     async def serve() -> None:
         async with control_plane(settings) as running:

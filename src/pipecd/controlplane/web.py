@@ -4,7 +4,8 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -12,6 +13,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
@@ -20,8 +22,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pipecd.model.errors import UserMistake
+from pipecd.wire.admission import Admission, ConnectionLimits
+from pipecd.wire.listener import listening
+from pipecd.wire.peer import client_host
 
 _SHUTDOWN_SECONDS = 2.0
+# How long a client may take to send the head, and the body, of a request.
+HEAD_SECONDS = 15.0
+BODY_SECONDS = 60.0
+MAX_BODIES_BYTES = 64 * 1024 * 1024
+_RETRY_AFTER = {"Retry-After": "5"}
 _UNMEASURED_PATHS = ("/assets/", "/favicon.ico")
 
 # Called with the method, the path of the route, the status, and the duration in seconds.
@@ -119,12 +129,111 @@ def without_late_responses(app: ASGIApp) -> ASGIApp:
     return respond
 
 
-class WebServer:
-    """Serves an ASGI application over HTTP/1.1 on the connections it is given."""
+class BodyBudget:
+    """Limits the bytes of request bodies that are in memory at once, of all requests together."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limit: int = MAX_BODIES_BYTES) -> None:
+        self._app, self._limit = app, limit
+        self._used = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        held = 0
+
+        async def counted_receive() -> Message:
+            nonlocal held
+            message = await receive()
+            size = len(message.get("body", b""))
+            held += size
+            self._used += size
+            if self._used > self._limit:
+                raise HTTPException(503, "too many requests, try again later", _RETRY_AFTER)
+            return message
+
+        try:
+            await self._app(scope, counted_receive, send)
+        finally:
+            self._used -= held
+
+
+class _Phase(Enum):
+    """What a connection does: the client sends a head or a body, or the server responds."""
+
+    HEAD = "head"
+    BODY = "body"
+    RESPONSE = "response"
+
+
+# The web server itself ends connections that are idle between requests.
+_PHASE_SECONDS = {_Phase.HEAD: HEAD_SECONDS, _Phase.BODY: BODY_SECONDS, _Phase.RESPONSE: None}
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection of the web server, with deadlines for the head and the body of a request."""
+
+    def __init__(self, inner: Any, admission: Admission) -> None:
+        self._inner, self._admission = inner, admission
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._phase = _Phase.HEAD
+        self.address = ""
+        self.deadline: float | None = self._loop.time() + HEAD_SECONDS
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._current_phase() is not _Phase.RESPONSE
+
+    def close(self) -> None:
+        """Aborts the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.address = client_host(transport)
+        self._admission.add(self)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+        phase = self._current_phase()
+        if phase is not self._phase:
+            self._phase = phase
+            seconds = _PHASE_SECONDS[phase]
+            self.deadline = None if seconds is None else self._loop.time() + seconds
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._admission.remove(self)
+        self._inner.connection_lost(exc)
+
+    def _current_phase(self) -> _Phase:
+        cycle = self._inner.cycle
+        if cycle is None or cycle.response_complete:
+            return _Phase.HEAD
+        return _Phase.BODY if cycle.more_body else _Phase.RESPONSE
+
+
+class WebServer:
+    """Serves an ASGI application over HTTP/1.1 on the connections it is given.
+
+    `admission` limits the connections that wait for their clients.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission | None = None) -> None:
+        self.admission = admission or Admission(ConnectionLimits())
         self._config = uvicorn.Config(
-            without_late_responses(app),
+            BodyBudget(without_late_responses(app)),
             http="h11",
             lifespan="off",
             ws="none",
@@ -140,7 +249,8 @@ class WebServer:
     def protocol(self) -> asyncio.Protocol:
         """Creates the protocol of one new connection."""
         create = cast("_ProtocolFactory", self._config.http_protocol_class)
-        return create(config=self._config, server_state=self._state, app_state={})
+        inner = create(config=self._config, server_state=self._state, app_state={})
+        return HttpConnection(inner, self.admission)
 
     async def stop(self) -> None:
         """Waits a moment for running requests, then cancels them; streams never end themselves."""
@@ -158,15 +268,13 @@ class WebServer:
 @asynccontextmanager
 async def http_server(web: WebServer, *, host: str, port: int) -> AsyncGenerator[int, None]:
     """Listens on a port for HTTP alone; yields the bound port."""
-    loop = asyncio.get_running_loop()
-    try:
-        server = await loop.create_server(web.protocol, host, port)
-    except OSError as e:
-        raise UserMistake(
-            f"cannot listen on port {port} of {host}: {e.strerror}",
-            hint="stop the program that uses it or choose another with --http-port",
-        ) from e
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    async with AsyncExitStack() as stack:
+        listener = listening(web.protocol, web.admission, host=host, port=port)
+        try:
+            bound = await stack.enter_async_context(listener)
+        except OSError as e:
+            raise UserMistake(
+                f"cannot listen on port {port} of {host}: {e.strerror}",
+                hint="stop the program that uses it or choose another with --http-port",
+            ) from e
+        yield bound

@@ -7,13 +7,18 @@ to the web server's own protocol in this process, which therefore sees the real 
 """
 
 import asyncio
+import itertools
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
 from pipecd.model.errors import UserMistake
+from pipecd.wire.admission import Admission, ConnectionLimits
+from pipecd.wire.listener import listening
+from pipecd.wire.peer import client_host, relay_name, relay_number
 from pipecd.wire.server import TlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0"
@@ -33,26 +38,36 @@ async def multiplexed_port(
     host: str,
     port: int,
     tls: ssl.SSLContext | None = None,
+    admission: Admission | None = None,
+    clients: "RelayedClients | None" = None,
 ) -> AsyncGenerator[int, None]:
-    """Listens until the block ends; yields the bound port."""
-    connections = Connections()
+    """Listens until the block ends; yields the bound port.
+
+    `admission` also limits the connections of the web server; `clients` learns which of the relayed
+    connections are authenticated.
+    """
+    connections = Connections(admission or Admission(ConnectionLimits()))
     if tls is not None:
         # Browsers offer both and use HTTP/1.1; gRPC clients offer only h2.
         tls.set_alpn_protocols(["http/1.1", "h2"])
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            lambda: ProtocolDetector(http, grpc_socket, connections), host, port, ssl=tls
-        )
-    except OSError as e:
-        raise UserMistake(
-            f"cannot listen on port {port} of {host}: {e.strerror}",
-            hint="stop the program that uses it or choose another port",
-        ) from e
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await connections.close()
+    relays = clients or RelayedClients()
+    listener = listening(
+        lambda: ProtocolDetector(http, grpc_socket, connections, relays),
+        connections.admission,
+        host=host,
+        port=port,
+        tls=tls,
+    )
+    async with AsyncExitStack() as stack:
+        try:
+            bound = await stack.enter_async_context(listener)
+        except OSError as e:
+            raise UserMistake(
+                f"cannot listen on port {port} of {host}: {e.strerror}",
+                hint="stop the program that uses it or choose another port",
+            ) from e
+        stack.push_async_callback(connections.close)
+        yield bound
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
@@ -71,7 +86,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 class Connections:
     """The open connections that the web server does not own."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
         self._open: set[ProtocolDetector | Relay] = set()
         # Received bytes are written to the other end at once, so all connections share one buffer.
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -94,21 +110,61 @@ class Connections:
             await self._all_closed.wait()
 
 
+class RelayedClients:
+    """The relayed connections by the name that the gRPC server sees, and whose client it knows."""
+
+    def __init__(self) -> None:
+        self._unauthenticated: dict[int, ClientRelay] = {}
+        self._authenticated: set[str] = set()
+        self._numbers = itertools.count(1)
+
+    def add(self, relay: "ClientRelay") -> int:
+        """Adds a relayed connection; returns the number that its name has."""
+        number = next(self._numbers)
+        self._unauthenticated[number] = relay
+        return number
+
+    def remove(self, relay: "ClientRelay") -> None:
+        self._unauthenticated.pop(relay.number, None)
+        self._authenticated.discard(relay.peer)
+
+    def authenticated(self, peer: str) -> None:
+        """Ends the limits of the connection with this peer, on which a call was authenticated."""
+        if peer in self._authenticated:
+            return
+        relay = self._unauthenticated.pop(relay_number(peer), None)
+        if relay is not None:
+            relay.peer = peer
+            self._authenticated.add(peer)
+            relay.authenticated()
+
+
 class ProtocolDetector(asyncio.Protocol):
     """A new connection, until its first bytes show its protocol."""
 
-    def __init__(self, http: HttpProtocol, grpc_socket: Path, connections: "Connections") -> None:
+    is_waiting = True
+
+    def __init__(
+        self,
+        http: HttpProtocol,
+        grpc_socket: Path,
+        connections: "Connections",
+        clients: RelayedClients,
+    ) -> None:
         self._http, self._grpc_socket, self._connections = http, grpc_socket, connections
+        self._clients = clients
         self._received = b""
         self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self.address = ""
+        self.deadline: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.address = client_host(transport)
+        self.deadline = asyncio.get_running_loop().time() + _DETECTION_TIMEOUT
         self._connections.add(self)
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(_DETECTION_TIMEOUT, self._transport.close)
+        self._connections.admission.add(self)
 
     def data_received(self, data: bytes) -> None:
         if (transport := self._transport) is None:
@@ -116,20 +172,19 @@ class ProtocolDetector(asyncio.Protocol):
         self._received += data
         if len(self._received) < _DETECTION_BYTES and _PREFACE.startswith(self._received):
             return
-        self._cancel_deadline()
+        self.deadline = None
         if self._received.startswith(_PREFACE[:_DETECTION_BYTES]):
             transport.pause_reading()
             self._connecting = asyncio.create_task(self._relay(transport))
             return
-        self._connections.discard(self)
+        self._leave()
         protocol = self._http()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
-        self._connections.discard(self)
+        self._leave()
         if self._connecting is not None:
             self._connecting.cancel()
 
@@ -138,26 +193,44 @@ class ProtocolDetector(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+    def _leave(self) -> None:
+        self._connections.discard(self)
+        self._connections.admission.remove(self)
 
     async def _relay(self, client: asyncio.Transport) -> None:
-        loop = asyncio.get_running_loop()
         inward = Relay(self._connections)
+        outward = ClientRelay(self._connections, self._clients, self.address)
         try:
-            await loop.create_unix_connection(lambda: inward, str(self._grpc_socket))
+            await self._connect(inward, outward.number)
         except OSError:
+            self._clients.remove(outward)
             client.abort()
             return
-        outward = Relay(self._connections)
         outward.join(inward)
         inward.join(outward)
-        self._connections.discard(self)
+        self._leave()
         client.set_protocol(outward)
         outward.connection_made(client)
         inward.write(self._received)
         client.resume_reading()
+
+    async def _connect(self, inward: "Relay", number: int) -> None:
+        """Connects to the gRPC server from a name with the client's address."""
+        loop = asyncio.get_running_loop()
+        name = relay_name(self._grpc_socket.parent, number, self.address)
+        connecting = socket.socket(socket.AF_UNIX)
+        connecting.setblocking(False)
+        try:
+            # A name that is too long is left out, and the client counts as unknown.
+            with suppress(OSError):
+                connecting.bind(str(name))
+            await loop.sock_connect(connecting, str(self._grpc_socket))
+            await loop.create_unix_connection(lambda: inward, sock=connecting)
+        except BaseException:
+            connecting.close()
+            raise
+        finally:
+            name.unlink(missing_ok=True)
 
 
 class Relay(asyncio.BufferedProtocol):
@@ -215,3 +288,30 @@ class Relay(asyncio.BufferedProtocol):
         """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class ClientRelay(Relay):
+    """The end of a relayed connection at the client; limited until a call is authenticated."""
+
+    is_waiting = True
+    deadline: float | None = None
+
+    def __init__(self, connections: "Connections", clients: RelayedClients, address: str) -> None:
+        super().__init__(connections)
+        self.address = address
+        self.peer = ""
+        self._clients = clients
+        self.number = clients.add(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.admission.add(self)
+
+    def authenticated(self) -> None:
+        """Ends the limits."""
+        self._connections.admission.remove(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clients.remove(self)
+        self._connections.admission.remove(self)
+        super().connection_lost(exc)

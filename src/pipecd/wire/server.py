@@ -72,6 +72,10 @@ async def grpc_server(
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
+            # What a client may hold without a call, and in calls that wait for their messages.
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", 600_000),
+            ("grpc.max_concurrent_streams", 1_000),
         ]
     )
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]

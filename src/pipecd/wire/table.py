@@ -25,6 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.wire import validation
 from pipecd.wire.credentials import Metadata
+from pipecd.wire.peer import PEER
 from pipecd.wire.status import INTERNAL, to_status
 
 log = structlog.get_logger()
@@ -37,6 +38,7 @@ FORMER_PREFIX, PREFIX = "pipe.api.service.", "grpc.service."
 
 Method = Callable[[Any, Any], Awaitable[Message]]
 StreamMethod = Callable[[Any, Any], AsyncIterator[Message]]
+Respond = Callable[[bytes], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         self._authenticate = authenticate
         self._unimplemented = unimplemented
         self._observer = observer
+        self._on_authenticated: Callable[[str], None] | None = None
         self._unary = unary_rpcs((service, *extensions), handlers, unimplemented)
         self._streams = stream_rpcs(service, streams or {})
         self._open_streams: set[asyncio.Timeout] = set()
@@ -128,16 +131,24 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         """Returns the handler of a call; without one gRPC answers UNIMPLEMENTED."""
         return self._method_handlers.get(handler_call_details.method)
 
-    async def dispatch(self, method: str, request: bytes, metadata: Metadata) -> bytes:
-        """Handles a call of gRPC-Web; `method` is a full path or the bare name.
+    async def admit(self, method: str, metadata: Metadata) -> Respond:
+        """Authenticates a call of gRPC-Web; what it returns handles the message, once it is read.
 
-        Every failure is a PipecdError.
+        `method` is a full path or the bare name. Every failure is a PipecdError.
         """
         name = method.rpartition("/")[2]
         is_ours = method in (name, *(f"/{service}/{name}" for service in self._service_names()))
         if not is_ours or name not in {*self._unary, *self._unimplemented}:
             raise Unsupported(f"{method} is not a method of {self.service_name}")
-        return await self._handle(name, request, metadata)
+        with _LoggedCall(name):
+            caller = await self._authenticated_caller(metadata)
+            await self.authorize(name, caller)
+
+        async def respond(request: bytes) -> bytes:
+            with _LoggedCall(name):
+                return await self._respond(name, request, caller, metadata)
+
+        return respond
 
     async def call(
         self, rpc: str, request: Message, caller: CallerT, metadata: Metadata = ()
@@ -158,6 +169,10 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         By default every authenticated caller may use every RPC.
         """
 
+    def report_authenticated(self, to: Callable[[str], None]) -> None:
+        """Has the peer of every authenticated call reported, which ends the limits of strangers."""
+        self._on_authenticated = to
+
     def open_streams(self) -> int:
         """Returns the number of open streams."""
         return len(self._open_streams)
@@ -177,7 +192,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     async def _serve_unary(self, name: str, request: bytes, context: Context) -> bytes:
         try:
-            return await self._handle(name, request, _metadata(context))
+            return await self._handle(name, request, call_metadata(context))
         except PipecdError as e:
             await context.abort(*to_status(e))
 
@@ -189,14 +204,25 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     async def _handle(self, name: str, request: bytes, metadata: Metadata) -> bytes:
         with _LoggedCall(name):
-            caller = await self._authenticate(metadata)
+            caller = await self._authenticated_caller(metadata)
             await self.authorize(name, caller)
-            rpc = self._unary.get(name)
-            if rpc is None:
-                raise Unsupported(f"{self.service_name} does not offer {name}")
-            message = _decode(rpc, request)
-            response = await self._invoke(rpc, message, caller, metadata)
-            return response.SerializeToString()
+            return await self._respond(name, request, caller, metadata)
+
+    async def _respond(
+        self, name: str, request: bytes, caller: CallerT, metadata: Metadata
+    ) -> bytes:
+        rpc = self._unary.get(name)
+        if rpc is None:
+            raise Unsupported(f"{self.service_name} does not offer {name}")
+        message = _decode(rpc, request)
+        response = await self._invoke(rpc, message, caller, metadata)
+        return response.SerializeToString()
+
+    async def _authenticated_caller(self, metadata: Metadata) -> CallerT:
+        caller = await self._authenticate(metadata)
+        if self._on_authenticated is not None and metadata and metadata[-1][0] == PEER:
+            self._on_authenticated(str(metadata[-1][1]))
+        return caller
 
     async def _invoke(
         self, rpc: Unary, request: Message, caller: CallerT, metadata: Metadata
@@ -210,8 +236,8 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     async def _stream_responses(self, stream: Stream, request: bytes, context: Context) -> None:
         with _LoggedCall(stream.name):
-            metadata = _metadata(context)
-            caller = await self._authenticate(metadata)
+            metadata = call_metadata(context)
+            caller = await self._authenticated_caller(metadata)
             await self.authorize(stream.name, caller)
             message = _decode(stream, request)
             with _ObservedCall(self._observer, self.service_name, stream.name, metadata) as call:
@@ -293,9 +319,11 @@ class _ObservedCall:
         self._observer.observed(self._service, self._name, code, seconds)
 
 
-def _metadata(context: Context) -> Metadata:
+def call_metadata(context: Context) -> Metadata:
+    """The metadata of a call and, as `:peer`, where it comes from."""
     # gRPC's stubs declare another type than the tuple of pairs that it is.
-    return cast("Metadata", context.invocation_metadata() or ())
+    metadata = cast("Metadata", context.invocation_metadata() or ())
+    return (*metadata, (PEER, context.peer()))
 
 
 def _decode(rpc: Unary | Stream, request: bytes) -> Message:

@@ -149,7 +149,7 @@ async def is_answered(endpoint: Endpoint, service: str, call: Call, minimal_mess
         valid = aimed(minimal_message(GetMessageClass(rpc.input_type)()))
         request = valid.SerializeToString() + call.sent
     try:
-        await table.dispatch(call.rpc, request, metadata)
+        await (await table.admit(call.rpc, metadata))(request)
     except PipecdError as e:
         code, message = to_status(e)
         assert code is not grpc.StatusCode.INTERNAL, message

@@ -12,6 +12,7 @@ from pipecd.controlplane.api.api_service import SERVICE, api_table
 from pipecd.controlplane.api.rest import PREFIX, create_rest
 from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.api.rest.routes import ROUTES
+from pipecd.controlplane.auth.credentials import Source
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
@@ -131,9 +132,9 @@ async def test_a_request_is_authenticated_once_and_counted_as_its_rpc(
     metrics = ServerMetrics.new()
     authenticated: list[str] = []
 
-    async def authenticate(key: str) -> ApiKeyCaller:
+    async def authenticate(key: str, source: Source) -> ApiKeyCaller:
         authenticated.append(key)
-        return await cases.api_keys.verify(key)
+        return await cases.api_keys.verify(key, source)
 
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     web = WebServer(create_rest(api_table(cases, observer=metrics.rpc), authenticate))

@@ -102,14 +102,14 @@ async def test_there_are_no_open_redirects(
     [
         pytest.param(
             {"password": "wrong"},
-            "The username or the password is wrong.",
+            "The project, the username or the password is wrong.",
             "password",
             id="a wrong password",
         ),
         pytest.param(
             {"project": "nowhere"},
-            "Unable to find project: nowhere.",
-            "project",
+            "The project, the username or the password is wrong.",
+            "password",
             id="an unknown project",
         ),
         pytest.param({"username": ""}, "Enter your username.", "username", id="no username"),

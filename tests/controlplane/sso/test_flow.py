@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -168,7 +169,9 @@ async def test_secrets_of_github_are_stored_encrypted(
     [
         pytest.param({}, "Missing project id", id="no project"),
         pytest.param(
-            {"project": "nowhere"}, "Unable to find project nowhere", id="an unknown project"
+            {"project": "nowhere"},
+            "Invalid SSO configuration: missing SSO configuration in project data",
+            id="an unknown project",
         ),
         pytest.param(
             {"project": "shop"},
@@ -195,7 +198,7 @@ async def test_the_sign_in_form_is_shown_again_with_the_error(browser: Any) -> N
     answer = await browser.post("/auth/login", data=form)
     assert answer.status_code == 303
     page = await browser.get(answer.headers["location"])
-    assert "This project has no single sign-on." in page.text
+    assert "There is no single sign-on for this project." in page.text
     assert 'name="project" type="text" value="shop"' in page.text
     assert 'name="return" value="/deployments"' in page.text
 
@@ -236,12 +239,14 @@ async def test_a_missing_state_key_is_reported(
 async def test_a_missing_address_is_reported(
     cases: UseCases,
     bus: MemoryBus,
+    settings: SsoSettings,
     configure_sso: Fixture,
     oidc_config: Fixture,
     error_message: ErrorMessage,
 ) -> None:
     await configure_sso(oidc_config())
-    pages = create_console(cases, bus, insecure_cookie=True, sso=SsoSettings("", "s", KEY))
+    without_address = replace(settings, address="")
+    pages = create_console(cases, bus, insecure_cookie=True, sso=without_address)
     transport = httpx2.ASGITransport(app=pages)
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as browser:
         message = error_message(await browser.post("/auth/login", data={"project": "shop"}))

@@ -70,9 +70,7 @@ async def test_a_reset_password_replaces_the_old_one(
 @pytest.mark.parametrize(
     ("project", "username", "password", "error", "message"),
     [
-        pytest.param(
-            "nowhere", "", "", NotFound, "Unable to find project: nowhere", id="unknown project"
-        ),
+        pytest.param("nowhere", "", "", Unauthenticated, "Unable to login", id="project"),
         pytest.param("declared", "root", "x", Unauthenticated, "Unable to login", id="password"),
         pytest.param(
             "declared", "toor", "config-password", Unauthenticated, "Unable to login", id="name"

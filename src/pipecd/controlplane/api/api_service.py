@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from google.protobuf.message import Message
 
-from pipecd.controlplane.api.handlers import RpcHandlers, application_draft
+from pipecd.controlplane.api.handlers import RpcHandlers, application_draft, page_size
+from pipecd.controlplane.auth.request_origin import call_source
 from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
@@ -16,6 +17,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.controlplane.usecases.enums import enum_by_name
+from pipecd.model.address import Networks
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import UserMistake
@@ -76,7 +78,9 @@ class ApiApplicationRpcs(RpcHandlers):
             piped_id=request.piped_id,
             labels=request.labels,
         )
-        page = PageRequest(size=max(0, request.limit), cursor=request.cursor)
+        # Upstream's clients read all applications at once, without a limit.
+        size = page_size(request.limit) if request.limit > 0 else 0
+        page = PageRequest(size=size, cursor=request.cursor)
         listed = await self._cases.applications.list(filter_, page, by=caller)
         return pb.ListApplicationsResponse(applications=listed.items, cursor=listed.cursor)
 
@@ -156,7 +160,7 @@ class ApiDeploymentRpcs(RpcHandlers):
             application_name=request.application_name,
             labels=request.labels,
         )
-        page = PageRequest(size=max(0, request.limit), cursor=request.cursor)
+        page = PageRequest(size=page_size(request.limit), cursor=request.cursor)
         listed = await self._cases.deployments.list(filter_, page, by=caller)
         return pb.ListDeploymentsResponse(deployments=listed.items, cursor=listed.cursor)
 
@@ -250,11 +254,15 @@ class ApiPipelineRpcs(RpcHandlers):
         return pb.GetPlanPreviewResultsResponse(results=results)
 
 
-def api_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTable[ApiKeyCaller]:
-    """The table of all RPCs of APIService."""
+def api_table(
+    cases: UseCases, *, observer: RpcObserver | None = None, proxies: Networks = ()
+) -> RpcTable[ApiKeyCaller]:
+    """The table of all RPCs of APIService; `X-Forwarded-For` is trusted from `proxies` only."""
 
     async def authenticate(metadata: Metadata) -> ApiKeyCaller:
-        return await cases.api_keys.verify(parse_api_key(metadata))
+        return await cases.api_keys.verify(
+            parse_api_key(metadata), lambda: call_source(metadata, proxies)
+        )
 
     handlers = (
         ApiApplicationRpcs(cases),

@@ -11,20 +11,24 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from pipecd.controlplane.auth.credentials import Credentials
+from pipecd.controlplane.auth.credentials import Credentials, Source
+from pipecd.controlplane.auth.request_origin import call_source, lockout_source
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.address import Networks
 from pipecd.model.errors import Denied, PipecdError, Unauthenticated
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.gateway import authz_pb2 as pb
 from pipecd.wire.credentials import Metadata, PipedToken
 from pipecd.wire.status import from_rpc_error, to_status
-from pipecd.wire.table import RpcTable
+from pipecd.wire.table import RpcTable, call_metadata
 
 _SCHEME = "Bearer "
 
 
-async def authenticate_bearer(header: str | None, credentials: Credentials) -> PipedCaller:
+async def authenticate_bearer(
+    header: str | None, credentials: Credentials, source: Source
+) -> PipedCaller:
     """The piped of an `authorization` header; only a missing header is Unauthenticated."""
     if not header:
         raise Unauthenticated("missing authorization header")
@@ -34,7 +38,7 @@ async def authenticate_bearer(header: str | None, credentials: Credentials) -> P
     if len(parts) != 3 or not all(parts):
         raise Denied("malformed piped token")
     try:
-        return await credentials.piped(PipedToken(*parts))
+        return await credentials.piped(PipedToken(*parts), source)
     except Unauthenticated as e:
         raise Denied(e.message) from e
 
@@ -49,9 +53,13 @@ class AuthorizationRpcs:
         self._credentials = credentials
 
     async def Check(self, request: pb.CheckRequest, _caller: None) -> pb.CheckResponse:
-        header = request.attributes.request.http.headers.get("authorization")
+        headers = request.attributes.request.http.headers
+        # Envoy appends the address of its client.
+        client = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         try:
-            await authenticate_bearer(header, self._credentials)
+            await authenticate_bearer(
+                headers.get("authorization"), self._credentials, lambda: lockout_source(client)
+            )
         except PipecdError as e:
             return _check_response(*to_status(e))
         return _check_response(grpc.StatusCode.OK, "OK")
@@ -80,8 +88,10 @@ Export = Callable[[bytes], Awaitable[bytes]]
 class TraceForwarder(grpc.GenericRpcHandler):
     """Receives traces of authenticated pipeds; without a collector they are dropped."""
 
-    def __init__(self, credentials: Credentials, export: Export | None = None) -> None:
-        self._credentials, self._export = credentials, export
+    def __init__(
+        self, credentials: Credentials, export: Export | None = None, proxies: Networks = ()
+    ) -> None:
+        self._credentials, self._export, self._proxies = credentials, export, proxies
         # The type stubs of gRPC do not allow an asynchronous handler here.
         serve: Any = self._serve
         self._method: Any = grpc.unary_unary_rpc_method_handler(serve)
@@ -92,14 +102,14 @@ class TraceForwarder(grpc.GenericRpcHandler):
         return self._method if handler_call_details.method == OTLP_EXPORT_METHOD else None
 
     async def _serve(self, request: bytes, context: Context) -> bytes:
-        values = [
-            value for name, value in context.invocation_metadata() or () if name == "authorization"
-        ]
-        header = values[0] if values else None
+        metadata = call_metadata(context)
+        header = next((value for name, value in metadata if name == "authorization"), None)
         if isinstance(header, bytes):
             header = header.decode("latin-1")
         try:
-            await authenticate_bearer(header, self._credentials)
+            await authenticate_bearer(
+                header, self._credentials, lambda: call_source(metadata, self._proxies)
+            )
             # An empty response means that all spans were accepted.
             return await self._export(request) if self._export else b""
         except PipecdError as e:

@@ -8,12 +8,14 @@ import asyncio
 
 import grpc
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
 from pipecd.controlplane.auth.request_origin import is_cross_site
 from pipecd.controlplane.auth.subject import User
+from pipecd.model.count import exceeds
 from pipecd.model.errors import Denied, PipecdError
 from pipecd.wire.frames import HEADER_BYTES, data_frame, only_message, trailer_frame
 from pipecd.wire.server import RECEIVE_LIMIT
@@ -51,33 +53,35 @@ class GrpcWeb:
         if content_type not in _CONTENT_TYPES:
             return PlainTextResponse(f"The content type must be {CONTENT_TYPE}.", 415)
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-                body = await _read_body(headers, receive)
+            return await self._call(headers, scope["path"], receive)
         except TimeoutError:
             return PlainTextResponse("The request did not arrive in time.", 408)
+        except HTTPException as e:
+            return PlainTextResponse(e.detail, e.status_code, e.headers)
+        except PipecdError as e:
+            return _error_response(*to_status(e))
+
+    async def _call(self, headers: Headers, path: str, receive: Receive) -> Response:
+        # The session is a cookie, which a browser also sends for pages of other sites.
+        if is_cross_site(headers):
+            raise Denied("cross-site request")
+        # The message of a caller without a session is not read.
+        respond = await self._table.admit(path, headers.items())
+        async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
+            body = await _read_body(headers, receive)
         if body is None:
             return _error_response(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the message is larger than the limit of {RECEIVE_LIMIT} bytes",
             )
-        try:
-            # The session is a cookie, which a browser also sends for pages of other sites.
-            if is_cross_site(headers):
-                raise Denied("cross-site request")
-            message = only_message(body)
-            response = await self._table.dispatch(scope["path"], message, headers.items())
-        except PipecdError as e:
-            return _error_response(*to_status(e))
-        frames = data_frame(response) + trailer_frame(grpc.StatusCode.OK)
+        frames = data_frame(await respond(only_message(body))) + trailer_frame(grpc.StatusCode.OK)
         return Response(frames, media_type=CONTENT_TYPE)
 
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
     """The whole body, or None if it is too large."""
     limit = RECEIVE_LIMIT + HEADER_BYTES
-    # uvicorn has checked that the length is a number, but not how many digits it has.
-    content_length = headers.get("content-length", "0").lstrip("0") or "0"
-    if len(content_length) > len(str(limit)) or int(content_length) > limit:
+    if exceeds(headers.get("content-length", ""), limit):
         return None
     body = bytearray()
     while True:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pipecd.controlplane.api.handlers import RpcHandlers
 from pipecd.controlplane.api.wakeups import Wakeups
 from pipecd.controlplane.auth.credentials import AuthenticatedPiped
+from pipecd.controlplane.auth.request_origin import call_source
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
@@ -15,6 +16,7 @@ from pipecd.controlplane.usecases.chains import Matcher
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
+from pipecd.model.address import Networks
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Conflict
@@ -443,15 +445,19 @@ def piped_table(
     observer: RpcObserver | None = None,
     on_created: OnDeploymentCreated | None = None,
     on_takeover: Callable[[str], None] | None = None,
+    proxies: Networks = (),
 ) -> RpcTable[AuthenticatedPiped]:
     """The table of all RPCs of PipedService, and of ours under the same prefix.
 
     `on_created` is called with the project of each new deployment, `on_takeover` with that of each
-    piped whose lease a newer process takes from a running one.
+    piped whose lease a newer process takes from a running one. The `X-Forwarded-For` header is
+    trusted from `proxies` only.
     """
 
     async def authenticate(metadata: Metadata) -> AuthenticatedPiped:
-        caller = await cases.credentials.piped(parse_piped_token(metadata))
+        caller = await cases.credentials.piped(
+            parse_piped_token(metadata), lambda: call_source(metadata, proxies)
+        )
         if epoch := parse_epoch(metadata):
             caller = replace(caller, epoch=epoch)
             await cases.piped_leases.check(caller)

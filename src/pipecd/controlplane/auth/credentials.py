@@ -5,6 +5,7 @@ A result is cached for a few seconds. It is invalidated at once when the piped o
 the use case that changes it in this process, and by a signal on the bus in every other replica.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -27,6 +28,14 @@ RESULT_TTL_SECONDS = 10.0
 MAX_RESULTS = 10_000
 MAX_WRONG_KEYS_PER_MINUTE = 10
 LAST_USED_KEY = "HASHKEY:PIPED:API_KEYS"
+
+# Returns the client of a call; it is needed only for keys that are not known to be right.
+Source = Callable[[], str]
+
+
+def unknown_source() -> str:
+    """The source of calls that come from no address."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -63,18 +72,21 @@ class Credentials:
         self._wrong_keys = Throttle(MAX_WRONG_KEYS_PER_MINUTE, now=now)
         self._last_used: dict[str, int] = {}
 
-    async def piped(self, token: PipedToken) -> AuthenticatedPiped:
-        """The piped with this token; Unauthenticated if it is wrong or the piped is disabled."""
+    async def piped(self, token: PipedToken, source: Source = unknown_source) -> AuthenticatedPiped:
+        """The piped with this token; Unauthenticated if it is wrong or the piped is disabled.
+
+        Wrong keys are counted by id and `source`, so that nobody locks out another client.
+        """
         name = self._verified.digest("piped", token.project, token.piped, token.key)
-        result = await self._results.get_or_load(name, lambda: self._check_piped(token))
+        result = await self._results.get_or_load(name, lambda: self._check_piped(token, source))
         if not isinstance(result.caller, AuthenticatedPiped):
             raise _unauthenticated()
         return result.caller
 
-    async def api_key(self, key: str) -> ApiKeyCaller:
+    async def api_key(self, key: str, source: Source = unknown_source) -> ApiKeyCaller:
         """The caller with this API key; Unauthenticated if the key is wrong or disabled."""
         name = self._verified.digest("api key", key)
-        result = await self._results.get_or_load(name, lambda: self._check_api_key(key))
+        result = await self._results.get_or_load(name, lambda: self._check_api_key(key, source))
         if not isinstance(result.caller, ApiKeyCaller):
             raise _unauthenticated()
         now = to_unix(self._now())
@@ -106,7 +118,7 @@ class Credentials:
         """Drops every cached result; the next calls read the datastore again."""
         self._results.clear()
 
-    async def _check_piped(self, token: PipedToken) -> _Result:
+    async def _check_piped(self, token: PipedToken, source: Source) -> _Result:
         try:
             if token.project not in self._config_projects:
                 await self._stores.projects.get(token.project)
@@ -116,21 +128,21 @@ class Credentials:
         if not _is_usable(piped, token.project):
             raise _unauthenticated()
         hashes = tuple(key.hash for key in piped.keys)
-        matched = await self._matching_hash(token.piped, token.key, hashes)
+        matched = await self._matching_hash(token.piped, token.key, hashes, source)
         if matched is None:
             return _Result(token.piped, None)
         return _Result(
             token.piped, AuthenticatedPiped(token.project, token.piped, key_hash=matched)
         )
 
-    async def _check_api_key(self, key: str) -> _Result:
+    async def _check_api_key(self, key: str, source: Source) -> _Result:
         try:
             record = await self._stores.api_keys.get(keys.api_key_id(key))
         except NotFound as e:
             raise _unauthenticated() from e
         if record.disabled:
             raise _unauthenticated()
-        if await self._matching_hash(record.id, key, (record.key_hash,)) is None:
+        if await self._matching_hash(record.id, key, (record.key_hash,), source) is None:
             return _Result(record.id, None)
         caller = ApiKeyCaller(
             project=record.project_id,
@@ -140,16 +152,20 @@ class Credentials:
         )
         return _Result(record.id, caller)
 
-    async def _matching_hash(self, id: str, key: str, hashes: tuple[str, ...]) -> str | None:
+    async def _matching_hash(
+        self, id: str, key: str, hashes: tuple[str, ...], source: Source
+    ) -> str | None:
         for hashed in hashes:
             if await self._verified.is_verified(key, hashed):
                 return hashed
-        self._wrong_keys.attempt(id, "Too many wrong keys were presented")
+        client = source()
+        attempt = f"{client} {id}"
+        self._wrong_keys.attempt(attempt, "Too many wrong keys were presented")
         for hashed in hashes:
             if await self._verified.verify(key, hashed):
-                self._wrong_keys.succeeded(id)
+                self._wrong_keys.succeeded(attempt)
                 return hashed
-        log.warning("wrong key presented", id=id)
+        log.warning("wrong key presented", id=id, source=client)
         return None
 
 

@@ -2,11 +2,13 @@
 """Where an HTTP request comes from: the client's address, and the site of the page that sent it."""
 
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from pipecd.model.address import Networks, parse_networks
 from pipecd.model.errors import UserMistake
+from pipecd.wire.credentials import Metadata
+from pipecd.wire.peer import PEER, peer_address
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -38,6 +40,27 @@ def client_address(peer: str, forwarded: str, trusted: Networks) -> str:
             break
         client = hop.strip()
     return client
+
+
+def lockout_source(address: str) -> str:
+    """The client that failed attempts are counted for: an IPv4 address, or a network of IPv6.
+
+    A client of IPv6 has as many addresses as it likes, all of one /64.
+    """
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+
+
+def call_source(metadata: Metadata, trusted: Networks) -> str:
+    """The client of a gRPC call, for counting its failed attempts."""
+    values = {name: value for name, value in metadata if name in (PEER, "x-forwarded-for")}
+    peer, forwarded = (str(values.get(name, "")) for name in (PEER, "x-forwarded-for"))
+    return lockout_source(client_address(peer_address(peer), forwarded, trusted))
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -135,6 +135,7 @@ def create_console(
         exception_handlers={
             PipecdError: errors.expected,
             HTTPException: errors.by_status,
+            ClientDisconnect: errors.incomplete,
             Exception: errors.unexpected,
         },
     )
@@ -168,6 +169,11 @@ class ErrorPages:
         is_missing = error.status_code == 404
         text = "There is no page at this address." if is_missing else error.detail
         return await self._page(request, error.status_code, text)
+
+    async def incomplete(self, request: Request, error: Exception) -> Response:
+        """The client is gone before its form was complete; nobody reads this response."""
+        del request, error
+        return PlainTextResponse("The form is incomplete.", 400)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         error_id = token_hex(4)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from pipecd.controlplane.auth.request_origin import lockout_source
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.console.page_context import (
@@ -20,7 +21,7 @@ from pipecd.controlplane.console.page_context import (
 )
 from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
 from pipecd.controlplane.usecases.sso import AuthCallback, SignInOptions, SingleSignOn
-from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated, Unavailable
+from pipecd.model.errors import Denied, PipecdError, Unauthenticated, Unavailable
 from pipecd.wire.credentials import SESSION_COOKIE
 
 SameSite: TypeAlias = Literal["Strict", "Lax"]
@@ -45,12 +46,12 @@ _PAGE_MESSAGES = {
     "Missing project id": "Enter the name of your project.",
     "Missing username": "Enter your username.",
     "Missing password": "Enter your password.",
-    "Unable to login": "The username or the password is wrong.",
+    "Unable to login": "The project, the username or the password is wrong.",
     "Static admin is disabling": "This project does not allow signing in with a password.",
     "Too many attempts to login": "Too many attempts. Wait a minute, then try again.",
     "Method not allowed": "Sign in with the form below.",
     "Invalid SSO configuration: missing SSO configuration in project data": (
-        "This project has no single sign-on. Sign in with a password."
+        "There is no single sign-on for this project. Sign in with a password."
     ),
 }
 
@@ -108,12 +109,11 @@ class SignInPages:
         for name, message in _REQUIRED:
             if not values[name]:
                 return await self._reject_password(request, form, name, message)
-        client = f"{self._context.client_address(request)}\0{values['project']}"
+        client = f"{lockout_source(self._context.client_address(request))}\0{values['project']}"
         try:
             self._password_attempts.attempt(client, "Too many attempts to login")
-            signed_in = await self._context.cases.sessions.sign_in(**values)
-        except NotFound as e:
-            return await self._reject_password(request, form, "project", e.message)
+            source = lockout_source(self._context.client_address(request))
+            signed_in = await self._context.cases.sessions.sign_in(**values, source=source)
         except Unauthenticated as e:
             return await self._reject_password(request, form, "password", e.message)
         except (Denied, Unavailable) as e:
@@ -141,7 +141,7 @@ class SignInPages:
         if not project:
             return self._reject_sso("Missing project id", form)
         try:
-            client = f"{self._context.client_address(request)}\0{project}"
+            client = f"{lockout_source(self._context.client_address(request))}\0{project}"
             self._sso_attempts.attempt(client, "Too many attempts to login")
             redirect = await self._sso.begin(project)
         except PipecdError as e:
@@ -206,12 +206,7 @@ class SignInPages:
         status = 422 if field or (message and request.method == "POST") else 200
         options: SignInOptions | None = None
         if project and field != "project":
-            try:
-                options = await self._sso.options(project)
-            except NotFound as e:
-                message, field = message or e.message, "project"
-        if message.startswith("Unable to find project"):
-            message = f"{message}. Check its spelling, or ask the operator of this control plane."
+            options = await self._sso.options(project)
         return self._context.render(
             request,
             "sign_in.html",

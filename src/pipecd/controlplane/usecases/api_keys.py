@@ -3,7 +3,7 @@
 
 import asyncio
 
-from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
+from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials, Source, unknown_source
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import ApiKeyCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
@@ -67,6 +67,9 @@ class ApiKeyUseCases:
                 record.last_used_at = max(record.last_used_at, int(last))
         return records
 
-    async def verify(self, key: str) -> ApiKeyCaller:
-        """The caller with this API key; Unauthenticated if the key is wrong or disabled."""
-        return await self._credentials.api_key(key)
+    async def verify(self, key: str, source: Source = unknown_source) -> ApiKeyCaller:
+        """The caller with this API key; Unauthenticated if the key is wrong or disabled.
+
+        Wrong keys are counted by id and `source`.
+        """
+        return await self._credentials.api_key(key, source)

@@ -11,13 +11,16 @@ from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO, SessionTokens
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
-from pipecd.controlplane.usecases.access import or_not_found
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
+from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import keys
 
 ATTEMPTS_PER_MINUTE = 10
+_HASH_PREFIX = "$2"
+# The hash of a password that nobody has, compared for a project that does not exist.
+_UNKNOWN_HASH = "$2a$10$19CqeRt0AvArzaokGcruD.F.U52FTRw5NjIcRjuvZS8pzgaAKfxFe"
 
 
 class SignedIn(NamedTuple):
@@ -38,23 +41,31 @@ class Sessions:
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=now)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
 
-    async def sign_in(self, project: str, username: str, password: str) -> SignedIn:
-        """Signs in the static admin; Unauthenticated if the name or the password is wrong."""
-        stored = await or_not_found(
-            self._projects.read(project), f"Unable to find project: {project}"
-        )
+    async def sign_in(
+        self, project: str, username: str, password: str, source: str = ""
+    ) -> SignedIn:
+        """Signs in the static admin; Unauthenticated if the name or the password is wrong.
+
+        Failed attempts are counted by user and `source`, so that nobody locks out the static admin.
+        A project that does not exist is not distinguished from a wrong password.
+        """
+        attempt = f"{source}\0{project}\0{username}"
+        self._attempts.attempt(attempt, "Too many attempts to login")
+        try:
+            stored = await self._projects.read(project)
+        except NotFound:
+            stored = Project()
+        # Everything is always compared, so that the response time does not reveal what is wrong.
+        admin = stored.static_admin
+        is_hash = admin.password_hash.startswith(_HASH_PREFIX)
+        hashed = admin.password_hash if is_hash else _UNKNOWN_HASH
+        is_name = hmac.compare_digest(username.encode(), admin.username.encode())
+        async with self._slots:
+            is_password = await asyncio.to_thread(keys.key_matches, password, hashed)
+        if not (is_hash and is_name and is_password):
+            raise Unauthenticated("Unable to login")
         if stored.static_admin_disabled:
             raise Denied("Static admin is disabling")
-        attempt = f"{project}\0{username}"
-        self._attempts.attempt(attempt, "Too many attempts to login")
-        # Both are always compared, so that the response time does not reveal which one is wrong.
-        is_name = hmac.compare_digest(username.encode(), stored.static_admin.username.encode())
-        async with self._slots:
-            is_password = await asyncio.to_thread(
-                keys.key_matches, password, stored.static_admin.password_hash
-            )
-        if not (is_name and is_password):
-            raise Unauthenticated("Unable to login")
         self._attempts.succeeded(attempt)
         user = User(project=project, name=username, roles=(ADMIN,))
         return SignedIn(user, self._tokens.sign(user, via=self._tokens.via_password(stored)))

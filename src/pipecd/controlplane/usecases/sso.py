@@ -29,6 +29,7 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import (
     Conflict,
     Denied,
+    NotFound,
     PipecdError,
     Unauthenticated,
     Unavailable,
@@ -64,6 +65,8 @@ class SsoSettings:
     outbound: OutboundPolicy = PUBLIC_DESTINATIONS
 
 
+# Also the error of a project that does not exist.
+_NO_CONFIGURATION = "missing SSO configuration in project data"
 NO_SSO = SsoSettings("", "", b"")
 
 
@@ -118,22 +121,25 @@ class SingleSignOn:
         self._metadata, self._shared_metadata = OidcMetadataCache(now), OidcMetadataCache(now)
 
     async def options(self, project: str) -> SignInOptions:
-        """How users may sign in to the project; NotFound if it does not exist."""
-        stored = await or_not_found(
-            self._projects.read(project), f"Unable to find project {project}"
-        )
+        """How users may sign in to the project; an unknown one seems to have a password."""
+        try:
+            stored = await self._projects.read(project)
+        except NotFound:
+            return SignInOptions("", by_password=True)
         try:
             label = self._provider(stored)[0].label
         except PipecdError:
             # The static admin can still sign in and fix the configuration.
             label = ""
-        return SignInOptions(label, not stored.static_admin_disabled)
+        # Without a provider the page is that of an unknown project.
+        return SignInOptions(label, not (label and stored.static_admin_disabled))
 
     async def begin(self, project: str) -> AuthRedirect:
         """Starts a sign-in with the provider of the project."""
-        stored = await or_not_found(
-            self._projects.read(project), f"Unable to find project {project}"
-        )
+        try:
+            stored = await self._projects.read(project)
+        except NotFound as e:
+            raise _invalid(_NO_CONFIGURATION) from e
         provider, config = self._provider(stored)
         if not (self._settings.address or config.oidc.redirect_uri):
             raise _invalid("spec.address of the control plane is not set")
@@ -194,7 +200,7 @@ class SingleSignOn:
                 raise _invalid(error)
             config = _decrypted(project.sso, self._settings.encryption_key)
         else:
-            raise _invalid("missing SSO configuration in project data")
+            raise _invalid(_NO_CONFIGURATION)
         try:
             return create_provider(config, policy, metadata, self._now), config
         except UserMistake as e:

@@ -27,8 +27,10 @@ from pipecd.controlplane.webhooks.signature import (
     STANDARD_SIGNATURE,
     has_signature,
     is_signed,
+    may_be_signed,
 )
 from pipecd.model.clock import Now, utc_now
+from pipecd.model.count import exceeds
 from pipecd.model.errors import PipecdError, Unavailable, UserMistake
 
 log = structlog.get_logger()
@@ -97,11 +99,14 @@ class WebhookHandler:
     async def receive(self, request: Request) -> Response:
         project: str = request.path_params["project"]
         headers = dict(request.headers)
-        body = await _read_body(request)
         if headers.get("x-event-key") == UNSIGNED_PING and not has_signature(headers):
             # Bitbucket Data Center tests connections without a signature.
             return _response("the URL is correct; the secret was not tested")
         project_secrets = await self._webhooks.secrets_of(project) or (self._dummy_secret,)
+        # The body of a delivery that cannot be valid is not read.
+        if not may_be_signed(headers, project_secrets, self._now()):
+            raise HTTPException(401, "invalid signature")
+        body = await _read_body(request)
         if not is_signed(headers, body, project_secrets, self._now()):
             raise HTTPException(401, "invalid signature")
         if not self._rate_limiter.allow(project):
@@ -123,8 +128,7 @@ class WebhookHandler:
 
 async def _read_body(request: Request) -> bytes:
     too_large = HTTPException(413, f"the body exceeds {MAX_BODY_BYTES // 1024 // 1024} MiB")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES:
+    if exceeds(request.headers.get("content-length", ""), MAX_BODY_BYTES):
         raise too_large
     body = bytearray()
     try:
@@ -148,8 +152,12 @@ async def _error_response(_request: Request, error: Exception) -> Response:
     match error:
         case HTTPException():
             response = _response(error.detail, error.status_code)
+            response.headers.update(error.headers or {})
             if error.status_code == 429:
                 response.headers.update(_RETRY_AFTER)
+            elif error.status_code in (401, 408, 413):
+                # What the client still sends is not read.
+                response.headers["Connection"] = "close"
             return response
         case UserMistake():
             return _response(str(error), 422)

@@ -23,8 +23,11 @@ from starlette.routing import Route
 
 from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.api.rest.routes import ROUTES, RestRoute
+from pipecd.controlplane.auth.credentials import Source
 from pipecd.controlplane.auth.http_headers import NO_STORE_HEADERS
+from pipecd.controlplane.auth.request_origin import client_address, lockout_source
 from pipecd.controlplane.auth.subject import ApiKeyCaller
+from pipecd.model.address import Networks
 from pipecd.model.errors import PipecdError, Unauthenticated, UserMistake
 from pipecd.wire.server import RECEIVE_LIMIT
 from pipecd.wire.status import INTERNAL, to_status
@@ -33,7 +36,7 @@ from pipecd.wire.validation import is_map
 
 PREFIX = "/api/v1/"
 
-Authenticate = Callable[[str], Awaitable[ApiKeyCaller]]
+Authenticate = Callable[[str, Source], Awaitable[ApiKeyCaller]]
 
 _READ_TIMEOUT_SECONDS = 30.0
 _HTTP_STATUS = {
@@ -52,8 +55,13 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _MAX_DEPTH = 20
 
 
-def create_rest(table: RpcTable[ApiKeyCaller], authenticate: Authenticate) -> Starlette:
-    """The REST routes over the table of APIService; `authenticate` checks an API key."""
+def create_rest(
+    table: RpcTable[ApiKeyCaller], authenticate: Authenticate, proxies: Networks = ()
+) -> Starlette:
+    """The REST routes over the table of APIService; `authenticate` checks an API key.
+
+    The `X-Forwarded-For` header is trusted from `proxies` only.
+    """
     document = openapi_document()
 
     async def show_openapi(_request: Request) -> Response:
@@ -63,7 +71,7 @@ def create_rest(table: RpcTable[ApiKeyCaller], authenticate: Authenticate) -> St
     routes = [
         Route(
             f"{root}{route.path}",
-            _Handler(table, authenticate, route).handle,
+            _Handler(table, authenticate, proxies, route).handle,
             methods=[route.method],
         )
         for route in ROUTES
@@ -78,14 +86,21 @@ class _Handler:
     """Handles the requests of one route."""
 
     def __init__(
-        self, table: RpcTable[ApiKeyCaller], authenticate: Authenticate, route: RestRoute
+        self,
+        table: RpcTable[ApiKeyCaller],
+        authenticate: Authenticate,
+        proxies: Networks,
+        route: RestRoute,
     ) -> None:
         self._table, self._authenticate, self._route = table, authenticate, route
+        self._proxies = proxies
 
     async def handle(self, request: Request) -> Response:
         try:
             # The body of an unauthenticated request is not read.
-            caller = await self._authenticate(_api_key(request))
+            caller = await self._authenticate(
+                _api_key(request), lambda: _source(request, self._proxies)
+            )
             try:
                 async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                     body = await _read_body(request)
@@ -173,6 +188,11 @@ def _api_key(request: Request) -> str:
     if scheme.lower() not in ("bearer", "api-key") or not key.strip():
         raise Unauthenticated("missing credentials in authorization", hint="send Bearer <API key>")
     return key.strip()
+
+
+def _source(request: Request, proxies: Networks) -> str:
+    peer = request.client.host if request.client else ""
+    return lockout_source(client_address(peer, request.headers.get("x-forwarded-for", ""), proxies))
 
 
 async def _read_body(request: Request) -> bytes | None:

@@ -36,6 +36,9 @@ _ROLE_CLAIMS = ("groups", "roles", "cognito:groups", "custom:roles", "custom:gro
 _NAME_CLAIMS = ("username", "preferred_username", "name", "cognito:username")
 _AVATAR_CLAIMS = ("picture", "avatar_url")
 
+# The browser is sent to the first one, so that a script URL would run here.
+_URL_FIELDS = ("authorization_endpoint", "token_endpoint", "user_info_endpoint", "redirect_uri")
+
 # Used when the provider sends no max-age.
 DEFAULT_METADATA_TTL = timedelta(minutes=5)
 MAX_METADATA_TTL = timedelta(hours=1)
@@ -111,6 +114,10 @@ class OidcProvider:
             return "oidc needs a client id and a client secret"
         if not is_http_url(config.issuer):
             return "the issuer of oidc is not a URL"
+        for name in _URL_FIELDS:
+            url: str = getattr(config, name)
+            if url and not is_http_url(url):
+                return f"the {name} of oidc is not a URL of http or https"
         return None
 
     async def authorization_url(self, request: AuthRequest) -> str:

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers cannot hold the control plane's connections, nor fill its memory with bodies."""
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pipecd.config.controlplane import ConnectionsSpec
+from pipecd.controlplane import web
+from pipecd.controlplane.web import BodyBudget, WebServer, http_server
+from pipecd.model.address import parse_networks
+from pipecd.proto.service.piped_pb2 import ListApplicationsRequest
+from pipecd.wire import admission as admission_module
+from pipecd.wire import listener as listener_module
+from pipecd.wire.admission import Admission, ConnectionLimits
+from servers.control_plane import ServedControlPlane, start_control_plane
+
+LIMITS = {"connections": ConnectionsSpec(max_waiting=40, max_waiting_per_address=20)}
+# More than the limits above.
+MANY = 60
+
+
+@pytest.fixture(scope="module")
+async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedControlPlane]:
+    """A control plane with low limits, which all tests use one after the other."""
+    async with start_control_plane(tmp_path_factory.mktemp("plane"), spec=LIMITS) as running:
+        yield running
+
+
+async def connect(plane: ServedControlPlane) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = plane.address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(5):
+            while await reader.read(65536):
+                pass
+    except (TimeoutError, ConnectionError) as e:
+        return isinstance(e, ConnectionError)
+    return True
+
+
+@asynccontextmanager
+async def held(
+    plane: ServedControlPlane, sent: bytes, count: int
+) -> AsyncGenerator[list[asyncio.StreamReader], None]:
+    """So many connections on which a client sent these bytes and no more."""
+    readers: list[asyncio.StreamReader] = []
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            reader, writer = await connect(plane)
+            stack.callback(writer.close)
+            writer.write(sent)
+            readers.append(reader)
+        await asyncio.sleep(0.05)
+        yield readers
+
+
+POST = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{headers}\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+# What a client sends before it goes quiet.
+ATTACKS_CONNECTIONS = {
+    "nothing": b"",
+    "the first byte of a head": b"G",
+    "a head without its end": b"GET /login HTTP/1.1\r\nHost: x\r\nX-A: ",
+    "the start of the preface of HTTP/2": b"PR",
+    "the preface of HTTP/2": PREFACE,
+    "a form without its body": POST.format(
+        path="/auth/login/static",
+        length=1000,
+        headers="Content-Type: application/x-www-form-urlencoded\r\n",
+    ).encode(),
+    "a delivery without its body": POST.format(
+        path="/webhooks/demo", length=1000, headers=f"X-Hub-Signature-256: sha256={'a' * 64}\r\n"
+    ).encode(),
+    "a whole request, then nothing": b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a whole request, then a head": b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nGET /",
+}
+
+
+@pytest.mark.parametrize("sent", ATTACKS_CONNECTIONS.values(), ids=ATTACKS_CONNECTIONS)
+async def test_clients_that_hold_connections_lose_the_oldest(
+    sent: bytes, plane: ServedControlPlane
+) -> None:
+    async with held(plane, sent, MANY) as readers:
+        assert await is_closed(readers[0])
+        async with httpx2.AsyncClient(base_url=f"http://{plane.address}") as browser:
+            assert (await browser.get("/login")).status_code == 200
+
+
+async def test_a_stream_of_live_updates_survives_the_flood(plane: ServedControlPlane) -> None:
+    async with httpx2.AsyncClient(base_url=f"http://{plane.address}", timeout=10) as browser:
+        form = {"project": "demo", "username": "admin", "password": plane.password}
+        await browser.post("/auth/login/static", data=form)
+        async with browser.stream("GET", "/_/stream?t=apps") as stream:
+            chunks = stream.aiter_bytes()
+            await anext(chunks)
+            async with held(plane, b"GET /", MANY):
+                piped = await plane.register_piped()
+                await piped.add_repository("site", "git@example.com:site.git")
+                await piped.add_application("web")
+                async with asyncio.timeout(5):
+                    assert await anext(chunks)
+
+
+async def test_a_piped_keeps_its_connection_during_the_flood(plane: ServedControlPlane) -> None:
+    piped = await plane.register_piped("flooded")
+    async with piped.api() as api:
+        await api.list_applications(ListApplicationsRequest())
+        async with held(plane, PREFACE, MANY):
+            await api.list_applications(ListApplicationsRequest())
+
+
+class Client:
+    """A connection as the limits see it."""
+
+    def __init__(self, address: str, *, is_waiting: bool = True) -> None:
+        self.address, self.is_waiting = address, is_waiting
+        self.deadline: float | None = None
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def admit(limits: ConnectionLimits, clients: list[Client]) -> list[int]:
+    """The indices of those that are closed."""
+    admission = Admission(limits)
+    for client in clients:
+        admission.add(client)
+    return [i for i, client in enumerate(clients) if client.is_closed]
+
+
+STRANGER, OTHER, PROXY = "203.0.113.9", "198.51.100.7", "10.0.0.1"
+PROXIES = parse_networks(["10.0.0.0/8"])
+
+
+def test_one_address_cannot_push_out_another() -> None:
+    clients = [Client(OTHER), *(Client(STRANGER) for _ in range(50))]
+    closed = admit(ConnectionLimits(10, 10), clients)
+    assert 0 not in closed
+    assert closed == list(range(1, 42))
+
+
+def test_the_limit_of_an_address_does_not_apply_to_a_trusted_proxy() -> None:
+    clients = [Client(PROXY) for _ in range(10)]
+    assert admit(ConnectionLimits(10, 4, PROXIES), clients) == []
+    assert admit(ConnectionLimits(10, 4), clients) == list(range(6))
+
+
+def test_a_request_that_is_served_is_never_cut() -> None:
+    clients = [Client(STRANGER, is_waiting=False) for _ in range(50)]
+    assert admit(ConnectionLimits(10, 4), clients) == []
+
+
+@pytest.fixture
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "HEAD_SECONDS", 0.05)
+    monkeypatch.setitem(web._PHASE_SECONDS, web._Phase.HEAD, 0.05)
+    monkeypatch.setitem(web._PHASE_SECONDS, web._Phase.BODY, 0.05)
+    monkeypatch.setattr(listener_module, "_HANDSHAKE_TIMEOUT", 0.05)
+    monkeypatch.setattr("pipecd.wire.multiplexer._DETECTION_TIMEOUT", 0.05)
+    monkeypatch.setattr(admission_module, "_SWEEP_SECONDS", 0.02)
+
+
+ATTACKS_SLOW = {
+    name: sent
+    for name, sent in ATTACKS_CONNECTIONS.items()
+    # The others are idle, which the web server allows for longer.
+    if name != "the preface of HTTP/2" and not name.startswith("a whole request")
+}
+
+
+@pytest.mark.usefixtures("short_deadlines")
+@pytest.mark.parametrize("sent", ATTACKS_SLOW.values(), ids=ATTACKS_SLOW)
+async def test_a_client_that_goes_quiet_is_closed(sent: bytes, plane: ServedControlPlane) -> None:
+    # The deadlines are checked again after the sweep that is under way.
+    async with held(plane, sent, 1) as readers:
+        assert await is_closed(readers[0])
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """A process with hardly any files left to open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 40, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_lack_of_files_is_logged_once_and_survived(few_files: None) -> None:
+    del few_files
+
+    async def hello(_request: Request) -> Response:
+        return PlainTextResponse("hello")
+
+    server = WebServer(
+        Starlette(routes=[Route("/", hello)]), Admission(ConnectionLimits(10_000, 10_000))
+    )
+    server.admission._total = server.admission._per_address = 10_000
+    with structlog.testing.capture_logs() as logs:
+        async with http_server(server, host="127.0.0.1", port=0) as port:
+            clients = [socket.socket() for _ in range(18)]
+            for client in clients:
+                client.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    client.connect(("127.0.0.1", port))
+            # The last files of the process are taken by clients and their connections.
+            async with asyncio.timeout(10):
+                while not any("cannot be accepted" in entry["event"] for entry in logs):
+                    await asyncio.sleep(0.05)
+                    clients.append(socket.socket())
+                    clients[-1].setblocking(False)
+                    with pytest.raises((BlockingIOError, OSError)):
+                        clients[-1].connect(("127.0.0.1", port))
+            await asyncio.sleep(0.5)
+            for client in clients:
+                client.close()
+            async with httpx2.AsyncClient() as browser:
+                assert (await browser.get(f"http://127.0.0.1:{port}/")).text == "hello"
+        await server.stop()
+    assert sum("cannot be accepted" in entry["event"] for entry in logs) == 1
+
+
+class Upload:
+    """A request whose body never ends; counts what the server takes of it."""
+
+    def __init__(self, plane: ServedControlPlane) -> None:
+        self._plane = plane
+        self.taken = 0
+
+    async def send(self, path: str, headers: dict[str, str], length: str) -> str:
+        """The first line of the response."""
+        reader, writer = await connect(self._plane)
+        head = POST.format(
+            path=path,
+            length=length,
+            headers="".join(f"{name}: {value}\r\n" for name, value in headers.items()),
+        )
+        writer.write(head.encode())
+        try:
+            async with asyncio.timeout(10):
+                return (await reader.readline()).decode().strip()
+        finally:
+            writer.close()
+
+
+GRPC_WEB = {"Content-Type": "application/grpc-web+proto"}
+SERVICE = "/grpc.service.webservice.WebService"
+SIGNED = {"X-Hub-Signature-256": f"sha256={'a' * 64}", "X-GitHub-Event": "push"}
+# Requests that are answered although no byte of their body arrived; the last part is the status.
+ATTACKS_BODIES: dict[str, tuple[str, dict[str, str], str, int]] = {
+    "a delivery without a signature": ("/webhooks/demo", {}, "1000", 401),
+    "a delivery with a wrong token": ("/webhooks/demo", {"X-Gitlab-Token": "x"}, "1000", 401),
+    "a delivery with half a digest": ("/webhooks/demo", {"X-Gitea-Signature": "abc"}, "1000", 401),
+    "a delivery with another algorithm": (
+        "/webhooks/demo", {"X-Hub-Signature-256": f"sha1={'a' * 40}"}, "1000", 401,
+    ),
+    "an old delivery": (
+        "/webhooks/demo",
+        {"Webhook-Signature": "v1,x", "Webhook-Timestamp": "1", "Webhook-Id": "1"},
+        "1000",
+        401,
+    ),
+    "a delivery that announces too much": ("/webhooks/demo", SIGNED, "99999999", 413),
+    "a delivery with a length of 30 digits": ("/webhooks/demo", SIGNED, "9" * 30, 413),
+    "a delivery with a length of 5,000 digits": ("/webhooks/demo", SIGNED, "9" * 5000, 413),
+    "a gRPC-Web call without a session": (f"{SERVICE}/GetMe", GRPC_WEB, "1000", 200),
+    "a gRPC-Web call with a wrong session": (
+        f"{SERVICE}/GetMe", {**GRPC_WEB, "Cookie": "token=x"}, "1000", 200,
+    ),
+    "a gRPC-Web call of an unknown method": (f"{SERVICE}/Nothing", GRPC_WEB, "1000", 200),
+    "a gRPC-Web call from another site": (
+        f"{SERVICE}/GetMe", {**GRPC_WEB, "Sec-Fetch-Site": "cross-site"}, "1000", 200,
+    ),
+    "a REST call without a key": ("/api/v1/applications", {}, "1000", 401),
+    "a REST call with a wrong key": (
+        "/api/v1/applications", {"Authorization": "Bearer x.y"}, "1000", 401,
+    ),
+    "a form that announces too much": ("/auth/login/static", {}, "99999999", 413),
+    "a form with a length of 5,000 digits": ("/auth/login/static", {}, "9" * 5000, 413),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "length", "status"), ATTACKS_BODIES.values(), ids=ATTACKS_BODIES
+)
+async def test_the_body_of_a_worthless_request_is_not_read(
+    plane: ServedControlPlane, path: str, headers: dict[str, str], length: str, status: int
+) -> None:
+    line = await Upload(plane).send(path, headers, length)
+    accepted = {str(status), "400"} if len(length) > 20 else {str(status)}
+    assert line.split(" ")[1] in accepted
+
+
+async def test_all_bodies_together_have_a_budget() -> None:
+    release = asyncio.Event()
+
+    async def read(request: Request) -> Response:
+        body = await request.body()
+        await release.wait()
+        return PlainTextResponse(str(len(body)))
+
+    app = BodyBudget(Starlette(routes=[Route("/", read, methods=["POST"])]), limit=250)
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
+        posts = [asyncio.create_task(client.post("/", content=bytes(100))) for _ in range(3)]
+        done, _ = await asyncio.wait(posts, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status_code for task in done] == [503]
+        release.set()
+        answers = await asyncio.gather(*posts)
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 503]
+        # What was held is given back.
+        assert (await client.post("/", content=bytes(240))).text == "240"
