@@ -83,11 +83,15 @@ class CommandUseCases:
         return await self._stores.commands.list_all_unhandled()
 
     async def report_handled(self, result: CommandResult, *, by: PipedCaller) -> None:
-        await self._own(result.command_id, by)
+        """Stores the result of a command; a repeated or late report changes nothing."""
+        if _has_result(await self._own(result.command_id, by)):
+            return
         if result.output:
             await self._stores.files.put(output_path(result.command_id), result.output)
 
         def change(command: Command) -> None:
+            if _has_result(command):
+                return
             command.status = pb.CommandStatus.ValueType(result.status)
             command.metadata.clear()
             command.metadata.update(result.metadata)
@@ -102,6 +106,11 @@ class CommandUseCases:
         if command.piped_id != by.piped:
             raise Denied("The current piped does not have requested command")
         return command
+
+
+def _has_result(command: Command) -> bool:
+    """Whether a piped has reported a result; one that timed out may still be reported."""
+    return CommandStatus(command.status) in (CommandStatus.SUCCEEDED, CommandStatus.FAILED)
 
 
 def signals_of(command: Command) -> tuple[Signal, ...]:
