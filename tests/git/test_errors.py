@@ -4,8 +4,8 @@
 import pytest
 
 from pipecd.git.errors import DiskFull, explain, is_corrupt
-from pipecd.git.remote import redact
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
+from pipecd.model.giturl import redact
 
 
 @pytest.mark.parametrize(

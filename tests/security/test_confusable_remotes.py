@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipecd.git.credentials import GitCredentials, git_environment
-from pipecd.git.remote import parse_remote, redact
-from pipecd.model.giturl import page_url, remote_identity
+from pipecd.git.remote import parse_remote
+from pipecd.model.giturl import page_url, redact, remote_identity
 
 # The repository that a piped watches, and another that pushed: it must wake nothing.
 ATTACKS: dict[str, tuple[str, str]] = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files under `.pipe/`, which all applications of a repository share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pipecd.config.catalog import Catalog, SpecT
@@ -15,15 +15,18 @@ SHARED_CONFIG = ".pipe"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 
-def read_shared(directory: Path, kind: str, to: type[SpecT]) -> SpecT | None:
+def read_shared(
+    directory: Path, kind: str, to: type[SpecT], *, read: Callable[[Path], bytes] = Path.read_bytes
+) -> SpecT | None:
     """Return the `spec` of the first file of a kind, by name, or None.
 
-    A file that cannot be parsed is an error only if no other file has the kind.
+    A file that cannot be parsed is an error only if no other file has the kind. `read` returns the
+    content of a file, and decides which files may be read.
     """
     unreadable: ConfigMistake | None = None
     files = directory.iterdir() if directory.is_dir() else ()
     for path in sorted(p for p in files if p.suffix in _SUFFIXES and p.is_file()):
-        text, file = path.read_bytes(), f"{SHARED_CONFIG}/{path.name}"
+        text, file = read(path), f"{SHARED_CONFIG}/{path.name}"
         try:
             file_kind = open_envelope(text, file=file).kind
         except ConfigMistake as e:

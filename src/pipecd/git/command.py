@@ -9,8 +9,8 @@ import structlog
 
 from pipecd.git.credentials import GitEnvironment
 from pipecd.git.errors import explain
-from pipecd.git.remote import redact
 from pipecd.model.errors import PipecdError, Unavailable
+from pipecd.model.giturl import redact
 from pipecd.program.run import Captured, capture
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -7,6 +7,7 @@ its arguments. An SSH key becomes a private file in a directory that is removed 
 
 import base64
 import os
+import re
 import shutil
 import ssl
 from collections.abc import Generator, Mapping, Sequence
@@ -19,7 +20,15 @@ from pipecd.git.remote import http_origin, parse_remote
 from pipecd.git.ssh import SshCredentials, quote, ssh_command
 from pipecd.program.atomic_write import write_private
 
-_PRESERVED_VARIABLES = ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY")
+_PRESERVED_VARIABLES = (
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_SSL_CAINFO",
+    "GIT_SSL_NO_VERIFY",
+)
+# No transport that starts a program, whatever a repository names.
+_TRANSPORTS = ("file", "git", "http", "https", "ssh")
 
 _GIT_CONFIG = (
     ("core.hooksPath", "/dev/null"),
@@ -163,20 +172,32 @@ def git_environment(
                 key: value
                 for key, value in os.environ.items()
                 if not key.startswith("GIT_") or key in _PRESERVED_VARIABLES
-            } | {
-                "GIT_TERMINAL_PROMPT": "0",
-                # Nobody can answer a prompt, and git would repeat it after an empty answer.
-                "GIT_ASKPASS": "false",
-                "SSH_ASKPASS": "false",
-                "LC_ALL": "C",
-                "GIT_CONFIG_GLOBAL": str(_write_global_config(private, safe_directories)),
             }
+            base = (
+                {"GIT_ALLOW_PROTOCOL": ":".join(_transports(remotes))}
+                | base
+                | {
+                    "GIT_TERMINAL_PROMPT": "0",
+                    # Nobody can answer a prompt, and git would repeat it after an empty answer.
+                    "GIT_ASKPASS": "false",
+                    "SSH_ASKPASS": "false",
+                    "LC_ALL": "C",
+                    "GIT_CONFIG_GLOBAL": str(_write_global_config(private, safe_directories)),
+                }
+            )
             if credentials.ssh.key or not base.keys() & {"GIT_SSH", "GIT_SSH_COMMAND"}:
                 base.pop("GIT_SSH", None)
                 base["GIT_SSH_COMMAND"] = ssh
             yield GitEnvironment(credentials, base, origins, private=private)
     finally:
         shutil.rmtree(private, ignore_errors=True)
+
+
+def _transports(remotes: Sequence[str]) -> list[str]:
+    """Returns the allowed transports: the usual ones, and those that the operator's remotes use."""
+    helpers = (re.match(r"([a-z0-9+-]+):(?=:|//)", remote) for remote in remotes)
+    configured = {match[1].removeprefix("git+") for match in helpers if match}
+    return sorted({*_TRANSPORTS, *configured})
 
 
 def _write_global_config(directory: Path, safe_directories: Sequence[Path]) -> Path:

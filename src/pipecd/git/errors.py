@@ -4,8 +4,8 @@
 import re
 from dataclasses import dataclass
 
-from pipecd.git.remote import redact
 from pipecd.model.errors import Denied, PipecdError, Unavailable, UserMistake
+from pipecd.model.giturl import redact
 
 
 class DiskFull(Unavailable):

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 
 from pipecd.git.command import REMOTE_TIMEOUT
 from pipecd.model.errors import Denied, Unavailable, UserMistake
@@ -19,6 +20,7 @@ _POINTER = re.compile(
 )
 # Neither a pointer nor a .gitattributes file is longer.
 _READ_LIMIT = 64 * 1024
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_PATTERNS = 300
 # A copy of a small file costs nothing, and a large one is hardly ever written to.
 _HARDLINK_MIN_SIZE = 1024 * 1024
@@ -100,6 +102,9 @@ def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
     """Reads files only if a .gitattributes file configures the LFS filter."""
     files: list[Path] = []
     for path in searched:
+        if not path.parent.resolve().is_relative_to(root.resolve()):
+            # A link on the way leads outside of the working copy.
+            continue
         if path.is_dir() and not path.is_symlink():
             files += [Path(parent, name) for parent, _, names in os.walk(path) for name in names]
         else:
@@ -115,7 +120,8 @@ def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
 
 def _read_start(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
-            return b"" if file.is_symlink() else opened.read(_READ_LIMIT)
+        # A link may lead to a device or a file of the host, which must not even be opened.
+        with os.fdopen(os.open(file, _READ_FLAGS), "rb") as opened:
+            return opened.read(_READ_LIMIT) if S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError:
         return b""

@@ -17,9 +17,10 @@ from pipecd.git.command import GitCommand
 from pipecd.git.commit import Commit
 from pipecd.git.credentials import GitCredentials, GitEnvironment, git_environment
 from pipecd.git.objects import Objects
-from pipecd.git.remote import git_directories, local_path, redact
+from pipecd.git.remote import git_directories, local_path
 from pipecd.git.validate import validate_branch
 from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.model.giturl import redact
 
 _SHARED_CHECKOUTS, _SUBMODULES = "whole", "modules"
 # The directory name of a clone, of an incomplete one, or of a corrupt one that was moved aside.

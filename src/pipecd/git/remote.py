@@ -8,11 +8,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipecd.model.errors import UserMistake
+from pipecd.model.giturl import is_network_remote, redact
 
-# A password may contain an at sign: the user ends at the last one before the path.
-_URL_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
-_SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
-_NETWORK_SCHEMES = ("http://", "https://", "ssh://", "git+ssh://", "git://")
+_SCP_ORIGIN = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,6 @@ class RemoteUrl:
     url: str
     username: str = ""
     password: str = field(default="", repr=False)
-
-
-def redact(text: str) -> str:
-    """Removes user and password from every URL in a text."""
-    return _URL_USERINFO.sub("", text)
 
 
 def local_path(remote: str) -> Path | None:
@@ -74,17 +67,28 @@ def submodule_remote(parent: str, url: str) -> str:
     run programs that the piped configuration does not name.
     """
     if url.startswith(("./", "../")):
-        return _resolve_relative(parse_remote(parent).url, url)
-    is_local = local_path(url) is not None
-    if is_local and local_path(parent) is not None:
-        return url
-    is_network = url.startswith(_NETWORK_SCHEMES) or _SCP_LIKE.match(url)
-    if is_local or not is_network or url.rpartition("://")[2].rpartition("@")[2].startswith("-"):
+        return _beside(parent, _resolve_relative(parse_remote(parent).url, url))
+    if local_path(url) is not None and local_path(parent) is not None:
+        return _beside(parent, url)
+    if local_path(url) is not None or not is_network_remote(url):
         raise UserMistake(
             f"the URL {redact(url)!r} of a submodule is not allowed",
             hint="use https, ssh, or a path relative to the repository in .gitmodules",
         )
     return url
+
+
+def _beside(parent: str, remote: str) -> str:
+    """Returns a remote; a local one must be a neighbour of its local parent or lie below it."""
+    directory, parent_directory = local_path(remote), local_path(parent)
+    if directory is None or parent_directory is None:
+        return remote
+    if not directory.resolve().is_relative_to(parent_directory.resolve().parent):
+        raise UserMistake(
+            f"the directory {remote!r} of a submodule is not beside that of its repository",
+            hint="move it there, or use https or ssh in .gitmodules",
+        )
+    return remote
 
 
 def _resolve_relative(parent: str, url: str) -> str:
@@ -93,7 +97,7 @@ def _resolve_relative(parent: str, url: str) -> str:
     if "://" in parent:
         split = urlsplit(parent)
         origin, path = f"{split.scheme}://{split.netloc}", split.path
-    elif match := _SCP_LIKE.match(parent):
+    elif match := _SCP_ORIGIN.match(parent):
         origin, path = match[0], parent[match.end() :]
     joined = posixpath.normpath(posixpath.join(path, url))
     if joined.startswith("..") or (path.startswith("/") and joined == "/"):

@@ -9,6 +9,11 @@ from urllib.parse import unquote, urlsplit
 from pipecd.model.errors import UserMistake
 
 _TRANSPORTS = frozenset({"ssh", "git", "git+ssh", "http", "https", "rsync", "file"})
+_NETWORK_SCHEMES = ("http://", "https://", "ssh://", "git+ssh://", "git://")
+# Two colons separate a transport that starts a program from its address, as in `ext::sh -c …`.
+_SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
+# A password may contain an at sign: the user ends at the last one before the path.
+_URL_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
 _SCP = re.compile(r"(?:[a-zA-Z0-9._-]+@)?([a-zA-Z0-9._-]+):(.*)", re.DOTALL)
 _BITBUCKET = "bitbucket.org"
 # Alternative hosts for SSH over the port of HTTPS.
@@ -69,6 +74,23 @@ def remote_identity(remote: str) -> RemoteIdentity:
     if host not in _WITHOUT_SCM and (match := _SCM.fullmatch(path)):
         path = match[1]
     return RemoteIdentity(_OTHER_NAMES.get(host, host), path)
+
+
+def is_network_remote(remote: str) -> bool:
+    """Whether a remote is on another machine, by a transport that starts no program of ours.
+
+    The content of a repository may name such a remote only. A host that begins with a dash would
+    be an option of ssh.
+    """
+    if not (remote.startswith(_NETWORK_SCHEMES) or _SCP_LIKE.match(remote)):
+        return False
+    is_option = remote.rpartition("://")[2].rpartition("@")[2].startswith("-")
+    return not (is_option or remote.startswith("-"))
+
+
+def redact(text: str) -> str:
+    """Removes user and password from every URL in a text."""
+    return _URL_USERINFO.sub("", text)
 
 
 def page_url(remote: str) -> str:

@@ -14,6 +14,8 @@ from pipecd.model.errors import UserMistake
 
 # Bundles of manifests, such as the resource definitions of an operator, have a few megabytes.
 FILE_LIMIT = 16 * 1024 * 1024
+# Git's own files are no content of a repository, and decide which programs git starts.
+_GIT_DIRECTORY = ".git"
 
 
 def contained_path(root: Path, path: Path | str) -> Path:
@@ -25,6 +27,8 @@ def contained_path(root: Path, path: Path | str) -> Path:
         raise UserMistake("it is not a path of a file") from e
     if not real.is_relative_to(real_root):
         raise UserMistake("it leads outside of the repository")
+    if _GIT_DIRECTORY in real.relative_to(real_root).parts:
+        raise UserMistake("it leads into the directory .git")
     return real
 
 
@@ -60,6 +64,8 @@ def validate_tree(root: Path, directory: Path | str) -> None:
             continue
         visited.add(current)
         for entry in current.iterdir():
+            if entry.name == _GIT_DIRECTORY:
+                continue
             name = os.path.relpath(entry, root.resolve())
             try:
                 path = contained_path(root, entry) if entry.is_symlink() else entry

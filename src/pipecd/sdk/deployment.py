@@ -12,6 +12,8 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.read import ApplicationConfig, read_application
 from pipecd.config.shared_config import read_shared
 from pipecd.model.clock import from_unix
+from pipecd.model.errors import UserMistake
+from pipecd.program.contained_file import read_contained
 from pipecd.proto.model import deployment_pb2 as model_pb
 from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.options import OptionsT, decode_value
@@ -104,6 +106,11 @@ class Source:
             shared_config_directory=Path(message.shared_config_directory),
         )
 
+    @property
+    def working_copy(self) -> Path:
+        """The root of the working copy; no file outside of it belongs to the commit."""
+        return self.shared_config_directory.parent
+
     def application_settings(self, plugin: str, settings: type[OptionsT]) -> OptionsT:
         """Reads the section of a plugin in the application's file, of either generation."""
         read = _read(self.config, self.config_filename)
@@ -128,7 +135,14 @@ class Source:
         If several files have the kind, the first by name is used. A file that cannot be parsed is
         an error only if no other file has the kind.
         """
-        return read_shared(self.shared_config_directory, kind, spec)
+        return read_shared(self.shared_config_directory, kind, spec, read=self._read)
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return read_contained(self.working_copy, path)
+        except UserMistake as e:
+            name = path.relative_to(self.working_copy)
+            raise UserMistake(f"{name} cannot be read: {e.message}") from e
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 
 import asyncio
 import hashlib
+import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -11,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes.config import (
@@ -20,11 +21,14 @@ from pipecd.plugins.kubernetes.config import (
     HelmChart,
     HelmOptions,
 )
+from pipecd.plugins.kubernetes.helm_values import files_of, is_url, set_flags
 from pipecd.plugins.kubernetes.render_inputs import RenderInputs, is_commit, is_pinned
 from pipecd.plugins.kubernetes.tools import RenderTool
 from pipecd.plugins.kubernetes.unstructured import list_at, text_at
 from pipecd.sdk import UserMistake
-from pipecd.sdk.program import capture
+from pipecd.sdk.files import contained_path, read_contained, validate_tree
+from pipecd.sdk.git import is_network_remote, redact
+from pipecd.sdk.program import Captured, capture
 from pipecd.sdk.yaml import read_documents
 
 GitEnvironment: TypeAlias = Callable[[str], Mapping[str, str]]
@@ -32,6 +36,7 @@ GitEnvironment: TypeAlias = Callable[[str], Mapping[str, str]]
 
 _CLONE_TIMEOUT = 300.0
 _REPOSITORY_TIMEOUT = 120.0
+_REPOSITORY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,21 @@ class ChartReference:
     version: str = ""
     insecure: bool = False
     is_remote: bool = False
+    has_dependencies: bool = False
 
 
 def template_arguments(
-    chart: ChartReference, options: HelmOptions, *, release: str, namespace: str
+    chart: ChartReference,
+    options: HelmOptions,
+    *,
+    release: str,
+    namespace: str,
+    value_files: Mapping[str, str],
 ) -> list[str]:
-    """Returns the arguments of `helm template`, without hooks and with CRDs."""
+    """Returns the arguments of `helm template`, without hooks and with CRDs.
+
+    `value_files` are the local paths of the value files.
+    """
     flags: list[str] = ["--no-hooks", "--include-crds"]
     if chart.version:
         flags += [f"--version={chart.version}"]
@@ -57,12 +71,7 @@ def template_arguments(
         flags += ["--insecure-skip-tls-verify"]
     if namespace:
         flags += [f"--namespace={namespace}"]
-    for key, value in options.set_values.items():
-        flags += ["--set", f"{key}={value}"]
-    for file in options.value_files:
-        flags += ["-f", file]
-    for key, file in options.set_files.items():
-        flags += ["--set-file", f"{key}={file}"]
+    flags += set_flags(options, value_files)
     for version in options.api_versions:
         flags += ["--api-versions", version]
     if options.kube_version:
@@ -70,36 +79,12 @@ def template_arguments(
     return ["template", *flags, "--", options.release_name or release, chart.reference]
 
 
-def validate_files(directory: Path, options: HelmOptions) -> None:
-    """Refuses files outside of the application's directory.
-
-    Helm takes a comma as the end of a path, so a list in one entry would pass unchecked.
-    """
-    for text in (*options.value_files, *options.set_files.values(), *options.set_files):
-        if set(text) & set(',"') or (text in options.set_files and "=" in text):
-            raise UserMistake(
-                f"{text}: commas, quotes and = are not allowed in the name of a file or its key",
-                hint="write one entry for each file under helmOptions",
-            )
-    for file in (*options.value_files, *options.set_files.values()):
-        scheme = urlsplit(file).scheme.lower()
-        if scheme in ("http", "https"):
-            continue
-        if scheme:
-            raise UserMistake(f"{file}: a value file is a path, or an http or https address")
-        if not (directory / file).resolve().is_relative_to(directory.resolve()):
-            raise UserMistake(
-                f"{file} lies outside of the application's directory",
-                hint="move the file beside the application's configuration",
-            )
-
-
-def dependencies(chart: Path) -> list[Any]:
-    """Returns the dependencies that a chart directory declares."""
+def dependencies(chart: Path, *, root: Path) -> list[Any]:
+    """Returns the dependencies that a chart directory inside of `root` declares."""
     declared: list[Any] = []
     for name in ("Chart.yaml", "requirements.yaml"):
         if (chart / name).is_file():
-            text = (chart / name).read_text(errors="replace")
+            text = read_contained(root, chart / name).decode(errors="replace")
             for document in read_documents(text, file=name):
                 declared += list_at(document.value, "dependencies")
     return declared
@@ -107,37 +92,97 @@ def dependencies(chart: Path) -> list[Any]:
 
 def value_inputs(directory: Path, options: HelmOptions) -> RenderInputs:
     """Returns the value files as inputs of a rendering."""
-    files = (*options.value_files, *options.set_files.values())
-    paths = [file for file in files if not urlsplit(file).scheme]
-    has_urls = len(paths) < len(files)
-    return RenderInputs({file: directory / file for file in paths}, depends_on_network=has_urls)
+    files = files_of(options)
+    paths = {file: directory / file for file in files if not is_url(file)}
+    return RenderInputs(paths, depends_on_network=any(map(is_url, files)))
 
 
-def chart_inputs(chart: Path) -> RenderInputs:
-    """Returns a chart directory as an input, with the directories of its dependencies."""
+def chart_inputs(chart: Path, *, root: Path) -> RenderInputs:
+    """Returns a chart directory as an input, with the directories of its dependencies.
+
+    All of them, and whatever their links lead to, are inside of `root`.
+    """
     queue = [("chart:", chart.resolve())]
     paths, depends_on_network = dict(queue), False
     while queue:
         name, directory = queue.pop()
-        for dependency in dependencies(directory):
+        for dependency in dependencies(directory, root=root):
             path = text_at(dependency, "repository").removeprefix("file://")
             if path == text_at(dependency, "repository"):
                 is_range = bool(path) and not is_pinned(text_at(dependency, "version"))
                 depends_on_network |= is_range
                 continue
-            dependency_name, resolved = f"{name}/{path}", (directory / path).resolve()
+            dependency_name = f"{name}/{path}"
+            try:
+                resolved = contained_path(root, directory / path)
+            except UserMistake as e:
+                raise UserMistake(
+                    f"the dependency file://{path} of a chart: {e.message}",
+                    hint="a chart may depend on directories of its own repository only",
+                ) from e
             if resolved not in paths.values():
                 paths[dependency_name] = resolved
                 queue.append((dependency_name, resolved))
     return RenderInputs(paths, depends_on_network)
 
 
-def remote_chart(chart: HelmChart, *, insecure: bool) -> ChartReference:
-    """Returns a chart of a repository that Helm knows by name, or of an OCI registry."""
+def remote_chart(chart: HelmChart, directory: Path, *, insecure: bool) -> ChartReference:
+    """Returns a chart of a repository that Helm knows by name, or of an OCI registry.
+
+    Helm would rather render a local chart of the same path, as seen from `directory`.
+    """
     repository = chart.repository.rstrip("/")
+    if not repository.startswith("oci://"):
+        names = (repository, *chart.name.split("/"))
+        if not all(_REPOSITORY_NAME.fullmatch(name) for name in names):
+            raise UserMistake(
+                f"{repository}/{chart.name} is not a chart of a chart repository",
+                hint="write the name of a chart repository of the piped, or oci:// and an address",
+            )
+        if os.path.lexists(directory / repository / chart.name):
+            raise UserMistake(
+                f"{repository}/{chart.name} is a path of the application as well as a chart",
+                hint="rename the directory, or use helmChart.path for the chart in it",
+            )
     return ChartReference(
-        f"{repository}/{chart.name}", version=chart.version, insecure=insecure, is_remote=True
+        f"{repository}/{chart.name}",
+        version=chart.version,
+        insecure=insecure,
+        is_remote=True,
+        has_dependencies=True,
     )
+
+
+def local_chart(chart: Path, *, root: Path, start: Path | None = None) -> ChartReference:
+    """Returns a chart in a directory or archive inside of `root`, as a path seen from `start`.
+
+    A text that names no file would be an address to Helm.
+    """
+    path = contained_path(root, chart)
+    if not path.exists():
+        raise UserMistake(f"there is no chart {chart.name}", hint="correct helmChart.path")
+    reference = f"./{os.path.relpath(path, start.resolve())}" if start else str(path)
+    return ChartReference(reference, has_dependencies=bool(dependencies(path, root=root)))
+
+
+@dataclass(frozen=True)
+class GitChart:
+    """A chart directory in the clone of a Git repository."""
+
+    directory: Path
+    clone: Path
+
+
+def validate_chart(chart: Path, root: Path) -> None:
+    """Refuses a chart that reads files outside of `root`, itself or by a dependency.
+
+    Helm follows links, and shows what it reads by `.Files.Get`.
+    """
+    for name, path in chart_inputs(chart, root=root).paths.items():
+        try:
+            validate_tree(root, path)
+        except UserMistake as e:
+            raise UserMistake(f"the chart {name.removeprefix('chart:') or path.name}: {e}") from e
 
 
 class GitChartCache:
@@ -153,13 +198,9 @@ class GitChartCache:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def checkout(self, chart: HelmChart) -> AsyncIterator[Path]:
-        """Yields the directory of a chart at its ref; it stays as it is inside of the block."""
-        if chart.ref.startswith("-"):
-            raise UserMistake(
-                f"helmChart.ref must not start with -: {chart.ref}",
-                hint="write a branch, a tag or a commit",
-            )
+    async def checkout(self, chart: HelmChart) -> AsyncIterator[GitChart]:
+        """Yields a chart at its ref; it stays as it is inside of the block."""
+        self._validate_remote(chart.git_remote)
         name = hashlib.sha256(f"{chart.git_remote}\0{chart.ref}".encode()).hexdigest()[:16]
         clone = self._directory / name
         async with self._locks.setdefault(name, asyncio.Lock()):
@@ -168,34 +209,68 @@ class GitChartCache:
             directory = (clone / chart.path).resolve()
             if not directory.is_relative_to(clone.resolve()) or not directory.is_dir():
                 raise UserMistake(
-                    f"{chart.git_remote} has no directory {chart.path} at {chart.ref or 'HEAD'}",
+                    f"{redact(chart.git_remote)} has no directory {chart.path} at "
+                    f"{chart.ref or 'HEAD'}",
                     hint="correct helmChart.path, which is below the root of that repository",
                 )
-            yield directory
+            await asyncio.to_thread(validate_chart, directory, clone)
+            yield GitChart(directory, clone)
+
+    def _validate_remote(self, remote: str) -> None:
+        """Refuses directories of the host and transports that start programs.
+
+        The operator may configure any remote as a chart repository.
+        """
+        is_configured = any(remote == each.git_remote for each in self._repositories)
+        if not is_configured and not is_network_remote(remote):
+            raise UserMistake(
+                f"the chart repository {redact(remote)} cannot be read: it is no https or ssh URL",
+                hint="correct helmChart.gitRemote, or add it to chartRepositories of the piped",
+            )
 
     async def _clone(self, chart: HelmChart, destination: Path) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._directory, prefix=".chart-") as temporary:
             clone = Path(temporary) / "chart"
-            for argv in (
-                ["git", "clone", "--quiet", "--", chart.git_remote, str(clone)],
-                ["git", "-C", str(clone), "checkout", "--quiet", chart.ref or "HEAD", "--"],
-            ):
-                result = await capture(
-                    argv,
-                    cwd=self._directory,
-                    env=self._environment(chart.git_remote),
-                    at_most=_CLONE_TIMEOUT,
-                )
-                if result.code != 0:
-                    stderr = result.stderr.decode(errors="replace").strip()
-                    raise UserMistake(
-                        f"the chart repository {chart.git_remote} cannot be read at "
-                        f"{chart.ref or 'HEAD'}: {stderr}",
-                        hint="correct helmChart.gitRemote and ref, or the key of the repository",
-                    )
+            await self._git_output(
+                chart, "clone", "--quiet", "--no-checkout", "--", chart.git_remote, str(clone)
+            )
+            commit = await self._resolve(chart, clone)
+            await self._git_output(chart, "-C", str(clone), "checkout", "--quiet", commit, "--")
             shutil.rmtree(destination, ignore_errors=True)
             clone.rename(destination)
+
+    async def _resolve(self, chart: HelmChart, clone: Path) -> str:
+        """Returns the hash of the commit that the ref names: a tag, a branch or a commit."""
+        ref = chart.ref or "HEAD"
+        for revision in (ref, f"origin/{ref}"):
+            verify = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+            result = await self._run_git(chart, "-C", str(clone), *verify, f"{revision}^{{commit}}")
+            if result.code == 0:
+                return result.stdout.decode().strip()
+        raise UserMistake(
+            f"the chart repository {redact(chart.git_remote)} cannot be read at {ref}: "
+            "there is no such branch, tag or commit",
+            hint="correct helmChart.ref",
+        )
+
+    async def _git_output(self, chart: HelmChart, *arguments: str) -> None:
+        result = await self._run_git(chart, *arguments)
+        if result.code != 0:
+            # The first line is git's own; a server can fill the others with anything.
+            cause = result.stderr.decode(errors="replace").strip().partition("\n")[0]
+            raise UserMistake(
+                f"the chart repository {redact(chart.git_remote)} cannot be read: {redact(cause)}",
+                hint="correct helmChart.gitRemote, or the key of the repository",
+            )
+
+    async def _run_git(self, chart: HelmChart, *arguments: str) -> Captured:
+        return await capture(
+            ["git", *arguments],
+            cwd=self._directory,
+            env=self._environment(chart.git_remote),
+            at_most=_CLONE_TIMEOUT,
+        )
 
     def _environment(self, remote: str) -> dict[str, str]:
         environment = dict(self._git(remote))

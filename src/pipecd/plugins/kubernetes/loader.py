@@ -13,8 +13,11 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from pipecd.plugins.kubernetes import helm, kustomize
+from pipecd.plugins.kubernetes.argument_guard import WORKING_COPY_VARIABLE
 from pipecd.plugins.kubernetes.config import ChartSources, HelmChart, HelmOptions, ManifestInput
+from pipecd.plugins.kubernetes.guarded_programs import GuardedPrograms
 from pipecd.plugins.kubernetes.helm import GitChartCache, GitEnvironment, HelmRepositories
+from pipecd.plugins.kubernetes.helm_values import local_paths, validate_files, validate_values
 from pipecd.plugins.kubernetes.manifest import Manifest, read_manifests
 from pipecd.plugins.kubernetes.metrics import RecordToolCall, not_recorded
 from pipecd.plugins.kubernetes.render_inputs import (
@@ -30,6 +33,7 @@ from pipecd.plugins.kubernetes.workload import without_duplicate_env
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.cache import LruCache
 from pipecd.sdk.config import RenderingSpec
+from pipecd.sdk.files import contained_path, read_contained
 from pipecd.sdk.host import WithTools, rendering_variables
 
 # About 50 MB.
@@ -85,7 +89,7 @@ class PlainFiles:
             raise UserMistake(
                 f"{request.kustomize_dir} has no kustomization.yaml", hint="correct kustomizeDir"
             )
-        self._directory = request.directory
+        self._root, self._directory = request.source.working_copy, request.directory
         self._names = request.input.manifests or manifest_files(
             request.directory, request.source.config_filename
         )
@@ -97,7 +101,7 @@ class PlainFiles:
         return RenderInputs({name: self._directory / name for name in self._names})
 
     async def render(self) -> list[Manifest]:
-        return read_files(self._directory, self._names)
+        return await asyncio.to_thread(read_files, self._root, self._directory, self._names)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class RenderTools:
     charts: ChartSources
     repositories: HelmRepositories
     git_charts: GitChartCache
+    rendering: RenderingSpec
+    guarded: GuardedPrograms
 
 
 class HelmRenderer:
@@ -120,12 +126,14 @@ class HelmRenderer:
         self._depends_on_network = False
 
     async def prepare(self) -> str:
-        chart = self._chart
-        helm.validate_files(self._request.directory, self._options)
+        chart, hosts = self._chart, self._tools.rendering.value_file_hosts
+        validate_values(self._options)
+        await asyncio.to_thread(validate_files, self._request.directory, self._options, hosts)
         if chart.git_remote and is_commit(chart.ref):
             # The files of a commit never change, but its dependencies may.
-            async with self._tools.git_charts.checkout(chart) as directory:
-                self._depends_on_network = helm.chart_inputs(directory).depends_on_network
+            async with self._tools.git_charts.checkout(chart) as cloned:
+                inputs = helm.chart_inputs(cloned.directory, root=cloned.clone)
+                self._depends_on_network = inputs.depends_on_network
         elif chart.git_remote or chart.repository:
             self._depends_on_network = not (chart.repository and is_pinned(chart.version))
         return f"helm {await self._tools.toolbox.version('helm', self._request.input.helm_version)}"
@@ -135,21 +143,23 @@ class HelmRenderer:
         values = helm.value_inputs(directory, self._options)
         if chart.git_remote or chart.repository:
             return merge_inputs(values, RenderInputs({}, self._depends_on_network))
-        return merge_inputs(values, helm.chart_inputs(directory / chart.path))
+        root = self._request.source.working_copy
+        return merge_inputs(values, helm.chart_inputs(directory / chart.path, root=root))
 
     async def render(self) -> list[Manifest]:
         request, tools = self._request, self._tools
         version = request.input.helm_version
         tool = await tools.toolbox.find("helm", version, request.installer)
-        async with self._chart_reference() as reference:
+        values = local_paths(request.directory, self._options, tools.rendering.value_file_hosts)
+        async with self._chart_reference() as reference, values as value_files:
             arguments = helm.template_arguments(
                 reference,
                 self._options,
                 release=request.release,
                 namespace=request.input.namespace,
+                value_files=value_files,
             )
-            chart = request.directory / reference.reference
-            if reference.is_remote or helm.dependencies(chart):
+            if reference.has_dependencies:
                 await tools.repositories.configure(tool)
             try:
                 text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
@@ -164,14 +174,18 @@ class HelmRenderer:
     async def _chart_reference(self) -> AsyncIterator[helm.ChartReference]:
         chart = self._chart
         if chart.git_remote:
-            async with self._tools.git_charts.checkout(chart) as directory:
-                yield helm.ChartReference(str(directory))
+            async with self._tools.git_charts.checkout(chart) as cloned:
+                yield helm.local_chart(cloned.directory, root=cloned.clone)
         elif chart.repository:
             repositories = self._tools.charts.chart_repositories
             insecure = any(r.insecure for r in repositories if r.name == chart.repository)
-            yield helm.remote_chart(chart, insecure=insecure)
+            yield helm.remote_chart(chart, self._request.directory, insecure=insecure)
         else:
-            yield helm.ChartReference(chart.path)
+            request = self._request
+            directory = request.directory / chart.path
+            yield helm.local_chart(
+                directory, root=request.source.working_copy, start=request.directory
+            )
 
 
 class KustomizeRenderer:
@@ -182,7 +196,9 @@ class KustomizeRenderer:
         self._uses_helm = kustomize.uses_helm(request.input.kustomize_options)
 
     async def prepare(self) -> str:
-        kustomize.validate_options(self._input.kustomize_options)
+        kustomize.validate_options(
+            self._input.kustomize_options, self._tools.rendering.kustomize_options
+        )
         toolbox = self._tools.toolbox
         versions = f"kustomize {await toolbox.version('kustomize', self._input.kustomize_version)}"
         if self._uses_helm:
@@ -190,7 +206,12 @@ class KustomizeRenderer:
         return versions
 
     def inputs(self) -> RenderInputs:
-        return kustomize.inputs(self._request.directory, self._input.kustomize_options)
+        return kustomize.inputs(
+            self._request.directory,
+            self._input.kustomize_options,
+            root=self._request.source.working_copy,
+            allowed_by_operator=self._tools.rendering.kustomize_options,
+        )
 
     async def render(self) -> list[Manifest]:
         request, tools, version = self._request, self._tools, self._input.kustomize_version
@@ -202,10 +223,18 @@ class KustomizeRenderer:
             )
             await tools.repositories.configure(helm_tool)
             helm_path = helm_tool.path
+        programs = await asyncio.to_thread(tools.guarded.directory, helm_path)
         arguments = kustomize.build_arguments(
-            self._input.kustomize_options, version=version, helm=helm_path
+            self._input.kustomize_options,
+            version=version,
+            helm=programs / "helm" if self._uses_helm else None,
         )
-        text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
+        environment = {
+            **tools.environment,
+            "PATH": f"{programs}{os.pathsep}{tools.environment.get('PATH', os.defpath)}",
+            WORKING_COPY_VARIABLE: str(request.source.working_copy),
+        }
+        text = await tool.render(arguments, cwd=request.directory, env=environment)
         return read_manifests(text, file="kustomize build")
 
 
@@ -225,15 +254,19 @@ class ManifestLoader:
         record_call: RecordToolCall = not_recorded,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        home = directory / "helm"
+        home, rendering = directory / "helm", rendering or RenderingSpec()
         environment = {
-            **rendering_variables(git, rendering or RenderingSpec()),
+            **rendering_variables(git, rendering),
             # The chart repositories of the piped are separate from those of its user.
             "HELM_CONFIG_HOME": str(home / "config"),
             "HELM_CACHE_HOME": str(home / "cache"),
             "HELM_DATA_HOME": str(home / "data"),
-            # Kustomize lets a repository choose the other directories, and plugins are programs.
+            # Kustomize lets a repository choose the directories above. Plugins are programs, and
+            # so are the credential helpers that the configuration of registries names.
             "HELM_PLUGINS": os.environ.get("HELM_PLUGINS", str(home / "plugins")),
+            "HELM_REGISTRY_CONFIG": str(home / "config" / "registry" / "config.json"),
+            "HELM_REPOSITORY_CONFIG": str(home / "config" / "repositories.yaml"),
+            "HELM_REPOSITORY_CACHE": str(home / "cache" / "repository"),
         }
         self._tools = RenderTools(
             Toolbox(record_call, rendering or RenderingSpec()),
@@ -241,6 +274,8 @@ class ManifestLoader:
             charts,
             HelmRepositories(charts, environment),
             GitChartCache(charts.chart_repositories, directory / "charts", git),
+            rendering,
+            GuardedPrograms(directory / "programs"),
         )
         self._cache = LruCache[str, tuple[Manifest, ...]](
             MAX_CACHED_OBJECTS, size_of=len, clock=clock
@@ -249,6 +284,7 @@ class ManifestLoader:
 
     async def load(self, request: RenderRequest) -> list[Manifest]:
         """Returns the manifests of a commit, in the namespace of the application."""
+        _validate_directory(request)
         renderer: ManifestRenderer
         if request.input.helm_chart is not None:
             renderer = HelmRenderer(request, request.input.helm_chart, self._tools)
@@ -286,10 +322,19 @@ def _cache_key(
         versions,
         request.release,
         request.input.model_dump_json(),
-        digest(inputs, within=source.shared_config_directory.parent),
+        digest(inputs, within=source.working_copy),
         source.commit if inputs.depends_on_network else "",
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest(), inputs.depends_on_network
+
+
+def _validate_directory(request: RenderRequest) -> None:
+    try:
+        contained_path(request.source.working_copy, request.directory)
+    except UserMistake as e:
+        raise UserMistake(
+            f"{request.kustomize_dir} cannot be rendered: {e.message}", hint="correct kustomizeDir"
+        ) from e
 
 
 def manifest_files(directory: Path, config_filename: str) -> list[str]:
@@ -304,17 +349,17 @@ def manifest_files(directory: Path, config_filename: str) -> list[str]:
     )
 
 
-def read_files(directory: Path, names: Sequence[str]) -> list[Manifest]:
-    """Reads the manifests of files, in the order of the files."""
+def read_files(root: Path, directory: Path, names: Sequence[str]) -> list[Manifest]:
+    """Reads the manifests of files, in the order of the files, which are inside of `root`."""
     manifests: list[Manifest] = []
     for name in names:
         try:
-            text = (directory / name).read_text()
-        except FileNotFoundError as e:
+            text = read_contained(root, directory / name).decode()
+        except UserMistake as e:
             raise UserMistake(
-                f"the manifest {name} does not exist", hint="correct input.manifests"
+                f"the manifest {name} cannot be read: {e.message}", hint="correct input.manifests"
             ) from e
-        except (OSError, UnicodeDecodeError) as e:
-            raise UserMistake(f"the manifest {name} cannot be read: {e}") from e
+        except UnicodeDecodeError as e:
+            raise UserMistake(f"the manifest {name} is not UTF-8") from e
         manifests += read_manifests(text, file=name)
     return manifests

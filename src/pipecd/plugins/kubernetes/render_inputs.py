@@ -2,11 +2,13 @@
 """The inputs that manifests are rendered from, and a digest of them as a cache key."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from pipecd.sdk import UserMistake
+from pipecd.sdk.files import contained_path
 
 _PINNED = re.compile(r"v?\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -44,27 +46,32 @@ def is_commit(ref: str) -> bool:
 def digest(inputs: RenderInputs, *, within: Path) -> str:
     """Returns a hash over the names and the content of all inputs; links are followed.
 
-    Files outside of the working copy `within` are not part of the commit: they always differ.
+    What is rendered must be part of the commit: anything outside of the working copy `within`, and
+    anything that is neither a file nor a directory, is refused.
     """
     result, root = hashlib.sha256(), within.resolve()
     for name in sorted(inputs.paths):
-        for label, content in _contents(name, inputs.paths[name], root, frozenset()):
-            result.update(f"{label}\0{len(content)}\0".encode(errors="surrogateescape"))
+        for label, content in _digests(name, inputs.paths[name], root, frozenset()):
+            result.update(f"{label}\0".encode(errors="surrogateescape"))
             result.update(content)
     return result.hexdigest()
 
 
-def _contents(
+def _digests(
     name: str, path: Path, root: Path, parents: frozenset[Path]
 ) -> Iterator[tuple[str, bytes]]:
-    resolved = path.resolve()
-    if not resolved.is_relative_to(root):
-        yield name, os.urandom(16)
-    elif resolved in parents:
+    try:
+        resolved = contained_path(root, path)
+    except UserMistake as e:
+        raise UserMistake(f"{name} cannot be rendered: {e.message}") from e
+    if resolved in parents:
         yield name, bytes(path.readlink())
     elif resolved.is_dir():
         for child in sorted(path.iterdir()):
             if child.name != ".git":
-                yield from _contents(f"{name}/{child.name}", child, root, parents | {resolved})
+                yield from _digests(f"{name}/{child.name}", child, root, parents | {resolved})
     elif resolved.is_file():
-        yield name, resolved.read_bytes()
+        with resolved.open("rb") as file:
+            yield name, hashlib.file_digest(file, "sha256").digest()
+    elif resolved.exists():
+        raise UserMistake(f"{name} cannot be rendered: it is neither a file nor a directory")
