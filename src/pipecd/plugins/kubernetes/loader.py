@@ -168,7 +168,9 @@ class HelmRenderer:
                     raise
                 await tools.repositories.update(tool)
                 text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
-        return read_manifests(text, file="helm template")
+        # Above the manifests Helm prints which dependencies it has downloaded.
+        _, _, manifests = f"\n{text}".partition("\n---\n")
+        return read_manifests(manifests, file="helm template")
 
     @asynccontextmanager
     async def _chart_reference(self) -> AsyncIterator[helm.ChartReference]:
