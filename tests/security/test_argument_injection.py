@@ -280,8 +280,8 @@ ATTACKS_BY_SUBMODULE: dict[str, tuple[str, str]] = {
     "an option of git": ("https://h/a/b", "--upload-pack=x:y"),
     "a directory of the host": ("https://h/a/b", "/srv/other.git"),
     "a directory of the host as a URL": ("https://h/a/b", "file:///srv/other.git"),
-    "a directory far from a local repository": ("/srv/git/app", "/home/ann/private"),
-    "a path far from a local repository": ("/srv/git/app", "../../../home/ann/private"),
+    "a directory far from a local repository": ("/srv/git/app", "/var/lib/private"),
+    "a path far from a local repository": ("/srv/git/app", "../../../var/lib/private"),
 }
 
 

@@ -306,8 +306,8 @@ async def cloned_chart(
     repository = ChartRepository(type="GIT", git_remote=remote, ssh_key_file=str(key))
     with git_environment(GitCredentials(), directory=directory / "git") as git:
         charts = GitChartCache([repository], directory / "charts", git.variables)
-        async with charts.checkout(HelmChart(git_remote=remote, path="chart")) as path:
-            yield path
+        async with charts.checkout(HelmChart(git_remote=remote, path="chart")) as chart:
+            yield chart.directory
 
 
 async def test_a_chart_of_a_host_with_another_key_is_refused(
