@@ -170,7 +170,14 @@ async def _serve_callbacks(
         return f"localhost:{await stack.enter_async_context(server)}"
     path = sockets / "piped.sock"
     server = grpc_server(handlers, host=f"{UNIX}{path}", port=0, grace=1)
-    await stack.enter_async_context(server)
+    try:
+        await stack.enter_async_context(server)
+    except UserMistake as e:
+        raise UserMistake(
+            e.message,
+            hint="choose a --workspace-dir on a file system that supports sockets, or set "
+            "--plugin-service-port",
+        ) from e
     return f"{UNIX}//{path}"
 
 
