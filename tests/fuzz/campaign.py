@@ -8,13 +8,15 @@ that repeats it; the exit code tells whether there were any.
 
 import argparse
 import asyncio
+import logging
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice, takewhile
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -38,68 +40,62 @@ def fuzz_reader(
     name: str, seed: str, numbers: Iterator[int], progress: Callable[[int], None]
 ) -> Iterator[Finding]:
     reader = readers()[name]
-    before, count = 0, 0
+    before, tried = 0, 0
     for number in numbers:
         progress(number)
         if finding := try_input(reader, seed, number):
             yield finding
-        count += 1
-        if count == WARM_UP:
+        tried += 1
+        if tried == WARM_UP:
             before = memory()
     if before and (grown := memory() - before) > GROWN_BYTES:
-        yield Finding(name, seed, 0, f"memory grew by {grown >> 20} MB in {count} inputs", "")
+        yield Finding(name, seed, 0, f"memory grew by {grown >> 20} MB in {tried} inputs", "")
 
 
 async def fuzz_round(
-    name: str, directory: Path, seed: str, numbers: range, progress: Callable[[int], None]
+    name: str, directory: Path, seed: str, numbers: Iterable[int], progress: Callable[[int], None]
 ) -> tuple[list[Finding], Counter[str]]:
     async with open_plane(directory) as plane:
         return await fuzz_endpoint(ENDPOINTS[name], plane, seed, numbers, progress)
 
 
 def fuzz_wire(
-    name: str, seed: str, start: int, end: float, progress: Callable[[int], None]
+    name: str, seed: str, numbers: Iterator[int], progress: Callable[[int], None]
 ) -> Iterator[Finding]:
-    """Fuzzes rounds until the end of the time; memory is compared between rounds."""
-    before, first = 0, start
-    answers: Counter[str] = Counter()
-    while time.monotonic() < end:
+    """Fuzzes in rounds; memory is compared between them."""
+    answers, sizes = Counter[str](), list[int]()
+    while not answers or answers.total() == ROUND * len(sizes):
         with tempfile.TemporaryDirectory() as directory:
-            numbers = range(start, start + ROUND)
+            calls = islice(numbers, ROUND)
             findings, counted = asyncio.run(
-                fuzz_round(name, Path(directory), seed, numbers, progress)
+                fuzz_round(name, Path(directory), seed, calls, progress)
             )
             yield from findings
             answers.update(counted)
-        start += ROUND
-        before = before or memory()
-    if (grown := memory() - before) > GROWN_BYTES:
-        what = f"memory grew by {grown >> 20} MB in {start - first} calls"
-        yield Finding(name, seed, first, what, "")
+        sizes.append(memory())
+    if (grown := sizes[-1] - sizes[0]) > GROWN_BYTES:
+        what = f"memory grew by {grown >> 20} MB in {answers.total()} calls"
+        yield Finding(name, seed, 0, what, "")
     if not answers["OK"]:
-        yield Finding(name, seed, first, f"no call succeeded: {dict(answers)}", "")
+        yield Finding(name, seed, 0, f"no call succeeded: {dict(answers)}", "")
 
 
 def work(name: str, seed: str, start: int, seconds: float, reached: Any, reports: Any) -> None:
     """The process of one target."""
     keys.COST = 4
-    end = time.monotonic() + seconds
+    # uvicorn logs every request that is not HTTP.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     def progress(number: int) -> None:
         reached.value = max(reached.value, number)
 
     def numbers() -> Iterator[int]:
-        number = start
-        while time.monotonic() < end:
-            yield number
-            number += 1
+        """Begins with the first use, so that a slow start of the process does not count."""
+        end = time.monotonic() + seconds
+        yield from takewhile(lambda _: time.monotonic() < end, count(start))
 
-    found = (
-        fuzz_wire(name, seed, start, end, progress)
-        if name in ENDPOINTS
-        else fuzz_reader(name, seed, numbers(), progress)
-    )
-    for finding in found:
+    fuzz = fuzz_wire if name in ENDPOINTS else fuzz_reader
+    for finding in fuzz(name, seed, numbers(), progress):
         reports.put(finding)
     reports.put(peak())
 

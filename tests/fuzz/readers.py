@@ -5,7 +5,12 @@ A reader returns a value or raises a PipecdError (a few raise another error by c
 else, too much time and too much memory are findings.
 """
 
+import gzip
+import io
 import re
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +41,7 @@ from pipecd.model.giturl import commit_url, page_url, remote_identity
 from pipecd.piped.eventwatcher.replacement import FieldFormat, replaced
 from pipecd.plugins.kubernetes.kubeconfig import read_kubeconfig
 from pipecd.plugins.kubernetes.manifest import read_manifests
+from pipecd.plugins.kubernetes.tools import ToolDownload
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.secrets import hybrid, session
 from pipecd.secrets.state import check_state
@@ -221,6 +227,47 @@ def read_replacement(format_: FieldFormat, content: bytes) -> None:
     replaced(text.decode(errors="replace"), format_.value, text_of(path), value)
 
 
+def tar(*members: tuple[str, bytes, bytes]) -> bytes:
+    """An archive of members with name, type and content; the content of a link is its target."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for name, type_, content in members:
+            information = tarfile.TarInfo(name)
+            information.type = type_
+            if information.isreg():
+                information.size = len(content)
+            else:
+                information.linkname = content.decode()
+            archive.addfile(information, io.BytesIO(content))
+    return written.getvalue()
+
+
+MEMBER = "linux-amd64/helm"
+ARCHIVES = (
+    tar(
+        ("linux-amd64/README", tarfile.REGTYPE, b"text"), (MEMBER, tarfile.REGTYPE, b"#!/bin/sh\n")
+    ),
+    tar((MEMBER, tarfile.SYMTYPE, b"../../secret"), (MEMBER, tarfile.REGTYPE, b"#!/bin/sh\n")),
+    tar((MEMBER, tarfile.LNKTYPE, b"../secret"), ("../secret", tarfile.REGTYPE, b"planted")),
+)
+
+
+def read_archive(content: bytes) -> None:
+    """Unpacks a program as the installation of a tool does; nothing else may appear or change."""
+    unpack = "\n".join(ToolDownload("v", "u", "c", MEMBER).script().splitlines()[-2:])
+    with tempfile.TemporaryDirectory() as directory:
+        secret, work = Path(directory) / "secret", Path(directory) / "work"
+        work.mkdir()
+        secret.write_text("secret")
+        (work / "download").write_bytes(gzip.compress(content, 1))
+        script = f"set -eu\n{unpack.replace('{{ .OutPath }}', 'out')}"
+        subprocess.run(["sh", "-c", script], cwd=work, timeout=60, capture_output=True, check=False)
+        assert secret.read_text() == "secret"
+        files = [path for path in Path(directory).rglob("*") if path != work]
+        assert {path.name for path in files} <= {"secret", "download", "out"}, files
+        assert all(path.is_file() and not path.is_symlink() for path in files), files
+
+
 def tolerant(read: Callable[[Any], Any], argument: Any) -> Any:
     """The value, or None if the reader refuses it with an error of ours."""
     try:
@@ -257,6 +304,7 @@ def readers() -> dict[str, Reader]:
         Reader("manifests", MANIFESTS, lambda c: read_manifests(text_of(c), file="m.yaml"), words_of(MANIFESTS)),
         Reader("webhook payloads", DELIVERIES, read_delivery, words_of(DELIVERIES)),
         Reader("tokens and cursors", TOKENS, read_tokens, ("PIPED-TOKEN ", "API-KEY ", "token=", ".", ",", ":")),
+        Reader("archives", ARCHIVES, read_archive, (MEMBER, "../secret", "ustar", "././@LongLink")),
         Reader("registry documents", (*OCI_DOCUMENTS, *REFERENCES), read_registry, words_of(OCI_DOCUMENTS)),
         *(
             Reader(f"{format_.value} replacements", (path.encode() + b"\n" + sample,), partial(read_replacement, format_), words_of((sample, path.encode())))
