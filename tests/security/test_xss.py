@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, labels, commits, reasons, URLs and logs are text on every page of the console."""
+
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.console import stage_log
+from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
+from pipecd.controlplane.console.live_updates import parse_topics
+from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, log_tail
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.model.errors import UserMistake
+from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest, ReportPipedMetaRequest
+from servers.control_plane import ServedControlPlane, start_control_plane
+from servers.tenants import REPOSITORY, application_draft, new_deployment
+
+
+@dataclass
+class Site:
+    """A control plane and a browser that is signed in to it."""
+
+    plane: ServedControlPlane
+    browser: httpx2.AsyncClient
+
+
+@pytest.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with (
+        start_control_plane(tmp_path_factory.mktemp("plane")) as plane,
+        httpx2.AsyncClient(base_url=f"http://{plane.address}") as browser,
+    ):
+        form = {"project": "demo", "username": "admin", "password": plane.password}
+        await browser.post("/auth/login/static", data=form)
+        yield Site(plane, browser)
+
+
+class PageAudit(HTMLParser):
+    """What a page would do in a browser besides showing text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.findings: list[str] = []
+        self.text: list[str] = []
+        self._is_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {name: value or "" for name, value in attrs}
+        self._is_script = tag == "script"
+        if tag in ("iframe", "object", "embed", "base", "style", "attack"):
+            self.findings.append(f"<{tag}>")
+        if tag == "script" and not names.get("src", "").startswith("/assets/"):
+            self.findings.append(f"<script {names}>")
+        for name, value in names.items():
+            if name.startswith("on") or name in ("style", "srcdoc", "data-attack"):
+                self.findings.append(f"<{tag} {name}>")
+            if name in ("href", "src", "action", "formaction", "content") and not self._is_safe(
+                name, value
+            ):
+                self.findings.append(f"<{tag} {name}={value!r}>")
+
+    @staticmethod
+    def _is_safe(name: str, value: str) -> bool:
+        if name == "content":
+            return "url=" not in value or value.partition("url=")[2].startswith(("/", "http"))
+        return value.startswith(("/", "?", "#", "https://", "http://"))
+
+    def handle_data(self, data: str) -> None:
+        if self._is_script and data.strip():
+            self.findings.append(f"<script>{data}")
+        self.text.append(data)
+
+
+def audit(page: str) -> PageAudit:
+    parser = PageAudit()
+    parser.feed(page)
+    parser.close()
+    return parser
+
+
+async def publish(site: Site, payload: str, number: int) -> tuple[str, str]:
+    """Stores the payload wherever users and pipeds can write text; returns what pages to open."""
+    cases, admin = site.plane.cases, site.plane.admin
+    short = payload[:36]
+    registered = await cases.pipeds.register(f"{number}{short}", payload, by=admin)
+    reporter = PipedCaller("demo", registered.id)
+    meta = ReportPipedMetaRequest(version=short, repositories=[REPOSITORY], config=payload)
+    await cases.pipeds.report_meta(meta, by=reporter)
+    draft = application_draft(f"app{number}", registered.id)
+    draft.name, draft.description = f"{number}{short}"[:36], payload
+    draft.labels["team"] = payload
+    draft.git_path.url = payload
+    application_id = await cases.applications.add(draft, by=admin)
+    info = ApplicationInfo(
+        id=application_id, name=draft.name, description=payload, labels={"team": payload}
+    )
+    await cases.application_reports.update_configurations([info], by=reporter)
+    unregistered = ApplicationInfo(
+        name=short, repo_id=REPOSITORY.id, path=f"x{number}", config_filename="app.pipecd.yaml",
+        labels={"team": payload},
+    )  # fmt: skip
+    await cases.application_reports.report_unregistered([unregistered], by=reporter)
+    application = await cases.applications.get(application_id, by=admin)
+    deployment = new_deployment(application, f"deployment-{number}")
+    fill_deployment(deployment, payload)
+    await cases.deployment_reports.create(deployment, by=reporter)
+    stage = PipelineStage(
+        id="s1", name=short, desc=payload, status_reason=payload, metadata={"k": payload},
+        created_at=1, updated_at=1,
+    )  # fmt: skip
+    plan = ReportDeploymentPlannedRequest(
+        deployment_id=deployment.id, summary=payload, status_reason=payload, stages=[stage],
+        version=short, versions=[ArtifactVersion(kind=ArtifactVersion.CONTAINER_IMAGE, name=short, version=short, url=payload)],
+    )  # fmt: skip
+    await cases.deployment_reports.report_planned(plan, by=reporter)
+    block = LogBlock(index=1, log=payload, created_at=1_700_000_000)
+    await cases.logs.append(StageRun(deployment.id, "s1"), [block], by=reporter)
+    await cases.events.register(RegisterEventRequest(name=short, data=payload), by=admin)
+    return application_id, deployment.id
+
+
+def fill_deployment(deployment: Deployment, payload: str) -> None:
+    commit = deployment.trigger.commit
+    commit.message = commit.author = commit.url = payload
+    commit.branch = payload[:36]
+    deployment.trigger.commander = payload
+    deployment.trigger.strategy_summary = payload
+    deployment.summary = deployment.status_reason = payload
+
+
+# Texts that become markup, script or a link where a page forgets to escape them.
+ATTACKS = {
+    "a script": "<script data-attack>alert(1)</script>",
+    "an end of the attribute": '"><attack data-attack>',
+    "an end of the attribute in single quotes": "'><attack data-attack>",
+    "an event handler": '" onmouseover="alert(1)" data-attack="',
+    "an event handler without quotes": "x onerror=alert(1) data-attack",
+    "an end of the title": "</title><attack data-attack>",
+    "an end of the text area": "</textarea></pre><attack data-attack>",
+    "an image": "<img src=x onerror=alert(1) data-attack>",
+    "an SVG": "<svg/onload=alert(1)/data-attack>",
+    "entities": "&lt;attack data-attack&gt;&#60;attack&#62;",
+    "a comment": "<!--><attack data-attack>-->",
+    "a template": "{{ 7 * 7 }}{% raw %}<attack data-attack>",
+    "a script URL": "javascript:alert(1)//data-attack",
+    "a script URL in capitals": "JaVaScRiPt:alert(1)",
+    "a script URL with a tab": "java\tscript:alert(1)",
+    "a script URL after a space": " javascript:alert(1)",
+    "a URL of HTML": "data:text/html,<attack data-attack>",
+    "a URL of another script": "vbscript:msgbox(1)",
+    "Markdown": "[x](javascript:alert(1)) ![x](x onerror=alert(1))",
+    "a link of a terminal": "\x1b]8;;javascript:alert(1)\x07click\x1b]8;;\x07",
+    "colours of a terminal": "\x1b[31m<attack data-attack>\x1b[0m",
+    "a sequence in a tag": "<att\x1b[0mack data-attack>",
+    "a carriage return in a tag": "xxxxxxxxx>\r<attack ",
+}
+
+
+@pytest.mark.parametrize("payload", ATTACKS.values(), ids=ATTACKS)
+async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -> None:
+    number = list(ATTACKS.values()).index(payload)
+    application, deployment = await publish(site, payload, number)
+    paths = (
+        "/applications",
+        f"/applications/{application}",
+        "/applications/add",
+        "/deployments",
+        f"/deployments/{deployment}",
+        f"/deployments/{deployment}?stage=s1",
+        "/settings/piped",
+        "/settings/project",
+        f"/nowhere/{payload}".replace("\t", "%09").replace("\x1b", "%1b").replace("\x07", "%07")
+        .replace("\r", "%0d"),
+    )  # fmt: skip
+    for path in paths:
+        answer = await site.browser.get(path)
+        assert answer.status_code in (200, 404), path
+        page = audit(answer.text)
+        assert page.findings == [], path
+        policy = answer.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "script-src 'self'" in policy
+    raw = await site.browser.get(f"/deployments/{deployment}/stages/s1/log.txt")
+    assert raw.headers["content-type"].startswith("text/plain")
+    assert raw.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_plain_text_is_shown(site: Site) -> None:
+    application, deployment = await publish(site, "fish & <chips>", 99)
+    for path in (f"/applications/{application}", f"/deployments/{deployment}?stage=s1"):
+        text = "".join(audit((await site.browser.get(path)).text).text)
+        assert "fish & <chips>" in text
+
+
+# Query parameters that a page could repeat.
+ATTACKS_QUERIES = {
+    "the sign-in page": "/login?project={}",
+    "the page to return to": "/login?return={}",
+    "the page to return to, as a link": "/login?return=javascript:alert(1)",
+    "the page of another host": "/login?return=//evil.example/{}",
+    "the filter of applications": "/applications?name={}&labels={}:{}",
+    "the filter of deployments": "/deployments?applicationName={}&labels={}",
+    "an application": "/applications/{}",
+    "a deployment": "/deployments/{}",
+    "a piped": "/settings/piped/{}",
+    "the topics of live updates": "/_/stream?t={}",
+    "the callback of single sign-on": "/auth/callback?error={}&error_description={}&state={}",
+}
+
+
+@pytest.mark.parametrize("path", ATTACKS_QUERIES.values(), ids=ATTACKS_QUERIES)
+async def test_a_parameter_is_repeated_as_text(site: Site, path: str) -> None:
+    payload = "%22%3E%3Cattack%20data-attack%3E"
+    async with httpx2.AsyncClient(base_url=site.browser.base_url) as stranger:
+        for browser in (site.browser, stranger):
+            answer = await browser.get(path.replace("{}", payload), follow_redirects=True)
+            assert answer.status_code < 500
+            assert audit(answer.text).findings == []
+
+
+SCRIPT = "javascript:alert(document.domain)"
+ATTACKS_ENDPOINTS = {
+    "the issuer": {"issuer": SCRIPT},
+    "the authorization endpoint": {"authorization_endpoint": SCRIPT},
+    "the token endpoint": {"token_endpoint": SCRIPT},
+    "the user info endpoint": {"user_info_endpoint": SCRIPT},
+    "the redirect URI": {"redirect_uri": SCRIPT},
+    "an authorization endpoint of data": {"authorization_endpoint": "data:text/html,x"},
+}
+
+
+@pytest.mark.parametrize("fields", ATTACKS_ENDPOINTS.values(), ids=ATTACKS_ENDPOINTS)
+async def test_a_script_is_no_endpoint_of_single_sign_on(
+    site: Site, fields: dict[str, str]
+) -> None:
+    settings = {"client_id": "id", "client_secret": "s", "issuer": "https://idp.example", **fields}
+    config = ProjectSSOConfig(
+        provider=ProjectSSOConfig.OIDC, oidc=ProjectSSOConfig.Oidc(**settings)
+    )
+    with pytest.raises(UserMistake):
+        await site.plane.cases.projects.set_sso(config, by=site.plane.admin)
+
+
+# Logs that took quadratic time, or could not be shown at all.
+ATTACKS_LOGS = {
+    "a line that is erased over and over": "x" * 200_000 + "\x1b[2K" * 100_000,
+    "a line that is erased to the cursor": "x" * 200_000 + "\x1b[1K" * 100_000,
+    "a line that is written over": ("x" * 200 + "\r") * 5_000,
+    "a code of 5,000 digits": "\x1b[" + "9" * 5_000 + "mfine",
+    "a colour of 5,000 digits": "\x1b[38;5;" + "9" * 5_000 + "mfine",
+    "many codes": "\x1b[" + "1;" * 50_000 + "mfine",
+    "many colours": "\x1b[38;2;1;2;3mx" * 10_000,
+    "sequences without an end": "\x1b[" * 200_000,
+    "titles without an end": "\x1b]" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", ATTACKS_LOGS.values(), ids=ATTACKS_LOGS)
+def test_a_log_is_rendered_in_the_time_of_its_length(text: str) -> None:
+    # A quadratic renderer does not end within the time of a test.
+    html = str(ansi_html(text))
+    assert "\x1b" not in html
+    assert len(html) <= 20 * len(text)
+    strip_ansi(text)
+
+
+async def test_an_old_log_with_a_huge_code_is_shown(site: Site) -> None:
+    _, deployment = await publish(site, ATTACKS_LOGS["a code of 5,000 digits"], 98)
+    answer = await site.browser.get(f"/deployments/{deployment}?stage=s1")
+    assert answer.status_code == 200
+    assert "fine" in answer.text
+
+
+async def test_logs_are_rendered_off_the_event_loop(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    def recorded(text: str) -> object:
+        threads.add(threading.current_thread())
+        return ansi_html(text)
+
+    monkeypatch.setattr(stage_log, "ansi_html", recorded)
+    _, deployment = await publish(site, "off the loop", 97)
+    await site.browser.get(f"/deployments/{deployment}?stage=s1")
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_a_long_line_and_a_long_log_are_cut_on_the_page() -> None:
+    blocks = [LogBlock(index=n, log="x" * 1_000_000, created_at=1) for n in range(100)]
+    view = log_tail(blocks, completed=True)
+    assert all(len(line.html) < MAX_BLOCK_CHARACTERS + 100 for line in view.lines)
+    assert "more characters are in the raw log" in view.lines[-1].html
+    assert (len(view.lines), view.omitted) == (40, 60)
+
+
+ATTACKS_TOPICS = {
+    "5,000 digits": "log:d:s:" + "9" * 5_000,
+    "digits of another script": "log:d:s:\u0661",
+    "an unknown kind": "<script>:x",
+    "too many": ",".join(["apps"] * 21),
+    "nothing": ",,,",
+    "two logs": "log:d:s:0,log:d:s:1",
+}
+
+
+@pytest.mark.parametrize("topics", ATTACKS_TOPICS.values(), ids=ATTACKS_TOPICS)
+def test_a_malformed_topic_is_the_clients_mistake(topics: str) -> None:
+    with pytest.raises(UserMistake) as caught:
+        parse_topics(topics)
+    assert len(str(caught.value)) < 300
