@@ -3,7 +3,7 @@
 
 Runs a control plane, a piped process and a repository on disk; every application has been deployed
 before. With `--renderer helm` or `kustomize` that program renders each application twice, at the
-running commit and at the head of the branch.
+running commit and at the head of the branch; with `templates` workers do so with its ten manifests.
 """
 
 import argparse
@@ -54,6 +54,7 @@ spec:
 VERSIONS = {"helm": "3.99.0", "kustomize": "5.99.0"}
 INPUTS = {
     "plain": "{}",
+    "templates": "{}",
     "helm": "{helmVersion: 3.99.0, helmChart: {path: chart}}",
     "kustomize": "{kustomizeVersion: 5.99.0}",
 }
@@ -80,6 +81,14 @@ def files(name: str, renderer: str, image: str) -> dict[str, str]:
         contents |= {f"chart/templates/{path}": text for path, text in parts.items()}
     else:
         contents |= parts
+    if renderer == "templates":
+        targets = json.dumps(sorted(parts))
+        contents["app.pipecd.yaml"] += (
+            f"  attachment: {{sources: {{v: v.txt}}, targets: {targets}}}\n"
+        )
+        contents["v.txt"] = "b"
+        action = "{{ .attachment.v | trim | lower }}"
+        contents |= {path: text.replace('"b"', f'"{action}"') for path, text in parts.items()}
     if renderer == "kustomize":
         contents["kustomization.yaml"] = f"resources: {json.dumps(sorted(parts))}\n"
     return {f"apps/{name}/{path}": text for path, text in contents.items()}
