@@ -17,6 +17,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
 from pipecd.plugins.kubernetes.config import ChartSources, HelmChart, ManifestInput
 from pipecd.plugins.kubernetes.loader import ManifestLoader, RenderRequest
+from pipecd.program.broken_inputs import BrokenInputs
 from pipecd.program.workers import WorkerLimits, WorkerPool
 from pipecd.sdk import Source
 from pipecd.sdk.host import plain_git_variables
@@ -130,9 +131,18 @@ async def test_a_file_that_an_event_changes_is_refused(
             )
 
 
-async def load(directory: Path, input_: ManifestInput, rendering: RenderingSpec) -> list[str]:
+async def load(
+    directory: Path,
+    input_: ManifestInput,
+    rendering: RenderingSpec,
+    workers: WorkerPool | None = None,
+) -> list[str]:
     loader = ManifestLoader(
-        ChartSources(), directory.parent / "state", plain_git_variables, rendering=rendering
+        ChartSources(),
+        directory.parent / "state",
+        plain_git_variables,
+        rendering=rendering,
+        workers=workers,
     )
     source = Source(directory, "c1", b"", "app.pipecd.yaml", directory)
     request = RenderRequest(source, input_, "web", NoInstaller())
@@ -220,6 +230,40 @@ async def test_a_chart_that_expands_fails_the_application(
     input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
     with pytest.raises(UserMistake, match=error):
         await load(tmp_path / "app", input_, rendering)
+
+
+async def test_a_chart_that_exceeded_a_limit_is_refused_after_a_restart(
+    helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
+    chart = tmp_path / "app" / "chart"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text(CHART)
+    template("{{ range until 90000 }}{{ range until 90000 }}{{ end }}{{ end }}")(chart)
+    rendering = RenderingSpec(timeout=Duration(1))
+    input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
+    stored = list[bytes]()
+    async with WorkerPool(broken=BrokenInputs(save=stored.append)) as pool:
+        with pytest.raises(UserMistake, match=TIME):
+            await load(tmp_path / "app", input_, rendering, pool)
+    async with WorkerPool(broken=BrokenInputs(BrokenInputs.parse(stored[-1]))) as pool:
+        with pytest.raises(UserMistake, match="tried again after a day"):
+            await load(tmp_path / "app", input_, rendering, pool)
+        template(CONFIG_MAP)(chart)
+        assert await load(tmp_path / "app", input_, RenderingSpec(), pool) == ["web"]
+
+
+async def test_a_large_result_is_read_by_a_worker(
+    helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
+    chart = tmp_path / "app" / "chart"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text(CHART)
+    template(CONFIG_MAP + 'data: {x: "{{ repeat 400000 "a" }}"}\n')(chart)
+    input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
+    async with WorkerPool() as pool:
+        assert await load(tmp_path / "app", input_, RenderingSpec(), pool) == ["web"]
 
 
 async def test_an_ordinary_chart_and_configuration_are_read(

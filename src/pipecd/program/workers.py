@@ -39,6 +39,9 @@ _LONG_SECONDS = 0.2
 # Parsing a larger reply would hold up the event loop.
 _LARGE = MEBIBYTE
 
+RETRY_HINT = "change it; it is tried again after a day"
+"""The hint about content that was refused because it exceeded a limit before."""
+
 
 @dataclass(frozen=True)
 class WorkerLimits:
@@ -54,7 +57,10 @@ class _Died(Exception):
 
 
 class WorkerPool:
-    """Up to `size` workers, which start when they are needed and end when they are idle."""
+    """Up to `size` workers, which start when they are needed and end when they are idle.
+
+    `broken` are the inputs that exceeded a limit before, and are refused.
+    """
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class WorkerPool:
         broken: BrokenInputs | None = None,
     ) -> None:
         self._limits = limits or WorkerLimits()
-        self._broken = broken or BrokenInputs()
+        self.broken = broken or BrokenInputs()
         self._turns = asyncio.Semaphore(size)
         self._idle: list[_Worker] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -93,13 +99,13 @@ class WorkerPool:
         name = getattr(function, "__name__", "")
         request = json.dumps([function.__module__, name, arguments]).encode()
         digest = hashlib.sha256(request).hexdigest()
-        if refusal := self._broken.refusal(digest):
-            raise LimitExceeded(refusal, hint="change it; it is tried again after a day")
+        if refusal := self.broken.refusal(digest):
+            raise LimitExceeded(refusal, hint=RETRY_HINT)
         try:
             async with self._turns:
                 reply = await self._recorded(digest, request)
         except LimitExceeded as e:
-            self._broken.broke(digest, e.message)
+            self.broken.broke(digest, e.message)
             raise
         match reply:
             case {"value": value}:
@@ -116,12 +122,12 @@ class WorkerPool:
     async def _recorded(self, digest: str, request: bytes) -> dict[str, Any]:
         """Calls, and records the call while it takes long."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(_LONG_SECONDS, self._broken.started, digest)
+        timer = loop.call_later(_LONG_SECONDS, self.broken.started, digest)
         try:
             return await self._call(request)
         finally:
             timer.cancel()
-            self._broken.finished(digest)
+            self.broken.finished(digest)
 
     async def _call(self, request: bytes) -> dict[str, Any]:
         try:

@@ -36,6 +36,11 @@ def read_documents(text: str, *, file: str) -> list[Document]:
     return documents
 
 
+def plain_documents(text: str, file: str) -> list[tuple[Any, int]]:
+    """Returns the documents with their lines as plain values, which a worker can return."""
+    return [(document.value, document.line) for document in read_documents(text, file=file)]
+
+
 def write_yaml(value: Any) -> str:
     """Writes a value with sorted keys and no flow style."""
     return yaml.dump(

@@ -18,7 +18,7 @@ from pipecd.plugins.kubernetes.config import ChartSources, HelmChart, HelmOption
 from pipecd.plugins.kubernetes.guarded_programs import GuardedPrograms
 from pipecd.plugins.kubernetes.helm import GitChartCache, GitEnvironment, HelmRepositories
 from pipecd.plugins.kubernetes.helm_values import local_paths, validate_files, validate_values
-from pipecd.plugins.kubernetes.manifest import Manifest, read_manifests
+from pipecd.plugins.kubernetes.manifest import Manifest, manifests_of, read_manifests
 from pipecd.plugins.kubernetes.metrics import RecordToolCall, not_recorded
 from pipecd.plugins.kubernetes.render_inputs import (
     RenderInputs,
@@ -35,7 +35,12 @@ from pipecd.sdk.cache import LruCache
 from pipecd.sdk.config import RenderingSpec
 from pipecd.sdk.files import contained_path, read_contained
 from pipecd.sdk.host import WithTools, rendering_variables
+from pipecd.sdk.program import LimitExceeded
+from pipecd.sdk.workers import RETRY_HINT, WorkerPool, worker_limits
+from pipecd.sdk.yaml import plain_documents
 
+# Parsing a larger text would hold up the event loop.
+_LARGE_TEXT = 256 * 1024
 # About 50 MB.
 MAX_CACHED_OBJECTS = 5000
 # A rendering that depends on the network is rendered again after this time.
@@ -115,6 +120,7 @@ class RenderTools:
     git_charts: GitChartCache
     rendering: RenderingSpec
     guarded: GuardedPrograms
+    workers: WorkerPool
 
 
 class HelmRenderer:
@@ -170,7 +176,7 @@ class HelmRenderer:
                 text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
         # Above the manifests Helm prints which dependencies it has downloaded.
         _, _, manifests = f"\n{text}".partition("\n---\n")
-        return read_manifests(manifests, file="helm template")
+        return await _parsed(manifests, "helm template", tools.workers)
 
     @asynccontextmanager
     async def _chart_reference(self) -> AsyncIterator[helm.ChartReference]:
@@ -237,7 +243,7 @@ class KustomizeRenderer:
             WORKING_COPY_VARIABLE: str(request.source.working_copy),
         }
         text = await tool.render(arguments, cwd=request.directory, env=environment)
-        return read_manifests(text, file="kustomize build")
+        return await _parsed(text, "kustomize build", tools.workers)
 
 
 class ManifestLoader:
@@ -253,6 +259,7 @@ class ManifestLoader:
         git: GitEnvironment,
         *,
         rendering: RenderingSpec | None = None,
+        workers: WorkerPool | None = None,
         record_call: RecordToolCall = not_recorded,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -271,13 +278,14 @@ class ManifestLoader:
             "HELM_REPOSITORY_CACHE": str(home / "cache" / "repository"),
         }
         self._tools = RenderTools(
-            Toolbox(record_call, rendering or RenderingSpec()),
+            Toolbox(record_call, rendering),
             environment,
             charts,
             HelmRepositories(charts, environment),
             GitChartCache(charts.chart_repositories, directory / "charts", git),
             rendering,
             GuardedPrograms(directory / "programs"),
+            workers or WorkerPool(worker_limits(rendering)),
         )
         self._cache = LruCache[str, tuple[Manifest, ...]](
             MAX_CACHED_OBJECTS, size_of=len, clock=clock
@@ -300,7 +308,7 @@ class ManifestLoader:
         async with self._locks.setdefault(key, asyncio.Lock()):
             manifests = self._cache.get(key)
             if manifests is None:
-                rendered = await renderer.render()
+                rendered = await self._render(renderer, key)
                 if namespace := request.input.namespace:
                     path = ("metadata", "namespace")
                     rendered = [m.with_body(with_value(m.body, path, namespace)) for m in rendered]
@@ -313,6 +321,24 @@ class ManifestLoader:
                 for each in {key, key_after}:
                     self._cache.put(each, manifests, ttl=ttl)
         return list(manifests)
+
+    async def _render(self, renderer: ManifestRenderer, key: str) -> list[Manifest]:
+        """Renders manifests; content that exceeded a limit is refused for a day."""
+        broken = self._tools.workers.broken
+        if refusal := broken.refusal(key):
+            raise LimitExceeded(refusal, hint=RETRY_HINT)
+        try:
+            return await renderer.render()
+        except LimitExceeded as e:
+            broken.broke(key, e.message)
+            raise
+
+
+async def _parsed(text: str, file: str, workers: WorkerPool) -> list[Manifest]:
+    """Returns the objects in the output of a program."""
+    if len(text) <= _LARGE_TEXT:
+        return read_manifests(text, file=file)
+    return manifests_of(await workers.run(plain_documents, text, file), file=file)
 
 
 def _cache_key(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests: the objects that an application declares, and PipeCD's labels on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,7 @@ from pipecd.plugins.kubernetes.unstructured import (
     with_value,
 )
 from pipecd.sdk import UserMistake
-from pipecd.sdk.yaml import read_documents
+from pipecd.sdk.yaml import plain_documents
 
 DEFAULT_NAMESPACE = "default"
 
@@ -113,11 +113,15 @@ class Manifest:
 
 def read_manifests(text: str, *, file: str) -> list[Manifest]:
     """Reads the objects of a file; a List yields its items."""
+    return manifests_of(plain_documents(text, file), file=file)
+
+
+def manifests_of(documents: Iterable[tuple[Any, int]], *, file: str) -> list[Manifest]:
+    """Returns the objects of documents with their lines; a List yields its items."""
     manifests: list[Manifest] = []
-    for document in read_documents(text, file=file):
-        origin = f"{file}:{document.line}"
-        if document.value:
-            manifests += _objects(document.value, origin)
+    for value, line in documents:
+        if value:
+            manifests += _objects(value, f"{file}:{line}")
     return manifests
 
 

@@ -59,6 +59,7 @@ def open_plugin_state(start: StartContext) -> PluginState:
         Path(directory),
         start.host.git_variables,
         rendering=start.host.rendering,
+        workers=start.host.workers,
         record_call=metrics.record_tool_call,
     )
     return PluginState(loader, informers, metrics)
