@@ -152,14 +152,14 @@ PUBLIC_PAGES = frozenset(
 )  # fmt: skip
 VIEWER_PAGES = frozenset(
     {
-        "GET /applications", "GET /applications/{id}", "GET /deployments", "GET /deployments/{id}",
+        "GET /applications", "GET /applications/{id}", "GET /applications/{id}/encrypt", "GET /deployments", "GET /deployments/{id}",
         "GET /deployments/{id}/stages/{stage}/log.txt", "GET /settings/piped", "GET /settings/piped/{id}", "GET /settings",
         "GET /settings/project", "GET /_/stream", "GET /applications/add",
     }
 )  # fmt: skip
 EDITOR_FORMS = frozenset(
     {
-        "POST /applications/add", "POST /applications/{id}/sync", "POST /deployments/{id}/cancel",
+        "POST /applications/add", "POST /applications/{id}/sync", "POST /applications/{id}/encrypt", "POST /deployments/{id}/cancel",
         "POST /deployments/{id}/stages/{stage}/approve", "POST /deployments/{id}/stages/{stage}/skip",
     }
 )  # fmt: skip

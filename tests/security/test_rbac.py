@@ -457,7 +457,7 @@ EMPTY_PAGES = frozenset({"GET /settings", "GET /_/stream", "GET /settings/projec
 # This form is shown again with the reason when the application must not be added.
 SHOWN_AGAIN = "POST /applications/add"
 FORM = {
-    "name": "n", "username": "u", "password": "p", "confirm": "demo", "policies": "resources=*;actions=*", "group": "g",
+    "name": "n", "secret": "s", "username": "u", "password": "p", "confirm": "demo", "policies": "resources=*;actions=*", "group": "g",
     "role": "Viewer", "version": "v1", "description": "d", "client_id": "c", "client_secret": "s", "issuer": "https://idp.example",
 }  # fmt: skip
 

@@ -384,6 +384,8 @@ PAGES = {
     "the log of a stage": "GET /deployments/{deployment_id}/stages/s1/log.txt",
     "the piped": "GET /settings/piped/{piped_id}",
     "the result of a command": "GET /applications?cmd={command_id}",
+    "the form for a secret": "GET /applications/{application_id}/encrypt",
+    "an encrypted secret": "POST /applications/{application_id}/encrypt",
     "a sync": "POST /applications/{application_id}/sync",
     "a cancellation": "POST /deployments/{deployment_id}/cancel",
     "an approval": "POST /deployments/{deployment_id}/stages/s1/approve",
@@ -408,7 +410,11 @@ async def test_a_page_shows_and_changes_only_the_own_project(
     before = await documents(stores, victim, tenant)
     method, _, path = page.format(**victim.ids).partition(" ")
     csrf = BrowserSession(installation.own.user("Admin"), token).csrf
-    data = {"csrf": csrf, "name": "stolen", "version": "v9"} if method == "POST" else None
+    data = (
+        {"csrf": csrf, "name": "stolen", "version": "v9", "secret": "s"}
+        if method == "POST"
+        else None
+    )
     answer = await installation.http.request(
         method, path, headers={"cookie": f"token={token}"}, data=data
     )
