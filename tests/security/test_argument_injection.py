@@ -115,6 +115,14 @@ ATTACKS: dict[str, HostileBranch] = {
         {**HELM_CHART, "program.sh": PROGRAM},
         input=ManifestInput(helm_chart=HelmChart(path="--post-renderer=./program.sh")),
     ),
+    "an internal address as a file of a generator": kustomization(
+        "configMapGenerator: [{name: a, files: ['k=http://127.0.0.1:1/secret']}]\n"
+    ),
+    "a NUL in a ref": HostileBranch(
+        input=ManifestInput(
+            helm_chart=HelmChart(git_remote="https://example.invalid/x", ref="a\0b")
+        )
+    ),
     "an option as the remote of a chart": HostileBranch(
         input=ManifestInput(helm_chart=HelmChart(git_remote="--upload-pack=touch {host}/ran"))
     ),

@@ -83,7 +83,9 @@ def _beside(parent: str, remote: str) -> str:
     directory, parent_directory = local_path(remote), local_path(parent)
     if directory is None or parent_directory is None:
         return remote
-    if not directory.resolve().is_relative_to(parent_directory.resolve().parent):
+    # The directory of a repository with a working tree is above its `.git`.
+    repository = Path(str(parent_directory.resolve()).removesuffix("/.git"))
+    if not directory.resolve().is_relative_to(repository.parent):
         raise UserMistake(
             f"the directory {remote!r} of a submodule is not beside that of its repository",
             hint="move it there, or use https or ssh in .gitmodules",

@@ -40,6 +40,8 @@ async def start(
         raise missing from e
     except PermissionError as e:
         raise not_allowed(argv[0]) from e
+    except ValueError as e:
+        raise UserMistake(f"an argument of {argv[0]!r} contains a NUL character") from e
     except OSError as e:
         raise UserMistake(f"the program {argv[0]!r} could not be started: {e.strerror}") from e
 

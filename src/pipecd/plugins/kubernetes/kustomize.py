@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pipecd.plugins.kubernetes.render_inputs import RenderInputs, is_commit, is_pinned
 from pipecd.plugins.kubernetes.unstructured import text_at
@@ -49,6 +50,9 @@ _PATHS = (
     | {"files", "envs", "env", "paths", "values", "chartHome", "patches", "replacements"}
     | {"patchesStrategicMerge", "patchesJson6902"}
 )
+# The content of files under these keys becomes part of a manifest, whatever it is.
+_SHOWN_FILES = frozenset({"files", "envs", "env", "values", "valuesFile", "additionalValuesFiles"})
+_WEB_ADDRESS = re.compile(r"(?:[^=/]*=)?(?P<url>https?://.*)", re.IGNORECASE)
 # Programs and arguments that Kustomize 3 ran for a chart.
 _PROGRAM_KEYS = frozenset({"helmBin", "extraArgs"})
 _LOAD_RESTRICTORS = ("load-restrictor", "load_restrictor")
@@ -107,13 +111,15 @@ def inputs(
     *,
     root: Path,
     allowed_by_operator: Collection[str] = (),
+    hosts: Collection[str] = (),
 ) -> RenderInputs:
     """Returns the files that a build reads, also those outside of its directory.
 
     Refuses a kustomization that reads files outside of `root`. Kustomize keeps a remote base inside
     of its own repository, but not without load restrictions: then piped cannot know what it reads.
+    Files by URL come from `hosts` only: any response of a network of piped would be shown.
     """
-    collector = _InputCollector(directory.resolve(), root, charts=uses_helm(options))
+    collector = _InputCollector(directory.resolve(), root, hosts, charts=uses_helm(options))
     collector.collect()
     is_trusted = any(name in allowed_by_operator for name in _LOAD_RESTRICTORS)
     if collector.remotes and is_unrestricted(options) and not is_trusted:
@@ -129,11 +135,14 @@ def inputs(
 class _InputCollector:
     """Collects the files that a kustomization names, and those of its bases."""
 
-    def __init__(self, directory: Path, root: Path, *, charts: bool) -> None:
+    def __init__(
+        self, directory: Path, root: Path, hosts: Collection[str], *, charts: bool
+    ) -> None:
         self.paths: dict[str, Path] = {}
         self.remotes: list[str] = []
         self.depends_on_network = False
-        self._directory, self._root, self._has_charts = directory, root, charts
+        self._directory, self._root = directory, root
+        self._hosts, self._has_charts = hosts, charts
         self._queue = [directory]
 
     def collect(self) -> None:
@@ -178,6 +187,8 @@ class _InputCollector:
                 )
 
     def _add_reference(self, directory: Path, key: str, text: str) -> None:
+        if key in _SHOWN_FILES and (match := _WEB_ADDRESS.fullmatch(text)):
+            self._validate_host(match["url"])
         # An entry of `files` of a generator may be `name=path`.
         path = self._path(directory, key, text.rpartition("=")[2])
         if path is not None and path.is_file():
@@ -192,6 +203,15 @@ class _InputCollector:
             ref = _REF.search(text)
             self.depends_on_network |= ref is None or not is_commit(ref[1])
             self.remotes.append(text)
+
+    def _validate_host(self, url: str) -> None:
+        host = urlsplit(url).hostname or ""
+        if host not in self._hosts:
+            raise UserMistake(
+                f"the file at {host} cannot be rendered: the host is not allowed",
+                hint="copy the file into the repository, or add the host to "
+                "rendering.valueFileHosts of the piped",
+            )
 
     def _path(self, directory: Path, key: str, text: str) -> Path | None:
         """Returns the path that a text names, or None if it is none.

@@ -175,8 +175,8 @@ class HelmRenderer:
                 await tools.repositories.update(tool)
                 text = await tool.render(arguments, cwd=request.directory, env=tools.environment)
         # Above the manifests Helm prints which dependencies it has downloaded.
-        _, _, manifests = f"\n{text}".partition("\n---\n")
-        return await _parsed(manifests, "helm template", tools.workers)
+        _, separator, manifests = f"\n{text}".partition("\n---\n")
+        return await _parsed(manifests if separator else text, "helm template", tools.workers)
 
     @asynccontextmanager
     async def _chart_reference(self) -> AsyncIterator[helm.ChartReference]:
@@ -219,6 +219,7 @@ class KustomizeRenderer:
             self._input.kustomize_options,
             root=self._request.source.working_copy,
             allowed_by_operator=self._tools.rendering.kustomize_options,
+            hosts=self._tools.rendering.value_file_hosts,
         )
 
     async def render(self) -> list[Manifest]:
