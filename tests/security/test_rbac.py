@@ -321,6 +321,16 @@ async def test_the_former_names_of_services_need_credentials_too(
         assert await call_grpc(planes, path, request, ()) == UNAUTHENTICATED, path
 
 
+async def test_without_credentials_only_the_health_is_told(planes: Planes) -> None:
+    assert await call_grpc(planes, "/grpc.health.v1.Health/Check", b"", ()) == "OK"
+    for path in (
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/envoy.service.auth.v3.Authorization/Check",
+    ):
+        assert await call_grpc(planes, path, b"", ()) == "UNIMPLEMENTED", path
+
+
 async def test_the_services_of_programs_are_not_served_to_browsers(planes: Planes) -> None:
     """A session cookie that a browser sends along must not reach the other two services."""
     for service in ("PipedService", "APIService"):
