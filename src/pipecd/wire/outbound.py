@@ -9,7 +9,7 @@ requests of their own and are checked as such.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.request import getproxies, proxy_bypass
@@ -29,11 +29,13 @@ _SocketOption = (
 class OutboundPolicy:
     """The destinations of requests: public addresses, and what the operator allows besides.
 
-    `hosts` are allowed by name, whatever their addresses are.
+    `hosts` are allowed by name, whatever their addresses are. Others than those that the operator
+    allows must be reached by https, if it is required.
     """
 
     networks: Networks = ()
     hosts: frozenset[str] = frozenset()
+    requires_https: bool = True
 
     def permits(self, host: str, addresses: Iterable[Address]) -> bool:
         """Whether requests may go to the host, all of whose addresses are given."""
@@ -41,10 +43,16 @@ class OutboundPolicy:
             is_public(address) or is_in(address, self.networks) for address in addresses
         )
 
+    def permits_plain_http(self, host: str, addresses: Collection[Address]) -> bool:
+        """Whether requests without TLS may go to the host: only to what the operator allows."""
+        return host.lower() in self.hosts or (
+            bool(addresses) and all(is_in(address, self.networks) for address in addresses)
+        )
+
 
 PUBLIC_DESTINATIONS = OutboundPolicy()
 # For what the operator configures.
-ANY_DESTINATION = OutboundPolicy(parse_networks(("0.0.0.0/0", "::/0")))
+ANY_DESTINATION = OutboundPolicy(parse_networks(("0.0.0.0/0", "::/0")), requires_https=False)
 
 
 class ForbiddenDestination(httpx2.ConnectError):
@@ -55,6 +63,13 @@ class ForbiddenDestination(httpx2.ConnectError):
 
     def __init__(self, host: str) -> None:
         super().__init__(f"{host} does not resolve to a public address")
+
+
+class PlainHttp(ForbiddenDestination):
+    """The URL has no TLS: anyone on the way could read the secrets of the request."""
+
+    def __init__(self, host: str) -> None:
+        httpx2.ConnectError.__init__(self, f"{host} must be reached by https")
 
 
 class ResponseTooLarge(httpx2.ReadError):
@@ -83,10 +98,13 @@ class OutboundTransport(httpx2.AsyncBaseTransport):
         request.headers["Accept-Encoding"] = "identity"
         host = request.url.host
         proxy = self._proxy or _environment_proxy(request.url)
-        if proxy:
+        needs_https = self._policy.requires_https and request.url.scheme != "https"
+        if proxy or needs_https:
             addresses = await _resolve(host, request.url.port or 0)
             if not self._policy.permits(host, addresses):
                 raise ForbiddenDestination(host)
+            if needs_https and not self._policy.permits_plain_http(host, addresses):
+                raise PlainHttp(host)
         response = await self._transport(proxy).handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
