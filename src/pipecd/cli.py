@@ -12,6 +12,10 @@ from pipecd.commandline.main import run
 
 _SERVER = ("pipecd.controlplane.command:server", "Run the control plane.")
 _OPS = ("pipecd.controlplane.command:ops", "Run the background jobs of a control plane.")
+_UNSEAL_SECRETS = (
+    "pipecd.controlplane.command:unseal_secrets",
+    "Store sealed secrets as upstream reads them.",
+)
 _PIPED_V0 = ("pipecd.piped.command:piped", "Run a piped (first-generation flags).")
 _PIPED_V1 = ("pipecd.piped.command:run", "Run a piped.")
 _LAUNCHER = ("pipecd.launcher.command:launcher", "Run a piped and keep it up to date.")
@@ -27,6 +31,7 @@ def main() -> None:
         "quickstart": _QUICKSTART,
         "server": _SERVER,
         "ops": _OPS,
+        "unseal-secrets": _UNSEAL_SECRETS,
         "piped": _PIPED_V1,
         "launcher": _LAUNCHER,
     }

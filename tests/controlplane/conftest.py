@@ -21,6 +21,7 @@ from pipecd.model.ids import new_id
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, PipelineStage
+from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.proto.service.piped_pb2 import (
     ReportDeploymentPlannedRequest,
     ReportPipedMetaRequest,
@@ -88,6 +89,14 @@ async def static_admin(cases: UseCases) -> StaticAdmin:
 @pytest.fixture
 def admin(static_admin: StaticAdmin) -> User:
     return User(PROJECT, static_admin.username, ("Admin",))
+
+
+@pytest.fixture
+async def single_sign_on(cases: UseCases, admin: User) -> None:
+    """Single sign-on of the project, without which its static admin cannot be disabled."""
+    oidc = ProjectSSOConfig.Oidc(client_id="id", client_secret="s", issuer="https://idp.example")
+    sso = ProjectSSOConfig(provider=ProjectSSOConfig.OIDC, oidc=oidc)
+    await cases.projects.set_sso(sso, by=admin)
 
 
 @pytest.fixture

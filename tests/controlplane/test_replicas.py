@@ -129,11 +129,16 @@ async def old_key_of_a_piped(cases: UseCases) -> tuple[Authenticate, Revoke]:
     )
 
 
-async def administrator(cases: UseCases) -> tuple[Authenticate, Revoke]:
+async def session(cases: UseCases) -> tuple[Authenticate, Revoke]:
     token = (await cases.sessions.sign_in("demo", "admin", "hello")).token
+    return lambda there: there.sessions.user(token), lambda here: here.sessions.end(token)
+
+
+async def sessions_of_a_user(cases: UseCases) -> tuple[Authenticate, Revoke]:
+    token = cases.sessions.issue(User("demo", "vera", ("Viewer",)))
     return (
         lambda there: there.sessions.user(token),
-        lambda here: here.projects.disable_static_admin(by=ADMIN),
+        lambda here: here.sessions.end_of_user("vera", by=ADMIN),
     )
 
 
@@ -151,7 +156,8 @@ async def password(cases: UseCases) -> tuple[Authenticate, Revoke]:
         pytest.param(api_key, id="an API key"),
         pytest.param(piped, id="a piped"),
         pytest.param(old_key_of_a_piped, id="an old key of a piped"),
-        pytest.param(administrator, id="an administrator who is signed in"),
+        pytest.param(session, id="a session of a user who signed out"),
+        pytest.param(sessions_of_a_user, id="the sessions of a user"),
         pytest.param(password, id="a session of an old password"),
     ],
 )

@@ -35,6 +35,7 @@ from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_case
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.readiness import Readiness
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import (
     PathPrefixRouter,
@@ -195,8 +196,9 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
                 "`pipecd ops`; it needs MySQL or PostgreSQL",
             ) from e
         stores, bus = opened.stores, opened.bus
+        endings = SessionEndings(stores.session_endings, bus)
         projects = ProjectUseCases(
-            stores, bus, Access(stores), b"", _projects_from_config(settings.spec)
+            stores, bus, Access(stores), endings, b"", _projects_from_config(settings.spec)
         )
 
         shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]

@@ -20,8 +20,13 @@ from pipecd.controlplane.app import (
     operations,
 )
 from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
+from pipecd.controlplane.stores import open_stores
+from pipecd.controlplane.usecases.access import Access
+from pipecd.controlplane.usecases.projects import ProjectUseCases
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
+from pipecd.observe.telemetry import Telemetry
 from pipecd.wire.admission import raise_file_limit
 from pipecd.wire.server import TlsFiles
 
@@ -154,6 +159,27 @@ def ops(**options: Any) -> None:
             await asyncio.Event().wait()
 
     run_until_signal(operate())
+
+
+@click.command("unseal-secrets")
+@flags.every_command
+@flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
+@flags.text("config-file", "The configuration of the control plane.", required=True)
+def unseal_secrets(**options: Any) -> None:
+    """Store sealed client secrets in plain text, as upstream's control plane reads them."""
+    configure(options["log_level"], options["log_encoding"], program="controlplane.unseal-secrets")
+    spec_file = options["config_file"]
+    spec = read_control_plane(_read_file(spec_file, "configuration"), file=spec_file)
+    key = _read_file(options["encryption_key_file"], "encryption key", flag="--encryption-key-file")
+
+    async def unseal() -> int:
+        async with open_stores(spec, "", Telemetry()) as opened:
+            stores, bus = opened.stores, opened.bus
+            endings = SessionEndings(stores.session_endings, bus)
+            projects = ProjectUseCases(stores, bus, Access(stores), endings, key, ())
+            return await projects.unseal_secrets()
+
+    click.echo(f"unsealed the client secrets of {asyncio.run(unseal())} projects")
 
 
 def _read_file(path: str, content: str, *, flag: str = "--config-file") -> bytes:

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pipecd.model.errors import UserMistake
 
 _KEY, _NONCE, _TAG = 32, 12, 16
+# Marks an encrypted value in a field that upstream stores in plain text.
+_SEALED = "pipecd-sealed-v1:"
 
 
 class KeyFile:
@@ -39,6 +41,18 @@ class KeyFile:
             return self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None).decode()
         except (ValueError, InvalidTag) as e:
             raise _unreadable("it was encrypted with another key or has been altered") from e
+
+    def seal(self, text: str) -> str:
+        """Encrypts a value of a field that may also hold plain text."""
+        return _SEALED + self.encrypt(text)
+
+    def unseal(self, text: str) -> str:
+        """The plain text of a sealed value; one that is not sealed is returned as it is."""
+        return self.decrypt(text.removeprefix(_SEALED)) if is_sealed(text) else text
+
+
+def is_sealed(text: str) -> bool:
+    return text.startswith(_SEALED)
 
 
 def _unreadable(reason: str) -> UserMistake:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """User sessions: the cookie `token`, a signed JWT in the format of upstream."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ ALGORITHM = "HS256"
 class Session:
     """A signed-in user with a project and roles; times are Unix seconds.
 
-    `via` is the sign-in method, a claim of ours that upstream ignores; its sessions have none.
+    The last three are claims of ours that upstream ignores, and that its sessions do not have:
+    `via` is the sign-in method, `unique` makes two sessions of the same second different, and
+    `issued_millis` is the exact time of issue.
     """
 
     subject: str
@@ -31,6 +34,16 @@ class Session:
     issued_at: int
     expires_at: int
     via: str = ""
+    unique: str = ""
+    issued_millis: int = 0
+
+
+def session_id(token: str) -> str:
+    """The id of a session: the hash of the signed part of its token, whoever made the token.
+
+    The signature itself is not hashed: its last base64 digit has several spellings.
+    """
+    return hashlib.sha256(token.rpartition(".")[0].encode()).hexdigest()
 
 
 def sign(session: Session, key: bytes) -> str:
@@ -47,8 +60,8 @@ def sign(session: Session, key: bytes) -> str:
     }
     if not session.avatar_url:
         del claims["avatarUrl"]
-    if session.via:
-        claims["via"] = session.via
+    own = {"via": session.via, "jti": session.unique, "iatMillis": session.issued_millis}
+    claims |= {name: value for name, value in own.items() if value}
     payload = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode()
     return jwt.PyJWS().encode(payload, key, algorithm=ALGORITHM, sort_headers=True)
 
@@ -95,6 +108,8 @@ def _session(claims: Mapping[str, Any], now: float) -> Session:
         issued_at=int(issued),
         expires_at=int(expires),
         via=_typed(claims.get("via", ""), str),
+        unique=_typed(claims.get("jti", ""), str),
+        issued_millis=_typed(claims.get("iatMillis", 0), int),
     )
 
 

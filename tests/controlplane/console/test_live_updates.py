@@ -215,6 +215,7 @@ async def test_an_expired_session_ends_the_stream() -> None:
     assert sent[-1].startswith("event: close\ndata: signed-out")
 
 
+@pytest.mark.usefixtures("single_sign_on")
 async def test_a_revoked_session_ends_its_stream_at_once(
     open_browser: OpenBrowser,
     cases: UseCases,

@@ -13,7 +13,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.controlplane.usecases.webhooks import Push
-from pipecd.model.errors import Denied, Unauthenticated
+from pipecd.model.errors import Denied
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
 from servers.console import OpenBrowser, SubmitForm, SubmitPageForm
@@ -58,10 +58,14 @@ async def test_github_is_set_up_changed_and_removed(
     for secret in ("gh-id", "gh-secret", *sealed, "redacted"):
         assert secret not in shown
     # What is left empty of the client stays.
-    await submit("sso/github", client_id="", client_secret="", hours="", base_url="")
+    await submit("sso/github", hours="", base_url="https://ghe.example", upload_url="https://up")
     stored = (await stores.projects.get("shop")).sso
     assert (stored.github.client_id, stored.github.client_secret) == sealed
-    assert (stored.session_ttl, stored.github.base_url) == (168, "")
+    assert (stored.session_ttl, stored.github.upload_url) == (168, "https://up")
+    # The secret is not sent to another address without the one who knows it.
+    refused = await submit("sso/github", base_url="https://other.example")
+    assert refused.status_code == 422
+    assert "Enter the client secret again" in refused.text
     await submit("sso/remove")
     assert not (await stores.projects.get("shop")).HasField("sso")
     assert "Not set up." in await page(admin_browser)
@@ -74,7 +78,8 @@ async def test_openid_connect_is_set_up(
     fields = {"issuer": "https://id.example", "scopes": "openid  profile", "roles_claim_key": "r"}
     assert (await submit("sso/oidc", **client, **fields)).status_code == 303
     oidc = (await stores.projects.get("shop")).sso.oidc
-    assert (oidc.client_secret, oidc.issuer) == ("oi-secret", "https://id.example")
+    assert "oi-secret" not in oidc.client_secret
+    assert (KEY.unseal(oidc.client_secret), oidc.issuer) == ("oi-secret", "https://id.example")
     assert (list(oidc.scopes), oidc.roles_claim_key) == (["openid", "profile"], "r")
     shown = await page(admin_browser)
     assert "OpenID Connect</b>; a session lasts 168 hours." in shown
@@ -132,31 +137,41 @@ async def test_a_role_is_added_used_changed_and_deleted(
     assert "watchers" not in shown
 
 
-async def test_disabling_the_only_way_to_sign_in_needs_confirmation(
+async def test_the_only_way_to_sign_in_cannot_be_disabled(
     submit: SubmitPageForm,
     cases: UseCases,
     static_admin: StaticAdmin,
     admin_browser: httpx2.AsyncClient,
 ) -> None:
+    assert "Set up single sign-on first" in await page(admin_browser)
     refused = await submit("admin/disable")
     assert refused.status_code == 422
     assert "Nobody could sign in any more" in refused.text
-    token = (await cases.sessions.sign_in("shop", *static_admin)).token
-    assert (await submit("admin/disable", confirm="shop")).status_code == 303
-    with pytest.raises(Unauthenticated):
-        await cases.sessions.user(token)
+    assert await cases.sessions.sign_in("shop", *static_admin)
+    # With GitHub, roles come only from groups.
+    await submit("sso/github", **GITHUB)
+    assert (await submit("admin/disable")).status_code == 422
+    await submit("groups", group="org/devs", role="Editor")
+    assert (await submit("admin/disable")).status_code == 303
     assert "Nobody can sign in with a password." in await page(admin_browser)
+    for form, fields in (("groups/delete", {"group": "org/devs"}), ("sso/remove", {})):
+        assert (await submit(form, **fields)).status_code == 422
     await submit("admin/enable")
     await submit("admin", username="boss", password="a better password")
     assert await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
-async def test_with_single_sign_on_the_static_admin_can_be_disabled(
-    submit: SubmitPageForm, stores: Stores
+async def test_the_sessions_of_a_user_and_all_sessions_are_ended(
+    submit: SubmitPageForm, open_browser: OpenBrowser, viewer: User, admin: User
 ) -> None:
-    await submit("sso/github", **GITHUB)
-    assert (await submit("admin/disable")).status_code == 303
-    assert (await stores.projects.get("shop")).static_admin_disabled
+    vera, other = open_browser(viewer), open_browser(admin)
+    assert (await submit("sessions/user", username=viewer.name)).status_code == 303
+    assert (await vera.get("/applications")).status_code == 303
+    assert (await other.get("/applications")).status_code == 200
+    assert (await open_browser(viewer).get("/applications")).status_code == 200
+    assert (await submit("sessions/user", username=" ")).status_code == 422
+    assert (await submit("sessions/all")).status_code == 303
+    assert (await other.get("/applications")).status_code == 303
 
 
 async def test_a_viewer_sees_the_settings_but_changes_nothing(

@@ -13,6 +13,7 @@ from pipecd.controlplane.operator.pages import create_operator_pages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases, StaticAdmin
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.errors import Unauthenticated
 
@@ -21,7 +22,8 @@ from pipecd.model.errors import Unauthenticated
 async def http(stores: Stores, bus: MemoryBus) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the pages, with one shared SSO config and no encryption key."""
     declared = [ConfigProject("declared", "root", "hash")]
-    projects = ProjectUseCases(stores, bus, Access(stores), b"", declared)
+    endings = SessionEndings(stores.session_endings, bus)
+    projects = ProjectUseCases(stores, bus, Access(stores), endings, b"", declared)
     web = WebServer(create_operator_pages(projects, shared_sso=["company"]))
     async with http_server(web, host="127.0.0.1", port=0) as port:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """SSO providers on loopback, a console that uses them, and an HTTP client as the browser."""
 
-import base64
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import datetime
+from secrets import token_hex
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
-import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -27,9 +19,10 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.address import parse_networks
-from pipecd.model.clock import Now, to_unix
+from pipecd.model.clock import Now
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.wire.outbound import OutboundPolicy
+from servers.sso import GitHubServer, OidcServer, serve_provider
 
 ENCRYPTION_KEY = b"0123456789abcdef0123456789abcdef\n"
 ADDRESS = "https://pipecd.example"
@@ -42,196 +35,21 @@ def rsa_keys() -> tuple[rsa.RSAPrivateKey, rsa.RSAPrivateKey]:
     return keys[0], keys[1]
 
 
-@dataclass
-class OidcServer:
-    """A small OpenID Connect provider with real keys; tests change its fields."""
-
-    key: rsa.RSAPrivateKey
-    now: datetime
-    issuer: str = ""
-    claims: dict[str, Any] = field(default_factory=dict[str, Any])
-    # Claims that replace those of the ID token.
-    token_overrides: dict[str, Any] = field(default_factory=dict[str, Any])
-    user_info: dict[str, Any] | None = None
-    discovery: dict[str, Any] = field(default_factory=dict[str, Any])
-    # Creates the ID token instead of the provider.
-    forge: Callable[[dict[str, Any]], str] | None = None
-    kid: str | None = "key-1"
-    # Sent with the discovery document and the keys.
-    cache_control: str = ""
-    requests: list[Request] = field(default_factory=list[Request])
-    logins: list[str] = field(default_factory=list[str])
-    _codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-
-    def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/.well-known/openid-configuration", self._discover),
-                Route("/authorize", self._authorize),
-                Route("/token", self._token, methods=["POST"]),
-                Route("/keys", self._keys),
-                Route("/userinfo", self._user_info),
-            ]
-        )
-
-    async def _discover(self, request: Request) -> Response:
-        self.requests.append(request)
-        document = {
-            "issuer": self.issuer,
-            "authorization_endpoint": f"{self.issuer}/authorize",
-            "token_endpoint": f"{self.issuer}/token",
-            "jwks_uri": f"{self.issuer}/keys",
-            "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
-            **({"userinfo_endpoint": f"{self.issuer}/userinfo"} if self.user_info else {}),
-        }
-        present = {
-            name: value for name, value in {**document, **self.discovery}.items() if value != ""
-        }
-        return JSONResponse(present, headers=self._cache_headers())
-
-    async def _authorize(self, request: Request) -> Response:
-        self.requests.append(request)
-        query = dict(request.query_params)
-        code = f"code-{len(self._codes)}"
-        self._codes[code] = query
-        back = urlencode({"code": code, "state": query["state"]})
-        return RedirectResponse(f"{query['redirect_uri']}?{back}", 302)
-
-    async def _token(self, request: Request) -> Response:
-        self.requests.append(request)
-        form = {name: str(value) for name, value in (await request.form()).items()}
-        client = (form.get("client_id", ""), form.get("client_secret", ""))
-        login = request.headers.get("authorization", "")
-        self.logins.append("basic" if login else "post")
-        if login:
-            raw = base64.b64decode(login.removeprefix("Basic ")).decode()
-            id, _, secret = raw.partition(":")
-            client = (unquote(id), unquote(secret))
-        if client != ("client", "s:ecret%"):
-            return JSONResponse({"error": "invalid_client"}, 401)
-        query = self._codes.pop(form["code"], None)
-        if query is None or query["redirect_uri"] != form["redirect_uri"]:
-            return JSONResponse(
-                {"error": "invalid_grant", "error_description": "unknown code"}, 400
-            )
-        return JSONResponse(
-            {"access_token": "at", "token_type": "Bearer", "id_token": self._id_token(query)}
-        )
-
-    def _id_token(self, query: dict[str, str]) -> str:
-        now = to_unix(self.now)
-        claims = {
-            "iss": self.issuer,
-            "aud": "client",
-            "sub": "sub-1",
-            "iat": now,
-            "exp": now + 300,
-            "nonce": query.get("nonce", ""),
-            **self.claims,
-            **self.token_overrides,
-        }
-        present = {name: value for name, value in claims.items() if value is not None}
-        if self.forge:
-            return self.forge(present)
-        headers = {"kid": self.kid} if self.kid else {}
-        return jwt.encode(present, self.key, "RS256", headers=headers)
-
-    async def _keys(self, request: Request) -> Response:
-        self.requests.append(request)
-        public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
-        key = {**public, "kid": self.kid or "key-1", "use": "sig", "alg": "RS256"}
-        return JSONResponse({"keys": [key]}, headers=self._cache_headers())
-
-    def _cache_headers(self) -> dict[str, str]:
-        return {"Cache-Control": self.cache_control} if self.cache_control else {}
-
-    def requests_for(self, path: str) -> int:
-        """The number of requests for this path."""
-        return sum(request.url.path == path for request in self.requests)
-
-    async def _user_info(self, request: Request) -> Response:
-        if request.headers.get("authorization") != "Bearer at":
-            return PlainTextResponse("no", 401)
-        return JSONResponse({"sub": "sub-1", **(self.user_info or {})})
-
-
-def accept_proxy_requests(app: ASGIApp) -> ASGIApp:
-    """Accepts requests with an absolute URL, which clients send to a proxy."""
-
-    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        path = urlsplit(scope["path"]).path
-        await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
-
-    return handle
-
-
 @pytest.fixture
 async def oidc(
     rsa_keys: tuple[rsa.RSAPrivateKey, rsa.RSAPrivateKey], moment: list[datetime]
 ) -> AsyncIterator[OidcServer]:
     server = OidcServer(rsa_keys[0], moment[0])
     server.claims = {"preferred_username": "olga", "roles": ["Editor"]}
-    web = WebServer(accept_proxy_requests(server.app()))
-    async with http_server(web, host="127.0.0.1", port=0) as port:
-        server.issuer = f"http://127.0.0.1:{port}"
+    async with serve_provider(server) as server.issuer:
         yield server
-        await web.stop()
-
-
-@dataclass
-class GitHubServer:
-    """The OAuth and team endpoints of GitHub Enterprise."""
-
-    url: str = ""
-    login: str = "octo"
-    teams: list[str] = field(default_factory=list[str])
-    requests: list[str] = field(default_factory=list[str])
-    user: Any = None
-
-    def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/login/oauth/access_token", self._token, methods=["POST"]),
-                Route("/api/v3/user", self._user),
-                Route("/api/v3/user/teams", self._teams),
-            ]
-        )
-
-    async def _token(self, request: Request) -> Response:
-        form = {name: str(value) for name, value in (await request.form()).items()}
-        self.requests.append(form["redirect_uri"])
-        if request.headers["accept"] != "application/json":
-            return PlainTextResponse("access_token=at")
-        is_client = (form["client_id"], form["client_secret"]) == ("client", "secret")
-        if not is_client or form["code"] != "good":
-            # GitHub reports this error with status 200.
-            return JSONResponse({"error": "bad_verification_code"})
-        return JSONResponse({"access_token": "at", "token_type": "bearer"})
-
-    async def _user(self, request: Request) -> Response:
-        if request.headers["authorization"] != "Bearer at":
-            return JSONResponse({"message": "Bad credentials"}, 401)
-        picture = "https://avatars.example/octo"
-        return JSONResponse(self.user or {"login": self.login, "avatar_url": picture})
-
-    async def _teams(self, request: Request) -> Response:
-        if request.headers["authorization"] != "Bearer at":
-            return JSONResponse({"message": "Bad credentials"}, 401)
-        size, page = (int(request.query_params[name]) for name in ("per_page", "page"))
-        self.requests.append(f"page {page}")
-        shown = self.teams[size * (page - 1) : size * page]
-        named = [team.partition("/") for team in shown]
-        return JSONResponse([{"organization": {"login": o}, "slug": s} for o, _, s in named])
 
 
 @pytest.fixture
 async def github() -> AsyncIterator[GitHubServer]:
     server = GitHubServer()
-    web = WebServer(server.app())
-    async with http_server(web, host="127.0.0.1", port=0) as port:
-        server.url = f"http://127.0.0.1:{port}"
+    async with serve_provider(server) as server.url:
         yield server
-        await web.stop()
 
 
 @pytest.fixture
@@ -371,8 +189,9 @@ def sign_in_with_github(
 ) -> Callable[..., Any]:
     """Signs in with GitHub; returns the response to the callback."""
 
-    async def sign_in(code: str = "good") -> httpx2.Response:
+    async def sign_in(code: str = "") -> httpx2.Response:
         _, query = await begin_sign_in()
+        code = code or f"good-{token_hex(4)}"
         callback = f"{query['redirect_uri']}&{urlencode({'code': code, 'state': query['state']})}"
         return await open_callback(callback)
 

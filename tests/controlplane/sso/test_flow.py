@@ -37,7 +37,7 @@ async def test_the_cookies_of_a_sign_in(
     await configure_sso(oidc_config(hours=12))
     redirect = await browser.post("/auth/login", data={"project": "shop"})
     state = cookie_of(redirect, "state")
-    assert re.fullmatch(r"state=[0-9a-f]+; Path=/; Max-Age=1800; SameSite=Lax; HttpOnly", state)
+    assert re.fullmatch(r"state=[\w-]{43}; Path=/; Max-Age=1800; SameSite=Lax; HttpOnly", state)
     answer = await sign_in_with_oidc()
     token = cookie_of(answer, "token")
     assert token.endswith("; Path=/; Max-Age=43200; SameSite=Lax; HttpOnly")
@@ -237,6 +237,7 @@ async def test_a_missing_state_key_is_reported(
 
 
 async def test_a_missing_address_is_reported(
+    *,
     cases: UseCases,
     bus: MemoryBus,
     settings: SsoSettings,
@@ -276,7 +277,7 @@ async def test_a_missing_address_is_reported(
             id="an unknown error code",
         ),
         pytest.param(
-            {"state": "STATE:nowhere"}, "Unable to find project nowhere", id="another project"
+            {"state": "STATE:nowhere"}, "Unauthorized access", id="a project that does not exist"
         ),
         pytest.param(
             {"code": "stale"},
@@ -298,10 +299,9 @@ async def test_a_callback_is_rejected_with(
 ) -> None:
     await configure_sso(oidc_config())
     _, parameters = await begin_sign_in()
-    state = parameters["state"].partition(":")[0]
     query = {"state": "STATE:shop", "code": "code", **change}
-    query["state"] = query["state"].replace("STATE", state)
-    cookie = query.pop("cookie", state)
+    query["state"] = query["state"].replace("STATE", parameters["state"].partition(":")[0])
+    cookie = query.pop("cookie", browser.cookies["state"])
     browser.cookies.clear()
     answer = await browser.get(
         "/auth/callback", params=query, headers={"Cookie": f"state={cookie}"}
@@ -312,7 +312,7 @@ async def test_a_callback_is_rejected_with(
     assert answer.headers["location"] == "/"
 
 
-async def test_a_state_is_valid_for_a_day(
+async def test_a_state_is_valid_for_half_an_hour(
     configure_sso: Fixture,
     oidc_config: Fixture,
     begin_sign_in: Fixture,
@@ -323,12 +323,12 @@ async def test_a_state_is_valid_for_a_day(
     await configure_sso(oidc_config())
     _, parameters = await begin_sign_in()
     query = {"state": parameters["state"], "code": "stale"}
-    headers = {"Cookie": f"state={parameters['state'].partition(':')[0]}"}
+    headers = {"Cookie": f"state={browser.cookies['state']}"}
     browser.cookies.clear()
-    advance(timedelta(hours=23).total_seconds())
+    advance(timedelta(minutes=29).total_seconds())
     message = error_message(await browser.get("/auth/callback", params=query, headers=headers))
     assert message.startswith("Unable to find user")
-    advance(timedelta(hours=1).total_seconds())
+    advance(timedelta(minutes=1).total_seconds())
     message = error_message(await browser.get("/auth/callback", params=query, headers=headers))
     assert message == "Unauthorized access"
 

@@ -94,10 +94,12 @@ async def test_the_authorization_url_of_github(
 ) -> None:
     await configure_sso(github_config(), user_groups=GROUPS)
     url, query = await begin_sign_in()
-    assert url.startswith(f"{github.url}/login/oauth/authorize?access_type=online&client_id=")
-    assert bytes.fromhex(query.pop("state"))
+    assert url.startswith(f"{github.url}/login/oauth/authorize?access_type=online&")
+    assert query.pop("state")
+    assert len(query.pop("code_challenge")) == 43
     assert query == {
         "access_type": "online",
+        "code_challenge_method": "S256",
         "client_id": "client",
         "prompt": "consent",
         "redirect_uri": "https://pipecd.example/auth/callback?project=shop",

@@ -42,11 +42,12 @@ async def test_the_authorization_url(
     await configure_sso(oidc_config())
     url, query = await begin_sign_in()
     assert url.startswith(f"{oidc.issuer}/authorize?")
-    state, _, project = query.pop("state").partition(":")
-    assert (bytes.fromhex(state).decode().count(":"), project) == (1, "shop")
+    assert query.pop("state").endswith(":shop")
     assert len(query.pop("nonce")) == 64
+    assert len(query.pop("code_challenge")) == 43
     assert query == {
         "access_type": "online",
+        "code_challenge_method": "S256",
         "client_id": "client",
         "prompt": "consent",
         "redirect_uri": "https://pipecd.example/auth/callback",
@@ -466,14 +467,17 @@ async def test_a_wrong_client_secret_is_reported_with_the_reason_of_the_provider
 
 
 async def test_all_requests_go_through_the_proxy(
+    *,
     oidc: Any,
     configure_sso: Fixture,
     oidc_config: Fixture,
+    shared: dict[str, ProjectSSOConfig],
     sign_in_with_oidc: Fixture,
     signed_in: SignedIn,
 ) -> None:
     # A request through a proxy has an absolute URL, so the test server sees the host.
-    await configure_sso(oidc_config(issuer="http://idp.invalid", proxy_url=oidc.issuer))
+    shared["idp"] = oidc_config(issuer="http://idp.invalid", proxy_url=oidc.issuer)
+    await configure_sso(shared_sso_name="idp")
     proxy, oidc.issuer = oidc.issuer, "http://idp.invalid"
     oidc.discovery = {"authorization_endpoint": f"{proxy}/authorize"}
     assert (await signed_in(await sign_in_with_oidc())).name == "olga"

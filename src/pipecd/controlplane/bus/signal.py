@@ -22,6 +22,7 @@ class Topic(Enum):
     CHAIN = "chain"
     PROJECT = "project"
     API_KEY = "api_key"
+    SESSION = "session"
     REPOSITORY = "repository"
     # The subscriber was too slow or the connection was lost: anything may have changed.
     EVERYTHING = "everything"
@@ -32,7 +33,7 @@ class Signal:
     """`id` names the changed object, `piped` the agent it concerns, if any.
 
     For STAGE_LOG the id is `<deployment>/<stage>`; for REPOSITORY it is the repository id of the
-    piped configuration.
+    piped configuration; for SESSION it is that of the session that ended, or empty for several.
     """
 
     topic: Topic

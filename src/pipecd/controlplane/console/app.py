@@ -112,7 +112,7 @@ def create_console(
     assets = Assets()
     secure = not insecure_cookie
     context = PageContext(cases, Renderer(assets), secure=secure, now=now, proxies=proxies)
-    single_sign_on = SingleSignOn(cases.projects, cases.sessions, sso, now)
+    single_sign_on = SingleSignOn(cases.projects, cases.sessions, cases.used_codes, sso, now)
     errors = ErrorPages(context)
     live_updates = LiveUpdates(context, bus)
     console = Starlette(

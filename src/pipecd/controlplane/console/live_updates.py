@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -28,13 +29,14 @@ from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.count import parse_count
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable, UserMistake
+from pipecd.secrets.session import session_id
 
 MAX_TOPICS = 20
 _MAX_QUOTED = 100
 MAX_STREAMS_PER_SESSION = 4
 _ONE = PageRequest(size=1)
 # Signals after which a session may have ended or a permission may be gone.
-_ACCESS_CHANGED = (SignalTopic.PROJECT, SignalTopic.EVERYTHING)
+_ACCESS_CHANGED = (SignalTopic.PROJECT, SignalTopic.SESSION, SignalTopic.EVERYTHING)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -145,6 +147,13 @@ class StreamSources:
     read_log: Callable[[LogCursor], Awaitable[LogChunk]]
 
 
+class StreamSession(NamedTuple):
+    """The session of a stream: its id, and the project whose signals the stream receives."""
+
+    id: str
+    project: str
+
+
 class SseWriter:
     """Writes server-sent events to one HTTP response."""
 
@@ -173,13 +182,13 @@ class EventStream:
 
     def __init__(
         self,
-        project: str,
+        session: StreamSession,
         topics: Sequence[PageTopic],
         cursor: LogCursor,
         sources: StreamSources,
         intervals: StreamIntervals,
     ) -> None:
-        self._project, self._topics, self._cursor = project, topics, cursor
+        self._session, self._topics, self._cursor = session, topics, cursor
         self._sources, self._intervals = sources, intervals
         self._has_log = any(topic.run is not None for topic in topics)
         self._changed_topics: dict[str, None] = {}
@@ -196,7 +205,7 @@ class EventStream:
         writer = SseWriter(send)
         await writer.start()
         async with (
-            self._sources.bus.subscribe(project=self._project) as signals,
+            self._sources.bus.subscribe(project=self._session.project) as signals,
             asyncio.TaskGroup() as group,
         ):
             tasks = [
@@ -216,7 +225,12 @@ class EventStream:
 
     async def _receive_signals(self, signals: AsyncIterator[Signal]) -> None:
         async for signal in signals:
-            if signal.topic in _ACCESS_CHANGED:
+            # The end of one session is no news for the streams of others.
+            is_of_another = signal.topic is SignalTopic.SESSION and signal.id not in (
+                "",
+                self._session.id,
+            )
+            if signal.topic in _ACCESS_CHANGED and not is_of_another:
                 self._access_changed.set()
             for topic in self._topics:
                 if not topic.matches(signal):
@@ -322,7 +336,7 @@ class LiveUpdates:
             return LogChunk(html, LogCursor(lines[-1].index, lines[-1].number), part.completed)
 
         stream = EventStream(
-            session.user.project,
+            StreamSession(session_id(session.token), session.user.project),
             topics,
             parse_cursor(after),
             StreamSources(self._bus, lambda: self._authorize(topics, session), read_log),

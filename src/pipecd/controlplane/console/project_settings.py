@@ -31,7 +31,7 @@ from pipecd.controlplane.console.project_settings_view import (
 )
 from pipecd.controlplane.usecases.projects import CLIENT_FIELDS
 from pipecd.controlplane.usecases.sso import CALLBACK
-from pipecd.model.errors import Conflict, Denied, UserMistake
+from pipecd.model.errors import Denied, UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 
 PATH = "/settings/project"
@@ -61,6 +61,8 @@ class ProjectSettingsPages:
             "roles/delete": self.delete_role,
             "groups": self.add_group,
             "groups/delete": self.delete_group,
+            "sessions/user": self.end_sessions_of_user,
+            "sessions/all": self.end_all_sessions,
         }
         return [
             Route("/settings", page(self.redirect_to_first), methods=["GET"]),
@@ -111,12 +113,13 @@ class ProjectSettingsPages:
             project = await cases.projects.get(by=user)
         except Denied:
             return None
+        may_update = not await self._context.denied_reason(user, _UPDATE)
         disabled_reason = ""
         if cases.projects.is_declared(user.project):
             disabled_reason = (
                 "This project is declared in the configuration file of the control plane."
             )
-        elif await self._context.denied_reason(user, _UPDATE):
+        elif not may_update:
             disabled_reason = (
                 "Only users who may update the project can change its settings; "
                 "ask an administrator."
@@ -125,6 +128,7 @@ class ProjectSettingsPages:
             project,
             callback=self._context.public_url(request) + CALLBACK,
             disabled_reason=disabled_reason,
+            may_end_sessions=may_update,
         )
 
     async def rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
@@ -147,14 +151,7 @@ class ProjectSettingsPages:
     async def enable_admin(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.enable_static_admin(by=user)
 
-    async def disable_admin(self, form: FormData, user: User) -> None:
-        project = await self._context.cases.projects.get(by=user)
-        has_sso = project.HasField("sso") or project.shared_sso_name
-        if not has_sso and str(form.get("confirm", "")) != user.project:
-            raise Conflict(
-                "Nobody could sign in any more, as single sign-on is not set up. "
-                f"Type {user.project} to disable the static admin anyway."
-            )
+    async def disable_admin(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.disable_static_admin(by=user)
 
     async def set_github(self, form: FormData, user: User) -> None:
@@ -193,6 +190,12 @@ class ProjectSettingsPages:
 
     async def delete_group(self, form: FormData, user: User) -> None:
         await self._context.cases.roles.delete_group(_required(form, "group"), by=user)
+
+    async def end_sessions_of_user(self, form: FormData, user: User) -> None:
+        await self._context.cases.sessions.end_of_user(_required(form, "username"), by=user)
+
+    async def end_all_sessions(self, _form: FormData, user: User) -> None:
+        await self._context.cases.sessions.end_all(by=user)
 
 
 def _required(form: FormData, name: str) -> str:

@@ -72,10 +72,11 @@ class ProjectSettingsView:
     groups: tuple[tuple[str, str], ...]
     callback: str
     disabled_reason: str = ""
+    may_end_sessions: bool = False
 
 
 def project_settings_view(
-    project: Project, *, callback: str, disabled_reason: str
+    project: Project, *, callback: str, disabled_reason: str, may_end_sessions: bool
 ) -> ProjectSettingsView:
     """The view of a project; `project` has roles and groups but no secrets."""
     groups = tuple((group.sso_group, group.role) for group in project.user_groups)
@@ -97,6 +98,7 @@ def project_settings_view(
         groups=groups,
         callback=callback,
         disabled_reason=disabled_reason,
+        may_end_sessions=may_end_sessions,
     )
 
 

@@ -22,6 +22,7 @@ from pipecd.controlplane.console.page_context import (
 from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
 from pipecd.controlplane.usecases.sso import AuthCallback, SignInOptions, SingleSignOn
 from pipecd.model.errors import Denied, PipecdError, Unauthenticated, Unavailable
+from pipecd.secrets.state import MAX_AGE
 from pipecd.wire.credentials import SESSION_COOKIE
 
 SameSite: TypeAlias = Literal["Strict", "Lax"]
@@ -31,7 +32,7 @@ ERROR_COOKIE = "error"
 RETURN_COOKIE = "return"
 PROJECTS_COOKIE = "projects"
 _ERROR_SECONDS = 600
-_STATE_SECONDS = 1800
+_STATE_SECONDS = int(MAX_AGE.total_seconds())
 _YEAR_SECONDS = 365 * 24 * 3600
 _MAX_RECENT_PROJECTS = 10
 # More than for passwords: there is nothing to guess, and many users share one address.
@@ -49,6 +50,10 @@ _PAGE_MESSAGES = {
     "Unable to login": "The project, the username or the password is wrong.",
     "Static admin is disabling": "This project does not allow signing in with a password.",
     "Too many attempts to login": "Too many attempts. Wait a minute, then try again.",
+    "Unauthorized access": (
+        "This sign-in did not begin in this browser, took too long, or the single sign-on of the "
+        "project has changed since. Sign in again."
+    ),
     "Method not allowed": "Sign in with the form below.",
     "Invalid SSO configuration: missing SSO configuration in project data": (
         "There is no single sign-on for this project. Sign in with a password."
@@ -126,8 +131,9 @@ class SignInPages:
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        if request.method == "POST":
-            reject_cross_site(request)
+        """Ends the session in every replica; a copy of its cookie is worthless from then on."""
+        reject_cross_site(request)
+        await self._context.cases.sessions.end(request.cookies.get(SESSION_COOKIE, ""))
         response = RedirectResponse("/", 302)
         self._cookies.clear(response, SESSION_COOKIE, STATE_COOKIE)
         return response
@@ -150,7 +156,7 @@ class SignInPages:
         if "return" in form:
             # The policy `form-action 'self'` of our pages applies to redirects of a form as well.
             response = self._context.render(request, "redirect.html", target=redirect.url)
-        self._cookies.set(response, STATE_COOKIE, redirect.state, _STATE_SECONDS, same_site="Lax")
+        self._cookies.set(response, STATE_COOKIE, redirect.cookie, _STATE_SECONDS, same_site="Lax")
         return_path = safe_return(str(form.get("return", "")))
         seconds = _STATE_SECONDS if return_path else 0
         self._cookies.set(response, RETURN_COOKIE, return_path, seconds, same_site="Lax")
@@ -162,6 +168,7 @@ class SignInPages:
             state=query.get("state", ""),
             project=query.get("project", ""),
             code=query.get("code", ""),
+            issuer=query.get("iss", ""),
             error=query.get("error", ""),
             cookie=cookies.get(STATE_COOKIE, ""),
         )

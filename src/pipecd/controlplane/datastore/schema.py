@@ -296,6 +296,26 @@ EXT_PIPED_LEASE = Table(
     Column("TakenOverFrom", ExactText(255), nullable=False),
     **ON_MYSQL,
 )
+# Which sessions have ended before they expire: one, or those issued until a time that match.
+EXT_SESSION_ENDING = Table(
+    "ExtSessionEnding",
+    METADATA,
+    Column("ProjectId", ExactText(128), primary_key=True),
+    Column("Scope", ExactText(16), primary_key=True),
+    Column("Subject", ExactText(255), primary_key=True),
+    Column("EndedAtMillis", BigInteger, nullable=False),
+    Column("ExpiresAt", BigInteger, nullable=False),
+    Index("ext_session_ending_time", "EndedAtMillis"),
+    **ON_MYSQL,
+)
+# Hashes of authorization codes that came to the callback of single sign-on.
+EXT_USED_CODE = Table(
+    "ExtUsedCode",
+    METADATA,
+    Column("CodeHash", ExactText(64), primary_key=True),
+    Column("ExpiresAt", BigInteger, nullable=False),
+    **ON_MYSQL,
+)
 
 
 def create_table(table: Table, dialect: Dialect) -> str:

@@ -11,6 +11,7 @@ from pipecd.controlplane.datastore.events import Events
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.piped_leases import PipedLeases
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets
+from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
 from pipecd.controlplane.datastore.stage_logs import StageLogs
 from pipecd.controlplane.filestore import Files
 from pipecd.model.clock import Now, utc_now
@@ -33,6 +34,8 @@ class Stores:
     leases: Leases
     piped_leases: PipedLeases
     webhook_secrets: WebhookSecrets
+    session_endings: SessionEndings
+    used_codes: UsedCodes
     files: Files
     cache: Cache
 
@@ -54,6 +57,8 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         leases=leases,
         piped_leases=PipedLeases(database),
         webhook_secrets=WebhookSecrets(database),
+        session_endings=SessionEndings(database),
+        used_codes=UsedCodes(database),
         files=files,
         cache=cache,
     )

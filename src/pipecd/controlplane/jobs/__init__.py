@@ -16,6 +16,7 @@ from pipecd.controlplane.jobs.insights import (
     collect_deployments,
 )
 from pipecd.controlplane.jobs.maintenance import (
+    delete_expired_sign_ins,
     delete_old_outputs,
     delete_stale_stats,
     store_key_uses,
@@ -43,6 +44,11 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
         PeriodicJob("stale-stats", _DAY, lambda: delete_stale_stats(stores.cache)),
         PeriodicJob(
             "preview-outputs", _DAY, lambda: delete_old_outputs(stores.files, stores.commands)
+        ),
+        PeriodicJob(
+            "expired-sign-ins",
+            _DAY,
+            lambda: delete_expired_sign_ins(stores.session_endings, stores.used_codes),
         ),
         PeriodicJob(
             "key-uses", _TEN_MINUTES, lambda: store_key_uses(stores.cache, stores.api_keys)

@@ -10,6 +10,7 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.deployments import Commands
 from pipecd.controlplane.datastore.projects import ApiKeys
+from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.usecases.commands import signals_of
 from pipecd.controlplane.usecases.piped_connections import STATS_KEY
@@ -99,3 +100,11 @@ async def store_key_uses(cache: Cache, api_keys: ApiKeys) -> int:
 
         await api_keys.update(id, set_last_used, touch=False)
     return len(newer)
+
+
+async def delete_expired_sign_ins(
+    endings: SessionEndings, codes: UsedCodes, *, now: Now = utc_now
+) -> int:
+    """Deletes endings of expired sessions and expired authorization codes; returns their number."""
+    moment = to_unix(now())
+    return await endings.delete_expired(moment) + await codes.delete_expired(moment)

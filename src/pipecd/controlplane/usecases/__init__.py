@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pipecd.controlplane.auth.credentials import Credentials
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.datastore.sign_ins import UsedCodes
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
@@ -27,6 +28,7 @@ from pipecd.controlplane.usecases.piped_leases import PipedLeaseUseCases
 from pipecd.controlplane.usecases.pipeds import Encryption, PipedUseCases
 from pipecd.controlplane.usecases.plan_previews import PlanPreviews
 from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases, Roles
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.usecases.sessions import Sessions
 from pipecd.controlplane.usecases.shared_objects import SharedObjects
 from pipecd.controlplane.usecases.webhooks import Webhooks
@@ -54,6 +56,8 @@ class UseCases:
     projects: ProjectUseCases
     roles: Roles
     sessions: Sessions
+    session_endings: SessionEndings
+    used_codes: UsedCodes
     api_keys: ApiKeyUseCases
     webhooks: Webhooks
     events: EventUseCases
@@ -69,6 +73,7 @@ class UseCases:
         """Invalidates caches on signals of other replicas, and detects pipeds that go offline."""
         async with self.bus.subscribe(only=_CACHED) as signals, asyncio.TaskGroup() as tasks:
             tasks.create_task(self.pipeds.offline_detector.run(), name="offline pipeds")
+            tasks.create_task(self.session_endings.run(), name="session endings")
             async for signal in signals:
                 self.invalidate(signal)
 
@@ -103,7 +108,8 @@ def build_use_cases(
     access = Access(stores, config_projects=configured, now=now)
     credentials = Credentials(stores, encryption_key, config_projects=configured, now=now)
     commands = CommandUseCases(stores, bus, access)
-    projects = ProjectUseCases(stores, bus, access, encryption_key, projects_from_config)
+    endings = SessionEndings(stores.session_endings, bus, now)
+    projects = ProjectUseCases(stores, bus, access, endings, encryption_key, projects_from_config)
     application_reports = ApplicationReports(stores, bus, access)
     deployment_reports = DeploymentReports(stores, bus, access, application_reports)
     return UseCases(
@@ -120,7 +126,9 @@ def build_use_cases(
         piped_leases=PipedLeaseUseCases(stores, bus, now),
         projects=projects,
         roles=Roles(projects),
-        sessions=Sessions(projects, encryption_key, now),
+        sessions=Sessions(projects, endings, encryption_key, now),
+        session_endings=endings,
+        used_codes=stores.used_codes,
         api_keys=ApiKeyUseCases(stores, bus, access, credentials),
         webhooks=Webhooks(stores, bus, access, encryption_key, now),
         events=EventUseCases(stores, bus, access, now),

@@ -2,18 +2,20 @@
 """Projects: their settings, roles and user groups."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
+from pipecd.controlplane.auth.ended_sessions import EndingTarget, touched_by
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.sso import config_error
 from pipecd.controlplane.auth.subject import UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, or_not_found
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.errors import AlreadyExists, Conflict, NotFound, UserMistake
 from pipecd.proto.model.project_pb2 import (
     Project,
@@ -25,12 +27,23 @@ from pipecd.proto.model.project_pb2 import (
     ProjectUserGroup,
 )
 from pipecd.secrets import keys
-from pipecd.secrets.keyfile import KeyFile
+from pipecd.secrets.keyfile import KeyFile, is_sealed
 
 _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
 MAX_ID_LENGTH = 50
+# The settings that decide where the client secret of a provider is sent.
+_ADDRESS_FIELDS: Mapping[Literal["github", "oidc"], tuple[str, ...]] = {
+    "github": ("base_url", "proxy_url"),
+    "oidc": (
+        "issuer",
+        "authorization_endpoint",
+        "token_endpoint",
+        "user_info_endpoint",
+        "proxy_url",
+    ),
+}
 # The OAuth client of a project; it is never shown again.
 CLIENT_FIELDS = ("client_id", "client_secret")
 
@@ -60,10 +73,11 @@ class ProjectUseCases:
         stores: Stores,
         bus: Bus,
         access: Access,
+        endings: SessionEndings,
         encryption_key: bytes,
         from_config: Sequence[ConfigProject],
     ) -> None:
-        self._stores, self._bus, self._access = stores, bus, access
+        self._stores, self._bus, self._access, self._endings = stores, bus, access, endings
         self._encryption_key = encryption_key
         self._from_config = {project.id: project for project in from_config}
 
@@ -97,7 +111,7 @@ class ProjectUseCases:
         return tuple(redacted(project) for project in await self._stores.projects.list())
 
     async def reset_admin(self, id: str) -> StaticAdmin:
-        """Sets a new password for the static admin; only for operators of the control plane."""
+        """Sets a new password for the static admin and enables it; only for operators."""
         if id in self._from_config:
             raise _declared_in_config()
         admin = _new_admin()
@@ -107,11 +121,31 @@ class ProjectUseCases:
             username = project.static_admin.username
             project.static_admin.CopyFrom(user)
             project.static_admin.username = username or user.username
+            project.static_admin_disabled = False
 
         error = f"Unable to find project {id}"
-        changed = await or_not_found(self._stores.projects.update(id, change), error)
-        await self._invalidate(id)
+        changed = await or_not_found(self._update(id, change), error)
         return StaticAdmin(changed.static_admin.username, admin.password)
+
+    async def unseal_secrets(self) -> int:
+        """Stores sealed client secrets in plain text, as upstream reads them; for operators.
+
+        Returns the number of projects that were changed.
+        """
+        key_file = KeyFile(self._encryption_key)
+
+        def change(project: Project) -> None:
+            oidc = project.sso.oidc
+            oidc.client_secret = key_file.unseal(oidc.client_secret)
+
+        sealed = [
+            project.id
+            for project in await self._stores.projects.list()
+            if is_sealed(project.sso.oidc.client_secret)
+        ]
+        for id in sealed:
+            await self._update(id, change)
+        return len(sealed)
 
     async def read(self, id: str) -> Project:
         """The project with its secrets, for the sign-in; NotFound if it does not exist."""
@@ -142,23 +176,35 @@ class ProjectUseCases:
         await self.change(change, by=by)
 
     async def enable_static_admin(self, *, by: UserOrApiKey) -> None:
-        await self.change(lambda project: _set_admin_disabled(project, disabled=False), by=by)
+        def change(project: Project) -> None:
+            project.static_admin_disabled = False
+
+        await self.change(change, by=by)
 
     async def disable_static_admin(self, *, by: UserOrApiKey) -> None:
-        await self.change(lambda project: _set_admin_disabled(project, disabled=True), by=by)
+        """Disables the password; Conflict if there is no other way to sign in."""
+
+        def change(project: Project) -> None:
+            project.static_admin_disabled = True
+            check_can_sign_in(project)
+
+        await self.change(change, by=by)
 
     async def set_sso(self, sso: ProjectSSOConfig, *, by: UserOrApiKey) -> None:
-        """Replaces the single sign-on configuration; GitHub's secrets are stored encrypted.
+        """Replaces the single sign-on configuration; its secrets are stored encrypted.
 
         The client id and secret are never shown again, so empty ones leave the stored ones
-        unchanged.
+        unchanged. The secret is demanded again when it would be sent to another address: who may
+        change the settings of a project need not know its secret.
         """
         encrypted = ProjectSSOConfig()
         encrypted.CopyFrom(sso)
         # Upstream's console does not send it, and upstream rejects a stored zero.
         encrypted.session_ttl = sso.session_ttl or DEFAULT_SESSION_HOURS
+        key_file = KeyFile(self._encryption_key)
+        if sso.oidc.client_secret:
+            encrypted.oidc.client_secret = key_file.seal(sso.oidc.client_secret)
         if encrypted.HasField("github"):
-            key_file = KeyFile(self._encryption_key)
             for name in CLIENT_FIELDS:
                 if plain := getattr(sso.github, name):
                     setattr(encrypted.github, name, key_file.encrypt(plain))
@@ -170,12 +216,18 @@ class ProjectUseCases:
             if (error := config_error(merged)) is not None:
                 raise UserMistake(f"Invalid SSO configuration: {error}")
             project.sso.CopyFrom(merged)
+            check_can_sign_in(project)
 
         await self.change(change, by=by)
 
     async def remove_sso(self, *, by: UserOrApiKey) -> None:
-        """Disables single sign-on; existing sessions stay valid."""
-        await self.change(lambda project: project.ClearField("sso"), by=by)
+        """Disables single sign-on; Conflict if there is no other way to sign in."""
+
+        def change(project: Project) -> None:
+            project.ClearField("sso")
+            check_can_sign_in(project)
+
+        await self.change(change, by=by)
 
     def is_declared(self, id: str) -> bool:
         """Whether the project is declared in the configuration file, and so cannot be changed."""
@@ -185,14 +237,32 @@ class ProjectUseCases:
         await self.change(lambda project: project.rbac.CopyFrom(teams), by=by)
 
     async def change(self, change: Callable[[Project], None], *, by: UserOrApiKey) -> None:
-        """Changes the settings of the caller's project."""
-        await self._access.require(by, _UPDATE)
+        """Changes the settings of the caller's project, and ends the sessions this touches."""
+        await self.require_update(by)
         if by.project in self._from_config:
             raise _declared_in_config()
         await or_not_found(self._stores.projects.get(by.project), "Project is not found")
         # NotFound errors of the change itself keep their message.
-        await self._stores.projects.update(by.project, change)
-        await self._invalidate(by.project)
+        await self._update(by.project, change)
+
+    async def require_update(self, by: UserOrApiKey) -> None:
+        """Denied unless the caller may change the settings of their project."""
+        await self._access.require(by, _UPDATE)
+
+    async def _update(self, id: str, change: Callable[[Project], None]) -> Project:
+        touched: tuple[EndingTarget, ...] = ()
+
+        def change_and_compare(project: Project) -> None:
+            nonlocal touched
+            before = Project()
+            before.CopyFrom(project)
+            change(project)
+            touched = touched_by(before, project)
+
+        changed = await self._stores.projects.update(id, change_and_compare)
+        await self._invalidate(id)
+        await self._endings.end(id, *touched)
+        return changed
 
     def _from_config_file(self, id: str) -> Project | None:
         configured = self._from_config.get(id)
@@ -235,12 +305,19 @@ def redacted(project: Project) -> Project:
 
 
 def _fill_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:
-    """Fills empty client fields with the stored ones of the same provider."""
-    for provider in ("github", "oidc"):
-        if new.HasField(provider) and old.HasField(provider):
-            fields, stored = getattr(new, provider), getattr(old, provider)
-            for name in CLIENT_FIELDS:
-                setattr(fields, name, getattr(fields, name) or getattr(stored, name))
+    """Fills empty client fields with the stored ones of the same provider and addresses."""
+    for provider, address_fields in _ADDRESS_FIELDS.items():
+        if not (new.HasField(provider) and old.HasField(provider)):
+            continue
+        fields, stored = getattr(new, provider), getattr(old, provider)
+        fields.client_id = fields.client_id or stored.client_id
+        if fields.client_secret or not stored.client_secret:
+            continue
+        if any(getattr(fields, name) != getattr(stored, name) for name in address_fields):
+            raise UserMistake(
+                "Enter the client secret again: it would be sent to another address than before."
+            )
+        fields.client_secret = stored.client_secret
 
 
 def _declared_in_config() -> Conflict:
@@ -256,8 +333,23 @@ async def _static_user(admin: StaticAdmin) -> ProjectStaticUser:
     return ProjectStaticUser(username=admin.username, password_hash=hashed)
 
 
-def _set_admin_disabled(project: Project, *, disabled: bool) -> None:
-    project.static_admin_disabled = disabled
+def check_can_sign_in(project: Project) -> None:
+    """Conflict if nobody could sign in to the project."""
+    if project.static_admin_disabled and not _has_single_sign_on(project):
+        raise Conflict(
+            "Nobody could sign in any more: without a static admin the project needs single "
+            "sign-on that gives users a role"
+        )
+
+
+def _has_single_sign_on(project: Project) -> bool:
+    if project.shared_sso_name:
+        return True
+    if not project.HasField("sso") or config_error(project.sso) is not None:
+        return False
+    # With GitHub, roles come only from user groups.
+    by_groups = project.sso.provider == ProjectSSOConfig.Provider.GITHUB
+    return not by_groups or project.allow_stray_as_viewer or bool(rbac.user_groups_of(project))
 
 
 Policies = Sequence[ProjectRBACPolicy]
@@ -317,6 +409,7 @@ class Roles:
             for team in ("admin", "editor", "viewer"):
                 if project.HasField("rbac") and getattr(project.rbac, team) == sso_group:
                     setattr(project.rbac, team, "")
+            check_can_sign_in(project)
 
         await self._projects.change(change, by=by)
 

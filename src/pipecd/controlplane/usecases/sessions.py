@@ -6,12 +6,14 @@ import hmac
 from datetime import timedelta
 from typing import NamedTuple
 
+from pipecd.controlplane.auth.ended_sessions import EndingScope, EndingTarget
 from pipecd.controlplane.auth.rbac import ADMIN
-from pipecd.controlplane.auth.sessions import DEFAULT_TTL, SSO, SessionTokens
-from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.auth.sessions import DEFAULT_TTL, MAX_TTL, SSO, SessionTokens
+from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
 from pipecd.controlplane.usecases.projects import ProjectUseCases
+from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
 from pipecd.proto.model.project_pb2 import Project
@@ -31,12 +33,16 @@ class SignedIn(NamedTuple):
 
 
 class Sessions:
-    """Signs in a project's static admin, issues and checks session tokens."""
+    """Signs in a project's static admin; issues, checks and ends sessions."""
 
     def __init__(
-        self, projects: ProjectUseCases, encryption_key: bytes, now: Now = utc_now
+        self,
+        projects: ProjectUseCases,
+        endings: SessionEndings,
+        encryption_key: bytes,
+        now: Now = utc_now,
     ) -> None:
-        self._projects = projects
+        self._projects, self._endings = projects, endings
         self._tokens = SessionTokens(encryption_key, now)
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=now)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
@@ -68,19 +74,23 @@ class Sessions:
             raise Denied("Static admin is disabling")
         self._attempts.succeeded(attempt)
         user = User(project=project, name=username, roles=(ADMIN,))
-        return SignedIn(user, self._tokens.sign(user, via=self._tokens.via_password(stored)))
+        return SignedIn(user, self._issue(user, DEFAULT_TTL, self._tokens.via_password(stored)))
 
     def issue(self, user: User, ttl: timedelta = DEFAULT_TTL) -> str:
         """A session token for a user whom a single sign-on provider has identified."""
-        return self._tokens.sign(user, ttl, via=SSO)
+        return self._issue(user, min(ttl, MAX_TTL), SSO)
 
     async def user(self, token: str, *, afresh: bool = False) -> User:
-        """The user of a session; Unauthenticated if it has expired or was revoked.
+        """The user of a session; Unauthenticated if it has expired or ended.
 
-        `afresh` reads the project from the datastore instead of the cache; use it right after a
-        signal about the project, as the cached copy may not have been invalidated yet.
+        `afresh` reads the project and the endings from the datastore instead of the caches; use it
+        right after a signal about them, as the cached copies may not have been invalidated yet.
         """
         verified = self._tokens.verify(token)
+        if afresh:
+            await self._endings.refresh()
+        if await self._endings.contain(verified):
+            raise Unauthenticated("Unauthenticated")
         read = self._projects.read if afresh else self._projects.read_cached
         try:
             project = await read(verified.user.project)
@@ -89,3 +99,24 @@ class Sessions:
         if self._tokens.is_revoked(verified, project):
             raise Unauthenticated("Unauthenticated")
         return verified.user
+
+    async def end(self, token: str) -> None:
+        """Ends the session of a token, which its user signs out of; an invalid one is ignored."""
+        try:
+            verified = self._tokens.verify(token)
+        except Unauthenticated:
+            return
+        await self._endings.end_session(verified)
+
+    async def end_of_user(self, name: str, *, by: UserOrApiKey) -> None:
+        """Ends all sessions of a user of the caller's project; they may sign in again."""
+        await self._projects.require_update(by)
+        await self._endings.end(by.project, EndingTarget(EndingScope.USER, name))
+
+    async def end_all(self, *, by: UserOrApiKey) -> None:
+        """Ends all sessions of the caller's project, the caller's own too."""
+        await self._projects.require_update(by)
+        await self._endings.end(by.project, EndingTarget(EndingScope.ALL))
+
+    def _issue(self, user: User, ttl: timedelta, via: str) -> str:
+        return self._tokens.sign(user, ttl, via=via, issued_millis=self._endings.issue_millis())

@@ -5,7 +5,7 @@ The error texts are those that clients of upstream show.
 """
 
 import asyncio
-import hmac
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,16 +16,17 @@ from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso import (
     AuthRequest,
+    AuthResponse,
     OidcMetadataCache,
     SsoProvider,
     config_error,
     create_provider,
 )
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.usecases.access import or_not_found
+from pipecd.controlplane.datastore.sign_ins import UsedCodes
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.sessions import Sessions
-from pipecd.model.clock import Now, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import (
     Conflict,
     Denied,
@@ -37,12 +38,14 @@ from pipecd.model.errors import (
 )
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.keyfile import KeyFile
-from pipecd.secrets.state import check_state, new_state
+from pipecd.secrets.state import SignInSecrets, begin_sign_in, new_cookie, resume_sign_in
 from pipecd.wire.outbound import ANY_DESTINATION, PUBLIC_DESTINATIONS, OutboundPolicy
 
 log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 10.0
+# Longer than any provider accepts a code; RFC 6749 recommends ten minutes at most.
+_USED_CODE_SECONDS = 24 * 3600
 CALLBACK = "/auth/callback"
 # The error codes of a callback that are shown; anyone can put other text into its URL.
 _SHOWN_ERRORS = frozenset(
@@ -72,21 +75,22 @@ NO_SSO = SsoSettings("", "", b"")
 
 @dataclass(frozen=True)
 class AuthRedirect:
-    """The URL the browser is redirected to, and the state its cookie must bring back."""
+    """The URL the browser is redirected to, and the secret its cookie must bring back."""
 
     url: str
-    state: str
+    cookie: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class AuthCallback:
-    """The parameters of a callback; `cookie` is the state this browser was given."""
+    """The parameters of a callback; `cookie` is the secret this browser was given."""
 
     state: str
     project: str = ""
-    code: str = ""
+    code: str = field(default="", repr=False)
+    issuer: str = ""
     error: str = ""
-    cookie: str = ""
+    cookie: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,11 @@ class SingleSignOn:
         self,
         projects: ProjectUseCases,
         sessions: Sessions,
+        used_codes: UsedCodes,
         settings: SsoSettings,
         now: Now = utc_now,
     ) -> None:
-        self._projects, self._sessions = projects, sessions
+        self._projects, self._sessions, self._used_codes = projects, sessions, used_codes
         self._settings, self._now = settings, now
         self._metadata, self._shared_metadata = OidcMetadataCache(now), OidcMetadataCache(now)
 
@@ -143,49 +148,80 @@ class SingleSignOn:
         provider, config = self._provider(stored)
         if not (self._settings.address or config.oidc.redirect_uri):
             raise _invalid("spec.address of the control plane is not set")
+        cookie = new_cookie()
         try:
-            state = new_state(self._settings.state_key, self._now())
+            bound_to = _binding(stored, config)
+            secrets = begin_sign_in(self._settings.state_key, cookie, bound_to, self._now())
         except UserMistake as e:
             raise UserMistake(f"Invalid SSO configuration: {e.message}", hint=e.hint) from e
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                url = await provider.authorization_url(self._auth_request(stored, state))
+                url = await provider.authorization_url(self._auth_request(stored, secrets))
         except TimeoutError as e:
             raise Unavailable("Internal error: the provider did not answer in time") from e
         except PipecdError as e:
             log.warning("sign-in could not be started", project=project, error=str(e))
             raise type(e)(f"Internal error: {e.message}") from e
-        return AuthRedirect(url, state)
+        return AuthRedirect(url, cookie)
 
     async def finish(self, callback: AuthCallback) -> SignInResult:
-        """Signs in the user whom the provider identifies."""
-        state, _, suffix = callback.state.partition(":")
-        project = callback.project or suffix
-        if not (state and project):
-            raise Unauthenticated("Failed to parse state")
-        check_state(state, self._settings.state_key, cookie=callback.cookie, now=self._now())
+        """Signs in the user whom the provider identifies.
+
+        The code is sent only to the provider that the sign-in began with, and only once: one that
+        came to this callback for another project, where its provider has seen it, is refused.
+        """
+        stored, provider, config, secrets = await self._resume(callback)
         if not callback.code:
             reason = f": {callback.error}" if callback.error in _SHOWN_ERRORS else ""
             raise Unauthenticated(f"Missing auth code{reason}")
-        stored = await or_not_found(
-            self._projects.read(project), f"Unable to find project {project}"
-        )
-        provider, config = self._provider(stored)
         # With GitHub, roles come only from user groups.
         by_teams = config.provider == ProjectSSOConfig.Provider.GITHUB
         if by_teams and not stored.allow_stray_as_viewer and not rbac.user_groups_of(stored):
             raise Denied("Missing User Group configuration")
+        code_hash = hashlib.sha256(callback.code.encode()).hexdigest()
+        expires_at = to_unix(self._now()) + _USED_CODE_SECONDS
+        if not await self._used_codes.add(code_hash, expires_at=expires_at):
+            log.warning("an authorization code came twice", project=stored.id)
+            raise Unauthenticated("This sign-in was finished before, sign in again")
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                identity = await provider.identify(callback.code, self._auth_request(stored, state))
+                identity = await provider.identify(
+                    AuthResponse(callback.code, callback.issuer),
+                    self._auth_request(stored, secrets),
+                )
         except TimeoutError as e:
             raise Unavailable("Unable to find user: the provider did not answer in time") from e
         except PipecdError as e:
-            log.warning("sign-in refused", project=project, error=str(e))
+            log.warning("sign-in refused", project=stored.id, error=str(e))
             raise type(e)(f"Unable to find user: {e.message}") from e
-        user = User(project, identity.name, identity.roles, identity.avatar_url)
+        user = User(stored.id, identity.name, identity.roles, identity.avatar_url)
         ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
         return SignInResult(user, self._sessions.issue(user, ttl), ttl)
+
+    async def _resume(
+        self, callback: AuthCallback
+    ) -> tuple[Project, SsoProvider, ProjectSSOConfig, SignInSecrets]:
+        """The sign-in that this browser began, with its project and provider as they were then."""
+        state, _, suffix = callback.state.partition(":")
+        project = callback.project or suffix
+        if not (state and project):
+            raise Unauthenticated("Failed to parse state")
+        if suffix not in ("", project):
+            raise Unauthenticated("Unauthorized access")
+        try:
+            stored = await self._projects.read(project)
+            provider, config = self._provider(stored)
+        except (NotFound, Conflict) as e:
+            # Only the browser in which a sign-in began is told more.
+            raise Unauthenticated("Unauthorized access") from e
+        secrets = resume_sign_in(
+            state,
+            self._settings.state_key,
+            cookie=callback.cookie,
+            bound_to=_binding(stored, config),
+            now=self._now(),
+        )
+        return stored, provider, config, secrets
 
     def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
         policy, metadata = self._settings.outbound, self._metadata
@@ -206,24 +242,30 @@ class SingleSignOn:
         except UserMistake as e:
             raise _invalid(e.message) from e
 
-    def _auth_request(self, project: Project, state: str) -> AuthRequest:
-        # The nonce is derived from the state in the browser's cookie, so it need not be stored.
-        secret = self._settings.state_key.encode()
-        nonce = hmac.digest(secret, f"nonce of {state}".encode(), "sha256").hex()
-        return AuthRequest(project, state, nonce, self._settings.address.rstrip("/") + CALLBACK)
+    def _auth_request(self, project: Project, secrets: SignInSecrets) -> AuthRequest:
+        return AuthRequest(project, secrets, self._settings.address.rstrip("/") + CALLBACK)
+
+
+def _binding(project: Project, config: ProjectSSOConfig) -> str:
+    """What a sign-in is bound to: the project and its provider, with every setting of it."""
+    settings = config.SerializeToString(deterministic=True)
+    return f"{hashlib.sha256(settings).hexdigest()} {project.id}"
 
 
 def _decrypted(stored: ProjectSSOConfig, encryption_key: bytes) -> ProjectSSOConfig:
     """The configuration of a project with decrypted secrets."""
     decrypted = ProjectSSOConfig()
     decrypted.CopyFrom(stored)
-    if stored.HasField("github"):
-        try:
-            key_file = KeyFile(encryption_key)
+    try:
+        key_file = KeyFile(encryption_key)
+        if stored.HasField("github"):
             decrypted.github.client_id = key_file.decrypt(stored.github.client_id)
             decrypted.github.client_secret = key_file.decrypt(stored.github.client_secret)
-        except UserMistake as e:
-            raise Conflict("Failed to decrypt SSO configuration", hint=e.hint) from e
+        if stored.HasField("oidc"):
+            # Upstream and earlier versions store it in plain text.
+            decrypted.oidc.client_secret = key_file.unseal(stored.oidc.client_secret)
+    except UserMistake as e:
+        raise Conflict("Failed to decrypt SSO configuration", hint=e.hint) from e
     return decrypted
 
 

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping
 from pipecd.config.controlplane import SharedSSOConfigSpec
 from pipecd.controlplane.auth.sso.github import GitHubProvider
 from pipecd.controlplane.auth.sso.oidc import OidcMetadataCache, OidcProvider
-from pipecd.controlplane.auth.sso.provider import AuthRequest, SsoIdentity, SsoProvider
+from pipecd.controlplane.auth.sso.provider import (
+    AuthRequest,
+    AuthResponse,
+    SsoIdentity,
+    SsoProvider,
+)
 from pipecd.model.clock import Now
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
@@ -56,6 +61,7 @@ def shared_sso_configs(specs: Iterable[SharedSSOConfigSpec]) -> Mapping[str, Pro
 
 __all__ = [
     "AuthRequest",
+    "AuthResponse",
     "OidcMetadataCache",
     "SsoIdentity",
     "SsoProvider",

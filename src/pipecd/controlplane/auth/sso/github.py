@@ -7,13 +7,15 @@ from urllib.parse import quote, urlsplit
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso.provider import (
     AuthRequest,
+    AuthResponse,
     ProviderClient,
     SsoIdentity,
     as_list,
     as_object,
+    build_authorization_url,
     is_http_url,
     stray_roles,
-    with_query,
+    wrong_issuer,
 )
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
@@ -41,19 +43,25 @@ class GitHubProvider:
         return None
 
     async def authorization_url(self, request: AuthRequest) -> str:
-        return with_query(
+        return build_authorization_url(
             f"{self._site}/login/oauth/authorize",
+            request,
             client_id=self._config.client_id,
             redirect_uri=_redirect_uri(request),
             scope="read:org",
-            state=request.state,
+            state=request.secrets.state,
         )
 
-    async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
+    async def identify(self, response: AuthResponse, request: AuthRequest) -> SsoIdentity:
+        # GitHub sends no issuer yet; that of another provider shows where the code comes from.
+        issuer = response.issuer
+        if issuer and issuer != self._site and not issuer.startswith(f"{self._site}/"):
+            raise wrong_issuer()
         form = {
             "client_id": self._config.client_id,
             "client_secret": self._config.client_secret,
-            "code": code,
+            "code": response.code,
+            "code_verifier": request.secrets.code_verifier,
             "grant_type": "authorization_code",
             "redirect_uri": _redirect_uri(request),
         }

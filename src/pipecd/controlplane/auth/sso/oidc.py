@@ -17,13 +17,15 @@ from pipecd.controlplane.auth.sso.id_token import (
 )
 from pipecd.controlplane.auth.sso.provider import (
     AuthRequest,
+    AuthResponse,
     ProviderClient,
     SsoIdentity,
     as_list,
     as_object,
+    build_authorization_url,
     is_http_url,
     stray_roles,
-    with_query,
+    wrong_issuer,
 )
 from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Unauthenticated, Unavailable
@@ -51,12 +53,13 @@ class OidcMetadataCache:
     """Caches discovery documents and signing keys of providers, as long as `max-age` allows."""
 
     def __init__(self, now: Now = utc_now) -> None:
-        self._documents = LruCache[str, Any](_MAX_DOCUMENTS, clock=seconds_clock(now))
+        # By the proxy, which may answer in the place of the provider, and the URL.
+        self._documents = LruCache[tuple[str, str], Any](_MAX_DOCUMENTS, clock=seconds_clock(now))
 
     async def discovery(self, client: ProviderClient, issuer: str, via: str) -> Claims:
         """The discovery document of the issuer; `via` is the proxy it is fetched through."""
         url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-        if (cached := self._documents.get(f"{via} {url}")) is not None:
+        if (cached := self._documents.get((via, url))) is not None:
             return cached
         content, max_age = await client.get_cacheable(url)
         document = as_object(content)
@@ -65,20 +68,20 @@ class OidcMetadataCache:
                 f"the provider calls itself {document.get('issuer')!r}, "
                 f"but the configured issuer is {issuer!r}"
             )
-        self._put(f"{via} {url}", document, max_age)
+        self._put((via, url), document, max_age)
         return document
 
     def cached_keys(self, url: str, via: str) -> Any:
         """The signing keys (JWKS) if they are cached, else None."""
-        return self._documents.get(f"{via} {url}")
+        return self._documents.get((via, url))
 
     async def fetch_keys(self, client: ProviderClient, url: str, via: str) -> Any:
         """Fetches the signing keys (JWKS) and caches them."""
         keys, max_age = await client.get_cacheable(url)
-        self._put(f"{via} {url}", keys, max_age)
+        self._put((via, url), keys, max_age)
         return keys
 
-    def _put(self, key: str, document: Any, max_age: timedelta | None) -> None:
+    def _put(self, key: tuple[str, str], document: Any, max_age: timedelta | None) -> None:
         ttl = DEFAULT_METADATA_TTL if max_age is None else min(max_age, MAX_METADATA_TTL)
         self._documents.put(key, document, ttl=ttl.total_seconds())
 
@@ -93,6 +96,7 @@ class _Endpoints:
     keys: str
     algorithms: tuple[str, ...]
     accepts_basic_auth: bool
+    sends_issuer: bool
 
 
 class OidcProvider:
@@ -123,22 +127,27 @@ class OidcProvider:
     async def authorization_url(self, request: AuthRequest) -> str:
         async with ProviderClient.connect(self._config.proxy_url, self._policy) as client:
             endpoints = await self._discover(client)
-        return with_query(
+        return build_authorization_url(
             endpoints.authorization,
+            request,
             client_id=self._config.client_id,
-            nonce=request.nonce,
+            nonce=request.secrets.nonce,
             redirect_uri=self._redirect_uri(request),
             scope=" ".join(self._config.scopes) or _OPENID,
             # All projects share one callback URL, so the state carries the project.
-            state=f"{request.state}:{request.project.id}",
+            state=f"{request.secrets.state}:{request.project.id}",
         )
 
-    async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
+    async def identify(self, response: AuthResponse, request: AuthRequest) -> SsoIdentity:
         async with ProviderClient.connect(self._config.proxy_url, self._policy) as client:
             endpoints = await self._discover(client)
+            is_sent = bool(response.issuer) or endpoints.sends_issuer
+            if is_sent and response.issuer != self._config.issuer:
+                raise wrong_issuer()
             form = {
                 "grant_type": "authorization_code",
-                "code": code,
+                "code": response.code,
+                "code_verifier": request.secrets.code_verifier,
                 "redirect_uri": self._redirect_uri(request),
             }
             client_id, secret = self._config.client_id, self._config.client_secret
@@ -177,6 +186,7 @@ class OidcProvider:
             keys=_url(document, "jwks_uri"),
             algorithms=tuple(_texts(document.get("id_token_signing_alg_values_supported"))),
             accepts_basic_auth=not methods or "client_secret_basic" in methods,
+            sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
         )
 
     async def _verify(
@@ -187,7 +197,7 @@ class OidcProvider:
         expected = ExpectedToken(
             issuer=self._config.issuer,
             audience=self._config.client_id,
-            nonce=request.nonce,
+            nonce=request.secrets.nonce,
             algorithms=endpoints.algorithms,
             now=self._now(),
         )

@@ -15,6 +15,7 @@ from pipecd.controlplane.auth.rbac import VIEWER
 from pipecd.model.errors import Denied, Unauthenticated, Unavailable, UserMistake
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets.masking import host_of
+from pipecd.secrets.state import SignInSecrets
 from pipecd.wire.outbound import ForbiddenDestination, OutboundPolicy, OutboundTransport
 
 TIMEOUT_SECONDS = 10.0
@@ -27,10 +28,17 @@ class AuthRequest:
     """One sign-in, from the redirect to the provider to its callback."""
 
     project: Project
-    state: str
-    nonce: str = field(repr=False)
+    secrets: SignInSecrets
     # The callback URL of the control plane, without query parameters.
     callback: str
+
+
+@dataclass(frozen=True)
+class AuthResponse:
+    """What the provider sent to the callback; `issuer` is its `iss` parameter (RFC 9207)."""
+
+    code: str = field(repr=False)
+    issuer: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class SsoProvider(Protocol):
         """The URL at the provider to which the browser is redirected."""
         ...
 
-    async def identify(self, code: str, request: AuthRequest) -> SsoIdentity:
+    async def identify(self, response: AuthResponse, request: AuthRequest) -> SsoIdentity:
         """Exchanges the authorization code of a callback for the user's identity."""
         ...
 
@@ -136,11 +144,25 @@ def _json(response: httpx2.Response, url: str, *, accept_errors: bool = False) -
         ) from e
 
 
-def with_query(endpoint: str, **query: str) -> str:
-    """The authorization endpoint with these parameters and those every provider gets."""
-    every = {"access_type": "online", "prompt": "consent", "response_type": "code"}
+def build_authorization_url(endpoint: str, request: AuthRequest, **query: str) -> str:
+    """The authorization endpoint with these parameters and those every provider gets.
+
+    A provider that does not know PKCE (RFC 7636) ignores the challenge.
+    """
+    every = {
+        "access_type": "online",
+        "code_challenge": request.secrets.code_challenge,
+        "code_challenge_method": "S256",
+        "prompt": "consent",
+        "response_type": "code",
+    }
     separator = "&" if urlsplit(endpoint).query else "?"
     return f"{endpoint}{separator}{urlencode(sorted({**every, **query}.items()))}"
+
+
+def wrong_issuer() -> Unauthenticated:
+    """The error for a code of another provider; it must be sent nowhere."""
+    return Unauthenticated("the response comes from another provider than the sign-in began with")
 
 
 def stray_roles(project: Project, reason: str) -> tuple[str, ...]:
