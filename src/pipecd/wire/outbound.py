@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import ip_address
 from urllib.request import getproxies, proxy_bypass
 
@@ -88,7 +89,7 @@ class OutboundTransport(httpx2.AsyncBaseTransport):
         self, policy: OutboundPolicy, *, proxy: str = "", limit: int = MAX_RESPONSE_BYTES
     ) -> None:
         self._policy, self._limit, self._proxy = policy, limit, proxy
-        self._tls = httpx2.create_ssl_context()
+        self._tls = _tls_context()
         self._transports: dict[str, httpx2.AsyncHTTPTransport] = {}
         if proxy:
             self._transport(proxy)
@@ -181,6 +182,12 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """Reading the trusted certificates takes tens of milliseconds, so they are read once."""
+    return httpx2.create_ssl_context()
 
 
 async def _resolve(host: str, port: int) -> list[Address]:
