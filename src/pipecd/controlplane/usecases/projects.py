@@ -234,7 +234,11 @@ class ProjectUseCases:
         return id in self._from_config
 
     async def set_legacy_teams(self, teams: ProjectRBACConfig, *, by: UserOrApiKey) -> None:
-        await self.change(lambda project: project.rbac.CopyFrom(teams), by=by)
+        def change(project: Project) -> None:
+            project.rbac.CopyFrom(teams)
+            check_can_sign_in(project)
+
+        await self.change(change, by=by)
 
     async def change(self, change: Callable[[Project], None], *, by: UserOrApiKey) -> None:
         """Changes the settings of the caller's project, and ends the sessions this touches."""
