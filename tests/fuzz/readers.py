@@ -44,7 +44,7 @@ from pipecd.plugins.kubernetes.manifest import read_manifests
 from pipecd.plugins.kubernetes.tools import ToolDownload
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.secrets import hybrid, session
-from pipecd.secrets.state import check_state
+from pipecd.secrets.state import resume_sign_in
 from pipecd.wire.credentials import parse_api_key, parse_piped_token, session_cookie
 from pipecd.wire.frames import only_message
 from pipecd.wire.oci import INDEX, MANIFEST, Document, Platform, parse_reference
@@ -197,7 +197,7 @@ def read_tokens(content: bytes) -> None:
     metadata = [("authorization", text), ("cookie", text)]
     for read in (
         lambda _: session.verify(text, KEY, NOW),
-        lambda _: check_state(text, "key", cookie=text, now=NOW),
+        lambda _: resume_sign_in(text, "key", cookie=text, bound_to="shop", now=NOW),
         parse_api_key, parse_piped_token, session_cookie,
         lambda _: decode_cursor(text, "UpdatedAt"), lambda _: parse_cursor(text),
     ):  # fmt: skip

@@ -18,6 +18,7 @@ from pipecd.controlplane.console.live_updates import (
     EventStream,
     LogChunk,
     StreamIntervals,
+    StreamSession,
     StreamSources,
     parse_topics,
 )
@@ -258,7 +259,7 @@ def _stream(
         return LogChunk("", cursor, completed=False)
 
     return EventStream(
-        "shop",
+        StreamSession("session", "shop"),
         parse_topics("apps"),
         LogCursor(),
         StreamSources(bus, authorize, read_log),

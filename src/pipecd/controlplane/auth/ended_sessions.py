@@ -92,6 +92,8 @@ def _provider(config: ProjectSSOConfig) -> ProjectSSOConfig:
     provider = ProjectSSOConfig()
     provider.CopyFrom(config)
     provider.ClearField("session_ttl")
+    if provider.HasField("github"):
+        provider.github.ClearField("upload_url")
     for name in ("github", "google", "oidc"):
         if provider.HasField(name):
             getattr(provider, name).ClearField("client_secret")
