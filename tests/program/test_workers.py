@@ -11,7 +11,7 @@ import time
 import pytest
 
 from pipecd.model.duration import parse_duration
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.program import workers
 from pipecd.program.broken_inputs import BrokenInputs
 from pipecd.program.limits import LimitExceeded
@@ -60,8 +60,7 @@ async def test_an_idle_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BREAKING = {
-    "hangs": (WorkerLimits(seconds=0.3), time.sleep, (60,), "the time limit of 0.3s"),
-    "never yields": (WorkerLimits(seconds=0.3), pow, (7, 10**8), "the time limit of 0.3s"),
+    "never yields": (WorkerLimits(seconds=2), pow, (7, 10**8), "the time limit of 2s"),
     "allocates": (LIMITS, operator.mul, ("x", 2**30), "the memory limit of 256 MiB"),
     "floods its output": (LIMITS, operator.mul, ("x", 2**21), "the output limit of 1 MiB"),
     "is killed": (LIMITS, signal.raise_signal, (signal.SIGKILL,), "crashed the worker"),
@@ -108,6 +107,18 @@ async def test_a_cancelled_call_ends_its_worker() -> None:
                 await pool.run(time.sleep, 60)
         assert not is_running(process)
         assert await pool.run(operator.add, 1, 1) == 2
+
+
+async def test_a_worker_that_gets_no_processor_does_not_make_its_input_refused() -> None:
+    async with WorkerPool(WorkerLimits(seconds=0.5)) as pool:
+        process = await pool.run(os.getpid)
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(
+            Unavailable, match=r"a worker process got 0\.0s of a processor in 0\.5s"
+        ):
+            await pool.run(operator.add, 1, 1)
+        assert await pool.run(operator.add, 1, 1) == 2
+        assert not is_running(process)
 
 
 async def test_an_input_that_took_the_process_down_twice_is_refused() -> None:

@@ -9,6 +9,7 @@ that was exceeded, and the next call gets a new process. Workers get no secrets 
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -206,6 +207,7 @@ class _Worker:
 
     async def call(self, request: bytes) -> dict[str, Any]:
         """Returns the reply, which is `exceeded` for a limit."""
+        used_before = self._cpu_seconds()
         try:
             async with asyncio.timeout(self._limits.seconds):
                 stdin = self._process.stdin
@@ -214,6 +216,13 @@ class _Worker:
                 await stdin.drain()
                 reply = await self._read()
         except TimeoutError:
+            used = self._cpu_seconds() - used_before
+            if used < self._limits.seconds / 10:
+                # On an overloaded machine a harmless input takes long, too; it must not be refused.
+                raise Unavailable(
+                    f"a worker process got {used:.1f}s of a processor in {self._limits.seconds:g}s",
+                    hint="the machine of piped is overloaded",
+                ) from None
             return {"exceeded": "time"}
         except OSError as e:
             raise _Died from e
@@ -233,6 +242,16 @@ class _Worker:
             return None if length > self._limits.output else await stdout.readexactly(length)
         except asyncio.IncompleteReadError as e:
             raise _Died from e
+
+    def _cpu_seconds(self) -> float:
+        """Returns the processor time that the process has used, infinity where it is not known."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return math.inf
+        # The name of the program is in parentheses and may contain blanks.
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def idle(self, end: Callable[["_Worker"], None]) -> None:
         """Calls `end` when the worker has had nothing to do for a while."""
