@@ -171,6 +171,7 @@ ADMIN_FORMS = frozenset(
         "POST /settings/project/admin", "POST /settings/project/admin/enable", "POST /settings/project/admin/disable",
         "POST /settings/project/sso/github", "POST /settings/project/sso/oidc", "POST /settings/project/sso/remove",
         "POST /settings/project/roles", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
-        "POST /settings/project/groups", "POST /settings/project/groups/delete",
+        "POST /settings/project/groups", "POST /settings/project/groups/delete", "POST /settings/project/sessions/user",
+        "POST /settings/project/sessions/all",
     }
 )  # fmt: skip
