@@ -29,7 +29,9 @@ from servers.control_plane import ServedControlPlane, StartControlPlane
 
 # The provider that the operator allows; everything else of this machine is the victim.
 ALLOWED = "127.0.0.2"
-POLICY = OutboundPolicy(parse_networks([f"{ALLOWED}/32"]))
+# The addresses are what these tests are about; that https is required has its own.
+POLICY = OutboundPolicy(parse_networks([f"{ALLOWED}/32"]), requires_https=False)
+PUBLIC = OutboundPolicy(requires_https=False)
 # Answers of the resolver to names of the tests; the port is of no interest.
 Resolver = Callable[[str], list[str]]
 
@@ -133,7 +135,7 @@ async def test_a_service_of_the_own_machine_is_not_reached(
     url: str, victim: HttpServer, resolve: Callable[[Resolver], None]
 ) -> None:
     resolve(lambda name: ["127.0.0.1"] if name == "private.example" else ["1.1.1.1", "127.0.0.1"])
-    async with client(PUBLIC_DESTINATIONS) as http:
+    async with client(PUBLIC) as http:
         with pytest.raises(ForbiddenDestination):
             await http.get(url.format(victim.port))
     assert victim.requests == []
@@ -152,6 +154,12 @@ async def test_a_name_that_resolves_differently_a_second_time_gains_nothing(
     assert victim.requests == []
 
 
+async def test_a_public_host_must_be_reached_by_https() -> None:
+    async with client(PUBLIC_DESTINATIONS) as http:
+        with pytest.raises(ForbiddenDestination, match="https"):
+            await http.get("http://1.1.1.1/")
+
+
 async def test_a_redirect_is_checked_as_its_own_request(victim: HttpServer) -> None:
     to_victim = response(b"", f"Location: {victim.url}/admin", status="302 Found")
     async with serving(lambda _: to_victim, ALLOWED) as provider:
@@ -167,7 +175,7 @@ async def test_a_proxy_on_a_private_address_is_not_used(
     url: str, victim: HttpServer, resolve: Callable[[Resolver], None]
 ) -> None:
     resolve(lambda _: [])
-    async with client(PUBLIC_DESTINATIONS, proxy=victim.url) as http:
+    async with client(PUBLIC, proxy=victim.url) as http:
         with pytest.raises(ForbiddenDestination):
             await http.get(url)
     assert victim.requests == []
@@ -186,7 +194,7 @@ async def test_the_proxy_of_the_environment_is_the_operators(
     victim: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", victim.url)
-    async with client(PUBLIC_DESTINATIONS) as http:
+    async with client(PUBLIC) as http:
         assert (await http.get("http://1.1.1.1/")).json() == {"token": "internal"}
         with pytest.raises(ForbiddenDestination):
             await http.get("http://169.254.169.254/latest/meta-data/")
