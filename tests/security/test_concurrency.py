@@ -333,7 +333,29 @@ async def application_that_is_deleted_while_it_is_used(plane: ClockedPlane) -> o
     return await race([plane.cases.applications.sync(id_, by=admin)])
 
 
+async def sign_ins_with_one_code(plane: ClockedPlane) -> object:
+    """The code of a callback opens one session, however many callbacks bring it."""
+    codes, expires_at = plane.stores.used_codes, plane.unix + 600
+    accepted = await race(codes.add("hash-of-code", expires_at=expires_at) for _ in range(MANY))
+    return accepted.count(True) != 1
+
+
+async def sessions_that_are_ended_while_they_are_used(plane: ClockedPlane) -> object:
+    admin, token = plane.own.user("Admin"), plane.session("Viewer")
+    plane.advance(timedelta(seconds=1))
+    await race(
+        [
+            *(plane.cases.sessions.user(token) for _ in range(MANY)),
+            plane.cases.sessions.end_all(by=admin),
+            *(plane.cases.sessions.user(token) for _ in range(MANY)),
+        ]
+    )
+    return await race([plane.cases.sessions.user(token)])
+
+
 ATTACKS: dict[str, Attack] = {
+    "sign-ins with one code": sign_ins_with_one_code,
+    "a session that is used while all are ended": sessions_that_are_ended_while_they_are_used,
     "a group gets several roles at once": group_with_two_roles,
     "a role is added several times": role_added_twice,
     "roles that are added at once": lost_roles,
