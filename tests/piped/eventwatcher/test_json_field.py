@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipecd.config.field_tree import replace_field
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import replace_field
 from pipecd.piped.eventwatcher.json_field import parse_json
 
 FILE = """\

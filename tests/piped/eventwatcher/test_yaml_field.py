@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipecd.config.field_tree import replace_field
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import replace_field
 from pipecd.piped.eventwatcher.yaml_field import parse_yaml
 
 FILE = """\

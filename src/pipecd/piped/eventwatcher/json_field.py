@@ -5,8 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import (
+from pipecd.config.field_tree import (
     MAX_DEPTH,
     ListNode,
     Node,
@@ -17,6 +16,7 @@ from pipecd.piped.eventwatcher.field_tree import (
     ValueNode,
     literal_node,
 )
+from pipecd.model.errors import UserMistake
 
 _SPACE = re.compile(r"(?:[ \t\r\n\ufeff]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"')

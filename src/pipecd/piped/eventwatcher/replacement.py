@@ -4,9 +4,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from pipecd.config.field_tree import replace_field
+from pipecd.config.hcl import parse_hcl
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.piped.eventwatcher.field_tree import replace_field
-from pipecd.piped.eventwatcher.hcl_field import parse_hcl
 from pipecd.piped.eventwatcher.json_field import parse_json
 from pipecd.piped.eventwatcher.regex import replace_regex
 from pipecd.piped.eventwatcher.yaml_field import parse_yaml

@@ -10,9 +10,7 @@ from typing import Any
 import yaml
 import yaml.resolver
 
-from pipecd.config.yaml_tree import NotFinite, resolve
-from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import (
+from pipecd.config.field_tree import (
     MAX_DEPTH,
     ListNode,
     Node,
@@ -21,6 +19,8 @@ from pipecd.piped.eventwatcher.field_tree import (
     TextEdit,
     ValueNode,
 )
+from pipecd.config.yaml_tree import NotFinite, resolve
+from pipecd.model.errors import UserMistake
 
 # An anchor or a tag in front of a value, with the space behind it.
 _PROPERTY = re.compile(r"[&!][^\s]*(?:[ \t]+|[ \t]*(?:#[^\r\n]*)?\r?\n)*")

@@ -8,8 +8,7 @@ A path names the type of a block, its labels and the attribute: `$.module.web.ve
 import re
 from collections.abc import Iterator
 
-from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import (
+from pipecd.config.field_tree import (
     MAX_DEPTH,
     ListNode,
     Node,
@@ -20,6 +19,7 @@ from pipecd.piped.eventwatcher.field_tree import (
     ValueNode,
     literal_node,
 )
+from pipecd.model.errors import UserMistake
 
 SPACE = re.compile(r"[ \t]*(?:\r(?!\n))?")
 COMMENT = re.compile(r"(?:#|//)[^\r\n]*|/\*.*?\*/", re.DOTALL)

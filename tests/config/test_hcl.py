@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipecd.config.field_tree import replace_field
+from pipecd.config.hcl import _unquote, parse_hcl
 from pipecd.model.errors import UserMistake
-from pipecd.piped.eventwatcher.field_tree import replace_field
-from pipecd.piped.eventwatcher.hcl_field import _unquote, parse_hcl
 
 FILE = """\
 # The shop { of "all
