@@ -100,7 +100,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _DEFAULT_INTERVAL = 60.0
 _LOCK_RETRY_INTERVAL = 0.2
 # The directories of the workspace that hold sources, decrypted secrets, logs and state.
-_PRIVATE_DIRECTORIES = ("deployments", "git", "livestate", "plan-previews", "trigger")
+_PRIVATE_DIRECTORIES = (
+    "deployments",
+    "git",
+    "livestate",
+    "plan-previews",
+    "plugin-state",
+    "trigger",
+)
 
 
 @dataclass(frozen=True)
@@ -311,6 +318,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         rendering=spec.rendering,
         workers=workers,
     )
+    callbacks.plugin_directories = workspace / "plugin-state"
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
     stack.enter_context(masking(callbacks.masks.all.hide))

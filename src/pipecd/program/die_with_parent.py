@@ -10,6 +10,7 @@ that its predecessor left running.
 import asyncio
 import os
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,10 +42,10 @@ class ChildProcess:
         self._dismiss_watcher()
         return code
 
-    async def end(self, *, grace: float) -> None:
-        """Sends SIGTERM to the whole group, waits up to `grace` seconds, then sends SIGKILL."""
+    async def end(self, *, grace: float, stop: signal.Signals = signal.SIGTERM) -> None:
+        """Sends `stop` to the whole group, waits up to `grace` seconds, then sends SIGKILL."""
         try:
-            await group.end(self.process, grace=grace, on_exit=self._dismiss_watcher)
+            await group.end(self.process, grace=grace, stop=stop, on_exit=self._dismiss_watcher)
         finally:
             self._dismiss_watcher()
 

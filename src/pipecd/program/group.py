@@ -65,14 +65,15 @@ async def end(
     process: asyncio.subprocess.Process,
     *,
     grace: float,
+    stop: signal.Signals = signal.SIGTERM,
     on_exit: Callable[[], None] = lambda: None,
 ) -> None:
-    """Sends SIGTERM to the group, waits up to `grace` seconds, then sends SIGKILL.
+    """Sends `stop` to the group, waits up to `grace` seconds, then sends SIGKILL.
 
     `on_exit` is called when the program has exited, before waiting for the rest of its group.
     """
     try:
-        _signal(process.pid, signal.SIGTERM)
+        _signal(process.pid, stop)
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await process.wait()

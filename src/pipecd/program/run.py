@@ -2,6 +2,7 @@
 """Runs a program without a shell: streams its output by line, or captures it as bytes."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,8 +37,11 @@ async def run(
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     grace: float = 10,
+    stop: signal.Signals = signal.SIGTERM,
 ) -> Finished:
     """Runs a program to its exit; cancelling or killing the caller ends the process group.
+
+    A cancelled program gets `stop`, and SIGKILL after `grace` seconds.
 
     `env` is the whole environment, as for `subprocess`; without it the program inherits ours.
     Standard output and standard error are merged and decoded as UTF-8.
@@ -53,7 +57,7 @@ async def run(
                 await asyncio.wait({reading}, timeout=_DRAIN_SECONDS)
                 reading.cancel()
         except BaseException:
-            await program.end(grace=grace)
+            await program.end(grace=grace, stop=stop)
             raise
     lines.finish()
     return Finished(code, lines.last, lines.text())

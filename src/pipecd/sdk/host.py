@@ -76,6 +76,14 @@ class Host(LogSink, Protocol):
         """
         ...
 
+    def private_directory(self, plugin: str) -> Path:
+        """Returns the directory of a plugin, which outlives piped and which only its user enters.
+
+        It is for caches and for what a stage leaves to the next one. Piped may run on another
+        machine tomorrow, so nothing may depend on it.
+        """
+        ...
+
     def git_variables(self, remote: str) -> Mapping[str, str]:
         """Returns the environment of a git command for a remote, with the credentials of piped.
 
@@ -124,6 +132,20 @@ class Host(LogSink, Protocol):
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
     ) -> pb.PutApplicationSharedObjectResponse: ...
+
+
+def create_private_directory(parent: Path, plugin: str) -> Path:
+    """Creates the directory of a plugin below `parent`, closed to other users."""
+    directory = parent / plugin
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.chmod(0o700)
+    return directory
+
+
+def default_state_directory() -> Path:
+    """Returns the directory of plugins that no workspace of a piped is known for."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "pipecd-plugins"
 
 
 def plain_git_variables(_remote: str) -> Mapping[str, str]:

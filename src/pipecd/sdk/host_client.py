@@ -4,6 +4,7 @@
 import asyncio
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -16,7 +17,11 @@ from pipecd.proto.plugin import host_pb2 as pb
 from pipecd.proto.plugin.host_pb2_grpc import PluginServiceStub
 from pipecd.proto.plugin.livestatechanges_pb2 import LiveStateChangedRequest
 from pipecd.proto.plugin.livestatechanges_pb2_grpc import LiveStateChangesStub
-from pipecd.sdk.host import plain_git_variables
+from pipecd.sdk.host import (
+    create_private_directory,
+    default_state_directory,
+    plain_git_variables,
+)
 from pipecd.sdk.workers import worker_limits
 from pipecd.wire.status import from_rpc_error
 
@@ -55,6 +60,9 @@ class RemoteHost:
 
     def watch_commands(self) -> PollingWatch:
         return PollingWatch()
+
+    def private_directory(self, plugin: str) -> Path:
+        return create_private_directory(default_state_directory(), plugin)
 
     def git_variables(self, remote: str) -> Mapping[str, str]:
         return plain_git_variables(remote)

@@ -8,6 +8,9 @@ assert bench.host.lines == ["Hello Ann"]
 
 import asyncio
 import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +30,7 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2, source_pb2
 from pipecd.sdk.deployment import Deployment, PluginEntry, Source
-from pipecd.sdk.host import plain_git_variables
+from pipecd.sdk.host import create_private_directory, plain_git_variables
 from pipecd.sdk.livestate import LiveContext, PreviewContext
 from pipecd.sdk.plugin import PlanContext, StagePlugin
 from pipecd.sdk.serving import PluginServer
@@ -127,6 +130,7 @@ class MemoryHost:
         self.plugin_metrics = PluginMetrics()
         self.rendering = RenderingSpec()
         self.workers = WorkerPool()
+        self._directory: Path | None = None
         self._commands: list[command_pb2.Command] = []
         self._has_commands = asyncio.Event()
         self._called = asyncio.Event()
@@ -157,6 +161,12 @@ class MemoryHost:
 
     def watch_commands(self) -> "MemoryHost":
         return self
+
+    def private_directory(self, plugin: str) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="pipecd-plugin-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        return create_private_directory(self._directory, plugin)
 
     def git_variables(self, remote: str) -> Mapping[str, str]:
         return plain_git_variables(remote)

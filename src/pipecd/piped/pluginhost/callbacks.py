@@ -26,7 +26,13 @@ from pipecd.proto.plugin.livestatechanges_pb2 import (
     LiveStateChangedResponse,
 )
 from pipecd.proto.service import piped_pb2
-from pipecd.sdk.host import CommandWatch, Host, plain_git_variables
+from pipecd.sdk.host import (
+    CommandWatch,
+    Host,
+    create_private_directory,
+    default_state_directory,
+    plain_git_variables,
+)
 from pipecd.sdk.workers import worker_limits
 
 # The shared object that v0 stores with an RPC of its own.
@@ -70,6 +76,7 @@ class Callbacks(LogRelay):
         self.workers = workers or WorkerPool(worker_limits(self.rendering))
         self.plugin_metrics = PluginMetrics()
         self._commands, self._metadata, self._tools = commands, metadata, tools
+        self.plugin_directories = default_state_directory()
         self.on_live_state_changed: Callable[[Collection[str]], None] = lambda _: None
 
     def watch_commands(self) -> CommandWatch:
@@ -79,6 +86,10 @@ class Callbacks(LogRelay):
     def live_state_changed(self, application_ids: Collection[str]) -> None:
         """Passes a change of the live state on to the live state watchers."""
         self.on_live_state_changed(application_ids)
+
+    def private_directory(self, plugin: str) -> Path:
+        """Returns the directory of a plugin in the workspace."""
+        return create_private_directory(self.plugin_directories, plugin)
 
     def git_variables(self, remote: str) -> Mapping[str, str]:
         """Returns the environment with which git of a plugin has the access of piped."""
