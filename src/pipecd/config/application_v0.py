@@ -129,6 +129,8 @@ class V0ApplicationDecoder:
             sections = {name: dict(s) for name, s in kind.translate(fields, names).items()}
             if self._reader is Generation.V0 or "auto_rollback" not in planner.model_fields_set:
                 planner = planner.model_copy(update={"auto_rollback": kind.auto_rollback(fields)})
+            if kind.always_uses_pipeline:
+                planner = planner.model_copy(update={"always_use_pipeline": True})
         for name, section in read.plugins.items():
             # Settings under `plugins` override translated ones.
             sections[name] = {**sections.get(name, {}), **section}

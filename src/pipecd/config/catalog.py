@@ -62,6 +62,8 @@ class V0Kind(Generic[SpecT, ProviderT]):
     """The `type` of `platformProviders[]` in piped files, such as `KUBERNETES`."""
     provider_config: type[ProviderT]
     """The `config` of such a provider."""
+    always_uses_pipeline: bool = False
+    """Whether a configured pipeline is used also for a first deployment, whatever the commit."""
     translate_provider: Callable[[ProviderT], Section] = plain
     """The `config` of a provider → the `config` of a deploy target."""
 

@@ -18,12 +18,14 @@ from plugins.conftest import ReadV0
 
 COMMANDS = ("shared", "init", "plan", "apply")
 DEFAULTS: list[tuple[str, object]] = [
+    ("tool", ""),
     ("workspace", ""),
     ("terraform_version", ""),
     ("vars", ()),
     ("var_files", ()),
     *((f"command_flags.{command}", ()) for command in COMMANDS),
     *((f"command_envs.{command}", ()) for command in COMMANDS),
+    ("require_approval_for_destroy", False),
 ]
 
 
@@ -34,12 +36,14 @@ def test_the_default_of(attribute: str, expected: object) -> None:
 
 
 WHOLE: dict[str, Any] = {
+    "tool": "opentofu",
     "workspace": "prod",
     "terraformVersion": "1.9.0",
     "vars": ["a=b"],
     "varFiles": ["prod.tfvars"],
     "commandFlags": {command: [f"-{command}"] for command in COMMANDS},
     "commandEnvs": {command: [f"{command}=1"] for command in COMMANDS},
+    "requireApprovalForDestroy": True,
 }
 
 
@@ -60,6 +64,11 @@ def test_a_v0_application_does_not_roll_back_by_default(
     read_v0: ReadV0,
 ) -> None:
     assert read_v0("TerraformApp", {}).planner.auto_rollback is False
+
+
+def test_a_v0_application_uses_its_pipeline_also_the_first_time(read_v0: ReadV0) -> None:
+    stages = [{"name": "TERRAFORM_PLAN"}, {"name": "TERRAFORM_APPLY"}]
+    assert read_v0("TerraformApp", {}, stages).planner.always_use_pipeline is True
 
 
 def test_quick_sync_has_no_options(read_v0: ReadV0) -> None:

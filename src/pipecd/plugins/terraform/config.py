@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the Terraform plugin, in both generations."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ from pipecd.sdk.config import (
     V0Stage,
     plain,
 )
+
+ToolName = Literal["", "terraform", "opentofu"]
 
 
 class CommandTexts(Spec):
@@ -28,15 +30,19 @@ class CommandTexts(Spec):
 class TerraformApplication(Spec):
     """The section `plugins.terraform` of an application.
 
-    Without a workspace none is selected; without a version the default tool (0.13.0) is used.
+    Without a workspace none is selected. Without a `tool` that of the deploy target is used, and
+    without a version the one on the machine of piped.
     """
 
+    tool: ToolName = ""
     workspace: str = ""
     terraform_version: str = ""
     vars: tuple[str, ...] = ()
     var_files: tuple[str, ...] = ()
     command_flags: CommandTexts = CommandTexts()
     command_envs: CommandTexts = CommandTexts()
+    require_approval_for_destroy: bool = False
+    """Refuses a plan that destroys something, unless people approved it between plan and apply."""
 
 
 class PlanOptions(Spec):
@@ -46,10 +52,16 @@ class PlanOptions(Spec):
 
 
 class TerraformTarget(Spec):
-    """What all applications of a target share; its `vars` come before those of the application."""
+    """What all applications of a target share; its `vars` come before those of the application.
 
+    A plan preview runs code of a branch with the credentials of piped, so it can be disabled.
+    """
+
+    tool: ToolName = ""
     vars: tuple[str, ...] = ()
     drift_detection_enabled: bool = True
+    plan_preview_enabled: bool = True
+    require_approval_for_destroy: bool = False
 
 
 class V0TerraformInput(TerraformApplication):
@@ -78,6 +90,7 @@ CONFIG = PluginConfig(
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="TERRAFORM",
         provider_config=TerraformTarget,
+        always_uses_pipeline=True,
     ),
     v0_stages={
         "TERRAFORM_SYNC": V0Stage(NoOptions, name="TERRAFORM_APPLY"),

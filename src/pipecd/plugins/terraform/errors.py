@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns what Terraform prints when it fails into an error that says what to do."""
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from pipecd.sdk import PipecdError, Unavailable, UserMistake
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = re.compile(r"^[╷│╵]\s?", re.MULTILINE)
+_ERROR = re.compile(r"^\s*Error:\s*(?P<title>.+?)\s*$", re.MULTILINE)
+_LOCK_FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):\s*(.+?)\s*$", re.MULTILINE)
+_WORKSPACE = re.compile(r'Workspace "(?P<name>[^"]*)" doesn\'t exist')
+_LONGEST_REASON = 600
+
+Explanation: TypeAlias = Callable[[str, str], PipecdError]
+"""(what Terraform says, its whole output) → the error."""
+
+_CREDENTIALS = (
+    "ExpiredToken",
+    "RequestExpired",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "UnrecognizedClientException",
+    "AuthFailure",
+    "security token included in the request is",
+    "No valid credential sources",
+    "could not find default credentials",
+    "invalid_grant",
+    "Request had invalid authentication credentials",
+    "ExpiredAuthenticationToken",
+    "AADSTS",
+    "token has expired",
+    "oauth2: cannot fetch token",
+)
+
+
+def without_color(text: str) -> str:
+    """Returns the text without colours."""
+    return _COLOR.sub("", text)
+
+
+def explain(tool: str, command: str, output: str, code: int) -> PipecdError:
+    """Returns the error of a command of Terraform or OpenTofu that ended with a code."""
+    text = _FRAME.sub("", without_color(output))
+    said = _reason(text) or f"it ended with {code}"
+    if code < 0:
+        return Unavailable(f"{tool} {command} was ended by signal {-code}")
+    for marks, explanation in _EXPLANATIONS:
+        if any(mark in text for mark in marks):
+            return explanation(f"{tool} {command}: {said}", text)
+    return UserMistake(f"{tool} {command} failed: {said}")
+
+
+def _reason(text: str) -> str:
+    """Returns the titles of all errors, and what is written below the first one."""
+    titles = [match["title"] for match in _ERROR.finditer(text)]
+    if not titles:
+        lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+        return lines[-1][:_LONGEST_REASON] if lines else ""
+    first = next(_ERROR.finditer(text))
+    paragraphs = [
+        " ".join(paragraph.split())
+        for paragraph in re.split(r"\n\s*\n", text[first.end() :].strip("\n"))
+        if paragraph.strip() and "Error:" not in paragraph
+    ]
+    details = paragraphs[:2] if paragraphs and paragraphs[0].startswith("on ") else paragraphs[:1]
+    others = f" (and {len(titles) - 1} more errors)" if len(titles) > 1 else ""
+    return ": ".join((titles[0], *details))[:_LONGEST_REASON] + others
+
+
+def _locked(_: str, text: str) -> PipecdError:
+    lock = {match[1]: match[2] for match in _LOCK_FIELD.finditer(text)}
+    holder = lock.get("Who", "somebody")
+    operation = lock.get("Operation", "").removeprefix("OperationType").lower()
+    doing = f" for {operation}" if operation else ""
+    since = f" since {lock['Created']}" if "Created" in lock else ""
+    unlock = f"`force-unlock {lock['ID']}`" if "ID" in lock else "`force-unlock`"
+    return Unavailable(
+        f"the state is locked by {holder}{doing}{since}",
+        hint=f"wait until that has ended and deploy again, or run {unlock} if it runs no more",
+    )
+
+
+def _stale(*_: str) -> PipecdError:
+    return UserMistake(
+        "the plan is stale: the state was changed after it was shown, and nothing was applied",
+        hint="start a new deployment, which shows a new plan",
+    )
+
+
+def _credentials(said: str, _: str) -> PipecdError:
+    return Unavailable(
+        said, hint="the credentials are missing, expired or wrong: renew those that piped uses"
+    )
+
+
+def _core_version(said: str, _: str) -> PipecdError:
+    return UserMistake(
+        said, hint="set terraformVersion of the application to a version that its files accept"
+    )
+
+
+def _newer_state(said: str, _: str) -> PipecdError:
+    return UserMistake(
+        said,
+        hint="set terraformVersion of the application to the one that wrote the state, or later",
+    )
+
+
+def _no_workspace(_: str, text: str) -> PipecdError:
+    found = _WORKSPACE.search(text)
+    name = found["name"] if found else ""
+    return UserMistake(
+        f'workspace "{name}" does not exist',
+        hint=f"create it with `workspace new {name}`, or correct the workspace of the application",
+    )
+
+
+def _unsaved(said: str, _: str) -> PipecdError:
+    return UserMistake(
+        said,
+        hint="this backend runs plans itself and saves none: let its workspace execute locally",
+    )
+
+
+_EXPLANATIONS: tuple[tuple[tuple[str, ...], Explanation], ...] = (
+    (("Error acquiring the state lock", "Error locking state"), _locked),
+    (("Saved plan is stale",), _stale),
+    (("Unsupported Terraform Core version", "Unsupported OpenTofu Core version"), _core_version),
+    (("which is newer than current", "created by a newer version"), _newer_state),
+    (("Saving a generated plan is currently not supported",), _unsaved),
+    (("\" doesn't exist.",), _no_workspace),
+    (_CREDENTIALS, _credentials),
+)

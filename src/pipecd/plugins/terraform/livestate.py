@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live state, drift and plan preview.
+
+A plan compares the infrastructure with Git, and it is not cheap. So a result counts for ten
+minutes, as long as neither the commit changes nor the plugin itself applies something. Piped asks
+more often than that.
+"""
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipecd.plugins.terraform.drift import sync_state
+from pipecd.plugins.terraform.plan import hide, read_plan, sensitive_texts
+from pipecd.plugins.terraform.state import resource_tree
+from pipecd.plugins.terraform.terraform import Terraform, TerraformRunner, only_target
+from pipecd.sdk import (
+    LiveContext,
+    LiveState,
+    Preview,
+    PreviewContext,
+    SyncState,
+    SyncStatus,
+    Unavailable,
+)
+
+_INTERVAL = 600.0
+_CONCURRENT_PLANS = 2
+_TIMEOUT = 900.0
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A live state, what it was made from, and until when it counts."""
+
+    state: LiveState
+    source: object
+    until: float
+
+
+@dataclass
+class LiveStates:
+    """The live states of all applications."""
+
+    runner: TerraformRunner
+    directory: Path
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
+    _deploying: set[str] = field(default_factory=set[str])
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_PLANS))
+
+    @contextmanager
+    def deploying(self, application_id: str) -> Iterator[None]:
+        """Makes no plans for an application while a stage of it runs, and then a new one."""
+        self._deploying.add(application_id)
+        try:
+            yield
+        finally:
+            self._deploying.discard(application_id)
+            self._known.pop(application_id, None)
+
+    async def live_state(self, look: LiveContext) -> LiveState:
+        """Returns the live state of an application, which may be some minutes old."""
+        source = (look.source.commit, look.source.config, look.targets)
+        known = self._known.get(look.application_id)
+        if known and (
+            look.application_id in self._deploying
+            or (known.source == source and self.clock() < known.until)
+        ):
+            return known.state
+        if look.application_id in self._deploying:
+            return LiveState()
+        async with self._slots:
+            state = await self._read(look)
+        # The plans of many applications spread over time.
+        until = self.clock() + _INTERVAL * random.uniform(0.9, 1.1)  # noqa: S311
+        self._known[look.application_id] = _Known(state, source, until)
+        return state
+
+    async def _read(self, look: LiveContext) -> LiveState:
+        target = look.targets[0].name if look.targets else ""
+        async with (
+            _limit("the plan for the live state"),
+            self.runner.open(look, look.source, newest=False) as terraform,
+        ):
+            if only_target(look).drift_detection_enabled:
+                sync = await self._sync_state(terraform, look.source.commit)
+            else:
+                off = f"Drift detection is disabled for deploy target {target}"
+                sync = SyncState(SyncStatus.UNKNOWN, off)
+            return LiveState(resource_tree(await terraform.show(), target), sync)
+
+    async def _sync_state(self, terraform: Terraform, commit: str) -> SyncState:
+        with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+            file = Path(directory, "plan")
+            planned = await terraform.plan(file)
+            if not planned.has_changes:
+                return SyncState(SyncStatus.SYNCED)
+            document = await terraform.show(file)
+        text = hide(planned.text, sensitive_texts(document))
+        return sync_state(read_plan(document), text, commit)
+
+    async def preview(self, change: PreviewContext) -> Preview:
+        """Returns the plan for the target source."""
+        target = change.targets[0].name if change.targets else ""
+        if not only_target(change).plan_preview_enabled:
+            return Preview(target, f"Plan preview is disabled for deploy target {target}")
+        async with (
+            self._slots,
+            _limit("the plan"),
+            self.runner.open(change, change.target, newest=True) as terraform,
+        ):
+            with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+                file = Path(directory, "plan")
+                planned = await terraform.plan(file)
+                if not planned.has_changes:
+                    return Preview(target, "No changes were detected", no_change=True)
+                document = await terraform.show(file)
+        plan = read_plan(document)
+        names = "".join(f"# {each}\n" for each in plan.changes)
+        text = hide(planned.text, sensitive_texts(document))
+        return Preview(target, plan.summary, f"{names}\n{text.strip()}\n", language="hcl")
+
+
+@asynccontextmanager
+async def _limit(what: str) -> AsyncIterator[None]:
+    """Ends a program that hangs."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            yield
+    except TimeoutError as e:
+        raise Unavailable(f"{what} took longer than {_TIMEOUT / 60:g} minutes") from e

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live state, drift and plan preview, with the real Terraform."""
+
+from pipecd.plugins.terraform.livestate import LiveStates
+from pipecd.sdk import Health, StageStatus, SyncStatus
+from plugins.terraform.testbed import Application, data
+
+MODULE = 'module "m" {\n  source = "./m"\n}\n'
+FILES = {"m/main.tf": data(inner="v1")}
+SECRET = """
+variable "key" {
+  sensitive = true
+}
+resource "terraform_data" "web" {
+  input            = var.key
+  triggers_replace = "%s"
+}
+output "leak" {
+  value = nonsensitive(var.key)
+}
+"""
+
+
+async def test_the_state_is_a_tree_of_modules_and_resources(application: Application) -> None:
+    bench = application.commit("one", MODULE + data(web="v1"), files=FILES)
+    assert (await bench.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    live = await application.plugin.live_state(bench.live_context())
+    assert live.sync.status is SyncStatus.SYNCED
+    assert {(each.id, each.kind, each.name, each.parents) for each in live.resources} == {
+        ("terraform_data.web", "terraform_data", "terraform_data.web", ()),
+        ("module.m", "module", "m", ()),
+        ("module.m.terraform_data.inner", "terraform_data", "terraform_data.inner", ("module.m",)),
+    }
+    assert {each.health for each in live.resources} == {Health.HEALTHY}
+    assert {each.target for each in live.resources} == {"dev"}
+
+
+async def test_a_change_in_git_is_drift(application: Application) -> None:
+    assert (
+        await application.commit("one", data(web="v1")).run("TERRAFORM_APPLY")
+    ).status is StageStatus.SUCCESS
+    head = application.commit("two", data(web="v2", db="v1"))
+    live = await application.plugin.live_state(head.live_context())
+    assert live.sync.status is SyncStatus.OUT_OF_SYNC
+    assert (
+        live.sync.summary
+        == "There are 2 manifests not synced (0 imports, 1 adds, 0 deletes, 1 changes)"
+    )
+    assert live.sync.details.startswith(
+        "Diff between the defined state in Git at commit two and actual live state:\n\n"
+        "--- Actual   (LiveState)\n+++ Expected (Git)\n\n"
+    )
+    assert '~       input  = "v1" -> "v2"' in live.sync.details
+    assert [each.id for each in live.resources] == ["terraform_data.web"]
+
+
+async def test_a_plan_counts_for_ten_minutes_or_until_the_next_stage(
+    application: Application,
+) -> None:
+    now = 0.0
+    application.plugin._live_states.clock = lambda: now  # pyright: ignore[reportPrivateUsage]
+    one = application.commit("one", data(web="v1"))
+    assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    plugin = application.plugin
+    assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.SYNCED
+    # Somebody changes the infrastructure behind the back of piped.
+    state = application.directory / "state" / "tf.json"
+    state.write_text(state.read_text().replace("v1", "v0"))
+    assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.SYNCED
+    now = 661.0
+    assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.OUT_OF_SYNC
+    assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.SYNCED
+
+
+async def test_drift_detection_can_be_disabled(application: Application) -> None:
+    application.target = {"driftDetectionEnabled": False}
+    head = application.commit("one", data(web="v1"))
+    live = await application.plugin.live_state(head.live_context())
+    assert live.sync.status is SyncStatus.UNKNOWN
+    assert live.sync.summary == "Drift detection is disabled for deploy target dev"
+
+
+async def test_a_preview_names_the_resources(application: Application) -> None:
+    assert (
+        await application.commit("one", data(web="v1", db="v1")).run("TERRAFORM_APPLY")
+    ).status is StageStatus.SUCCESS
+    head = application.commit("two", data(web="v2", new="v1"))
+    [preview] = await application.plugin.preview(head.preview_context())
+    assert preview.summary == "0 to import, 1 to add, 1 to change, 1 to destroy"
+    assert preview.language == "hcl"
+    assert preview.details.startswith(
+        "# destroy terraform_data.db\n# create terraform_data.new\n# change terraform_data.web\n"
+    )
+    assert "\x1b" not in preview.details
+    assert not preview.no_change
+
+
+async def test_a_preview_without_changes(application: Application) -> None:
+    bench = application.commit("one", data(web="v1"))
+    assert (await bench.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    [preview] = await application.plugin.preview(bench.preview_context())
+    assert (preview.no_change, preview.details) == (True, "")
+
+
+async def test_previews_can_be_disabled_for_a_target(application: Application) -> None:
+    application.target = {"planPreviewEnabled": False}
+    # Terraform would fail with this.
+    head = application.commit("one", "not a configuration")
+    [preview] = await application.plugin.preview(head.preview_context())
+    assert preview.summary == "Plan preview is disabled for deploy target dev"
+
+
+async def test_secrets_are_in_no_diff_and_no_tree(application: Application) -> None:
+    application.section = {"vars": ["key=very-secret"]}
+    assert (
+        await application.commit("one", SECRET % "1").run("TERRAFORM_APPLY")
+    ).status is StageStatus.SUCCESS
+    # The plan shows the output, whose value Terraform was told to be public.
+    application.section = {"vars": ["key=other-secret"]}
+    head = application.commit("two", SECRET % "2")
+    live = await application.plugin.live_state(head.live_context())
+    [preview] = await application.plugin.preview(head.preview_context())
+    assert live.sync.status is SyncStatus.OUT_OF_SYNC
+    for text in (live.sync.details, preview.details, repr(live.resources)):
+        assert "very-secret" not in text
+        assert "other-secret" not in text
+    assert isinstance(application.plugin._live_states, LiveStates)  # pyright: ignore[reportPrivateUsage]
