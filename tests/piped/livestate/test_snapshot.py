@@ -59,6 +59,12 @@ def test_the_first_generation_has_a_part_for_its_platform(kind: ApplicationKind,
     assert filled & {"kubernetes", "cloudrun", "ecs", "lambda", "application_live_state"} == {part}
 
 
+def test_terraform_of_the_first_generation_has_its_resources_in_the_common_part() -> None:
+    snapshot = create_snapshot(application(ApplicationKind.TERRAFORM), [POD], now=7)
+    assert snapshot.HasField("terraform")
+    assert [each.id for each in snapshot.application_live_state.resources] == [POD.id]
+
+
 def test_the_second_generation_has_one_part_for_all_platforms() -> None:
     targets = {"kubernetes": DeployTargets(deploy_targets=["here"])}
     moved = application(ApplicationKind.KUBERNETES, deploy_targets_by_plugin=targets)

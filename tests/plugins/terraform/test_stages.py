@@ -3,8 +3,12 @@
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import stat
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -253,10 +257,36 @@ async def test_a_workspace_is_selected(application: Application) -> None:
     )
 
 
+async def test_a_workspace_that_exists_has_a_state_of_its_own(
+    application: Application, terraform: str
+) -> None:
+    application.section = {"workspace": "prod"}
+    bench = application.commit("one", data(web="v1"))
+    for arguments in (["init"], ["workspace", "new", "prod"], ["workspace", "select", "default"]):
+        command = [terraform, *arguments]
+        await asyncio.to_thread(subprocess.run, command, cwd=bench.directory, check=True)
+    assert (await bench.run("TERRAFORM_APPLY")).status is SUCCESS
+    [state] = bench.directory.glob("terraform.tfstate.d/prod/*")
+    assert json.loads(state.read_bytes())["resources"][0]["name"] == "web"
+    assert not (application.directory / "state").exists()
+
+
+async def test_a_state_without_a_backend_is_worth_a_warning(application: Application) -> None:
+    bench = application.commit("one", data(web="v1"), backend=False)
+    assert (await bench.run("TERRAFORM_APPLY")).status is SUCCESS
+    warning = "No backend is configured: the state is lost with this working copy."
+    assert warning in application.host.lines
+
+
+def has_begun(application: Application) -> bool:
+    """Reports whether a resource has printed so."""
+    return any(line.endswith("begun") for line in application.host.lines)
+
+
 async def test_a_cancelled_stage_ends_terraform(application: Application) -> None:
     text = 'resource "terraform_data" "slow" {\n  provisioner "local-exec" {\n    command = "echo begun; sleep 60"\n  }\n}'
     running = asyncio.ensure_future(application.commit("one", text).run("TERRAFORM_APPLY"))
-    await application.host.until(lambda: any("begun" in line for line in application.host.lines))
+    await application.host.until(lambda: has_begun(application))
     running.cancel()
     await asyncio.wait({running})
     assert running.cancelled()
@@ -265,10 +295,50 @@ async def test_a_cancelled_stage_ends_terraform(application: Application) -> Non
     assert not list((application.directory / "state").glob(".*.lock.info"))
 
 
+KILLED = """
+resource "terraform_data" "first" {
+  input = "v1"
+}
+resource "terraform_data" "slow" {
+  input      = "v1"
+  depends_on = [terraform_data.first]
+  provisioner "local-exec" {
+    command = "test -e FLAG || { touch FLAG; echo begun; sleep 60; }"
+  }
+}
+"""
+
+
+def kill_terraform(directory: Path) -> None:
+    """Kills the program that runs in a directory, with everything that it started."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_here = (process / "cwd").readlink() == directory
+            if is_here and b"apply" in (process / "cmdline").read_bytes().split(b"\0"):
+                os.killpg(os.getpgid(int(process.name)), signal.SIGKILL)
+
+
+async def test_an_apply_that_was_killed_is_continued(application: Application) -> None:
+    application.stages = PIPELINE
+    text = KILLED.replace("FLAG", str(application.directory / "flag"))
+    bench = application.commit("one", text)
+    assert (await bench.run("TERRAFORM_PLAN")).status is SUCCESS
+    applying = asyncio.ensure_future(bench.run("TERRAFORM_APPLY", index=2))
+    await application.host.until(lambda: has_begun(application))
+    kill_terraform(bench.directory)
+    killed = await applying
+    assert killed.message == "terraform apply was ended by signal 9"
+    # The stage of a killed piped runs again from its start.
+    continued = await bench.run("TERRAFORM_APPLY", index=2)
+    assert continued.status is SUCCESS, continued.message
+    assert "Planning again, because its apply was interrupted" in application.host.lines
+    assert application.inputs == {"first": "v1", "slow": "v1"}
+
+
 async def test_a_locked_state_is_explained(application: Application) -> None:
     text = 'resource "terraform_data" "slow" {\n  provisioner "local-exec" {\n    command = "echo begun; sleep 60"\n  }\n}'
     running = asyncio.ensure_future(application.commit("one", text).run("TERRAFORM_APPLY"))
-    await application.host.until(lambda: any("begun" in line for line in application.host.lines))
+    await application.host.until(lambda: has_begun(application))
     locked = await application.commit("two", data(web="v1")).run("TERRAFORM_APPLY")
     running.cancel()
     await asyncio.wait({running})

@@ -2,7 +2,7 @@
 """The live state of an application as the message that the control plane stores.
 
 Consoles read the part of the platform for a v0 application and the common part for a v1
-application, so one of the two is filled.
+application, so one of the two is filled; for Terraform v0 has no resources, so the common part is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,8 +86,9 @@ def create_snapshot(
             part: pb.LambdaApplicationLiveState = getattr(snapshot, "lambda")
             part.resources.extend(pb.LambdaResourceState(**_common_fields(e)) for e in resources)
         case _:
-            # Terraform has no resources in the live state.
+            # Upstream has no resources of Terraform, and its console does not ask for any.
             snapshot.terraform.SetInParent()
+            snapshot.application_live_state.resources.extend(resources)
     return snapshot
 
 
