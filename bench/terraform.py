@@ -23,7 +23,11 @@ from pipecd.sdk.testing import MemoryHost, StageBench
 from push import Clone, piped, plane, wait_for_success
 from rig.cluster import NotInstalled, program
 
-APP = "{apiVersion: pipecd.dev/v1beta1, kind: TerraformApp, spec: {name: hello}}"
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec: {name: hello, plugins: {terraform: {}}}
+"""
 # Piped asks for the live state every minute, and a plan counts for ten minutes.
 POLLS, INTERVAL = 10, 600.0
 
