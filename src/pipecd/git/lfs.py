@@ -102,7 +102,7 @@ def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
     """Reads files only if a .gitattributes file configures the LFS filter."""
     files: list[Path] = []
     for path in searched:
-        if not path.parent.resolve().is_relative_to(root.resolve()):
+        if path != root and not path.parent.resolve().is_relative_to(root.resolve()):
             # A link on the way leads outside of the working copy.
             continue
         if path.is_dir() and not path.is_symlink():

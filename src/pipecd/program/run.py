@@ -96,15 +96,15 @@ async def capture(
         async with asyncio.timeout(at_most):
             stdout, stderr = await _communicate(process, stdin, output_limit)
     except TimeoutError as e:
-        await group.end(process, grace=1)
+        await _end(process, grace=1)
         raise Unavailable(f"{argv[0]} did not finish within {at_most:g}s") from e
     except _OutputExceeded as e:
-        await group.end(process, grace=0)
+        await _end(process, grace=0)
         raise limits.LimitExceeded(
             f"{Path(argv[0]).name} exceeds {limits.output_text(output_limit)}"
         ) from e
     except BaseException:
-        await group.end(process, grace=1)
+        await _end(process, grace=1)
         raise
     finally:
         if watch is not None:
@@ -127,11 +127,28 @@ async def _communicate(
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101
-    _, stdout, stderr = await asyncio.gather(
-        _feed(process.stdin, stdin), _read(process.stdout, limit), _read(process.stderr, limit)
-    )
+    feeding = asyncio.ensure_future(_feed(process.stdin, stdin))
+    output = asyncio.ensure_future(_read(process.stdout, limit))
+    errors = asyncio.ensure_future(_read(process.stderr, limit))
+    try:
+        _, stdout, stderr = await asyncio.gather(feeding, output, errors)
+    except BaseException:
+        for task in (feeding, output, errors):
+            task.cancel()
+        await asyncio.gather(feeding, output, errors, return_exceptions=True)
+        raise
     await process.wait()
     return stdout, stderr
+
+
+async def _end(process: asyncio.subprocess.Process, *, grace: float) -> None:
+    """Ends a program and reads the rest of its output, because a full pipe would stay open."""
+    await group.end(process, grace=grace)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            for reader in (process.stdout, process.stderr):
+                while reader is not None and await reader.read(_READ_SIZE):
+                    pass
 
 
 async def _feed(writer: asyncio.StreamWriter, content: bytes) -> None:

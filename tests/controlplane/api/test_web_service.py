@@ -261,13 +261,13 @@ async def test_an_sso_configuration_is_refused_with(
 
 async def test_the_project(ask: Callable[..., Any]) -> None:
     await ask("UpdateProjectStaticAdmin", username="boss", password="long enough")
-    await ask("DisableStaticAdmin")
-    await ask("EnableStaticAdmin")
     await ask(
         "UpdateProjectSSOConfig",
         sso={"session_ttl": 5, "github": {"client_id": "i", "client_secret": "s"}},
     )
     await ask("UpdateProjectRBACConfig", rbac={"admin": "org/admins"})
+    await ask("DisableStaticAdmin")
+    await ask("EnableStaticAdmin")
     policy = project.ProjectRBACPolicy(
         resources=[project.ProjectRBACResource()], actions=[project.ProjectRBACPolicy.GET]
     )

@@ -4,6 +4,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from pipecd.controlplane.datastore.sign_ins import SessionEnding
 from pipecd.controlplane.datastore.stores import Stores
 
@@ -40,6 +42,7 @@ async def test_concurrent_endings_are_all_stored(stores: Stores) -> None:
     assert await stores.session_endings.since(0, now=NOW) == (endings[-1],)
 
 
+@pytest.mark.usefixtures("row_locks")
 async def test_a_code_is_used_once(stores: Stores) -> None:
     results = await asyncio.gather(
         *(stores.used_codes.add("a" * 64, expires_at=NOW + 10) for _ in range(5))

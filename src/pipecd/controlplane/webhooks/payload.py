@@ -88,8 +88,8 @@ def _parse_bitbucket(event: str, content: object) -> Push | None:
         remotes += _get_texts(link, "href")
     slug, key = _get(repository, "slug"), _get(repository, "project", "key")
     if event != "repo:push" and isinstance(slug, str) and isinstance(key, str):
-        # Older servers send no URL; the path alone is enough if it is unambiguous.
-        remotes.append(f"/{key}/{slug}")
+        # Older servers send no URL. A host without a dot stands for any: the path is compared.
+        remotes.append(f"ssh://bitbucket/{key}/{slug}")
     return Push(tuple(remotes), _bitbucket_branches(content))
 
 

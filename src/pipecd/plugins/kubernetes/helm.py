@@ -257,8 +257,11 @@ class GitChartCache:
     async def _git_output(self, chart: HelmChart, *arguments: str) -> None:
         result = await self._run_git(chart, *arguments)
         if result.code != 0:
-            # The first line is git's own; a server can fill the others with anything.
-            cause = result.stderr.decode(errors="replace").strip().partition("\n")[0]
+            # The first line is that of git; a server can fill the others with anything. Only a
+            # warning of ssh about another host key begins with a frame.
+            stderr = result.stderr.decode(errors="replace").strip()
+            is_host_key = "Host key verification failed" in stderr
+            cause = "Host key verification failed" if is_host_key else stderr.partition("\n")[0]
             raise UserMistake(
                 f"the chart repository {redact(chart.git_remote)} cannot be read: {redact(cause)}",
                 hint="correct helmChart.gitRemote, or the key of the repository",
