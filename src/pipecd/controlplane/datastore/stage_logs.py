@@ -30,7 +30,9 @@ from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
-LEASE_SECONDS = 30
+# A replica that died with a lease holds up the log, and its stage, for this long. A write may take
+# longer, because it replaces only the file that it has read.
+LEASE_SECONDS = 4
 LEASE_ATTEMPTS = 40
 LEASE_RETRY_SECONDS = 0.05
 FIRST_INDEX = -(2**63)
