@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures and markers of all tests."""
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from fnmatch import fnmatch
 from ipaddress import IPv4Address
 from pathlib import Path
 
+import anyio.pytest_plugin
 import pytest
 import structlog
 from cryptography import x509
@@ -73,6 +75,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Keeps a failed test from cancelling the tests after it, which run in the same task.
+
+    Before Python 3.13 a TaskGroup may leave its task with a pending cancellation.
+    """
+    task: asyncio.Task[object] | None = getattr(
+        getattr(anyio.pytest_plugin, "_current_runner", None), "_runner_task", None
+    )
+    while task is not None and not task.done() and task.cancelling():
+        task.uncancel()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of the slow files and those that use a slow fixture as such.
 

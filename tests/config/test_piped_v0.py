@@ -61,7 +61,13 @@ PLATFORMS: list[tuple[str, str, str, dict[str, Any]]] = [
         "TERRAFORM",
         "terraform",
         "{vars: [a=b], driftDetectionEnabled: false}",
-        {"vars": ["a=b"], "driftDetectionEnabled": False},
+        {
+            "tool": "",
+            "vars": ["a=b"],
+            "driftDetectionEnabled": False,
+            "planPreviewEnabled": True,
+            "requireApprovalForDestroy": False,
+        },
     ),
     (
         "CLOUDRUN",
