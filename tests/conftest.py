@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures and markers of all tests."""
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime, timedelta
@@ -9,7 +8,6 @@ from fnmatch import fnmatch
 from ipaddress import IPv4Address
 from pathlib import Path
 
-import anyio.pytest_plugin
 import pytest
 import structlog
 from cryptography import x509
@@ -24,7 +22,7 @@ SPEC = Path(__file__).parent / "spec"
 
 # Servers to test against are modules of `servers`.
 sys.path.append(str(Path(__file__).parent))
-pytest_plugins = ("servers.fixtures", "report")
+pytest_plugins = ("servers.fixtures", "report", "anyio_runner")
 
 
 # What `make test-fast` leaves out: whole servers, real databases, many processes;
@@ -46,6 +44,7 @@ SLOW_FILES = (
 # whatever starts a whole control plane, a piped, a cluster, a browser, or asks a cloud.
 SLOW_FIXTURES = frozenset(
     {
+        "amazon",
         "aws",
         "chromium",
         "gcs",
@@ -72,20 +71,6 @@ def is_slow(file: Path) -> bool:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips reading slow files when the run excludes slow tests."""
     return True if "not slow" in config.option.markexpr and is_slow(collection_path) else None
-
-
-@pytest.hookimpl(tryfirst=True)
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """Keeps a failed test from cancelling the tests after it, which run in the same task.
-
-    Before Python 3.13 a TaskGroup may leave its task with a pending cancellation.
-    """
-    task: asyncio.Task[object] | None = getattr(
-        getattr(anyio.pytest_plugin, "_current_runner", None), "_runner_task", None
-    )
-    while task is not None and not task.done() and task.cancelling():
-        task.uncancel()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
