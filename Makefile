@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would rewrite the assertions of all tests, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test testbed again test-fast fuzz check types lint conventions format proto dist lock bench clean
+.PHONY: quickstart test testbed again test-fast fuzz faults check types lint conventions format proto dist docs lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -21,8 +21,9 @@ test: check packages
 	@$(MAKE) --no-print-directory testbed || echo "tests without their program are skipped, in CI they fail"
 	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations 25 -m "not long" || $(MAKE) --no-print-directory again
 
-# What takes too long for every run: long fuzzing and soak tests.
-test-long: $(VENV)/.dev packages testbed
+# What takes too long for every run: long fuzzing and soak tests, and the console in Firefox.
+test-long: $(VENV)/.dev testbed
+	@tools/test_packages.sh long
 	$(PYTEST) -n $(WORKERS) --dist loadgroup --durations 25 -m long
 
 # Installs the system packages that tests need, if this user may.
@@ -43,6 +44,11 @@ SECONDS ?= 60
 fuzz: $(VENV)/.dev
 	@PYTHONPATH=tests $(BIN)/python -m fuzz.campaign --seconds $(SECONDS) $(if $(TARGET),--target "$(TARGET)") \
 		$(if $(SEED),--seed $(SEED)) $(if $(INPUT),--input $(INPUT))
+
+# Breaks whole installations of every layout at random for MINUTES; see docs/reliability.md.
+MINUTES ?= 6
+faults: $(VENV)/.dev
+	@PYTHONPATH=tests $(BIN)/python -m faults.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
@@ -73,14 +79,18 @@ proto: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for program in bench/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
 
-# Builds a release of HEAD into dist/: wheel, source archive, SBOM and checksums, the same bytes anywhere.
+# Builds a release of HEAD into dist/: wheel, source archive, executables, images, SBOM and checksums.
 dist: $(VENV)/.dev
-	@$(BIN)/python tools/dist.py
+	@$(BIN)/python tools/dist.py $(ARGS)
+
+# Builds the documentation site into build/docs/site; a broken link is an error.
+docs: $(VENV)/.dev
+	@$(BIN)/python tools/site/build.py
 
 # Locks the dependencies; needs uv.
 lock:
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) --extra controlplane pyproject.toml -o requirements/run.txt
+	$(LOCK) pyproject.toml -o requirements/run.txt
 	$(LOCK) --all-extras -c requirements/run.txt pyproject.toml -o requirements/full.txt
 	$(LOCK) -c requirements/full.txt requirements/dev.in -o requirements/dev.txt
 
@@ -92,10 +102,10 @@ $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PipeCD needs Python 3.11 or newer; name one with make PYTHON=…")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV), once"
-	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/run.txt
+	@$(PIP) install --no-deps --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements/full.txt requirements/dev.txt
-	@$(PIP) install --require-hashes -r requirements/full.txt -r requirements/dev.txt
+	@$(PIP) install --no-deps --require-hashes -r requirements/full.txt -r requirements/dev.txt
 	@touch $@
