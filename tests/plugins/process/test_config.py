@@ -33,6 +33,10 @@ DEFAULTS = [
     ("input.health_check.timeout", Duration(30)),
     ("input.replicas", 1),
     ("input.grace_period", Duration(10)),
+    ("input.protocol", "HTTP"),
+    ("input.limits.memory", 0),
+    ("input.limits.processes", 0),
+    ("input.limits.user", ""),
 ]
 
 
@@ -62,6 +66,29 @@ def test_the_default_of(attribute: str, expected: object) -> None:
             id="a relative path",
         ),
         pytest.param(
+            {"input": {"command": "a", "healthCheck": {"path": "/a b"}}},
+            "must contain no blank",
+            id="a path with a blank",
+        ),
+        pytest.param(
+            {"input": {"command": "../serve"}},
+            "'../serve' must lead to a file in the directory of the application",
+            id="a command outside of the application",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "workingDirectory": "/etc"}},
+            "'/etc' must lead to a file in the directory of the application",
+            id="an absolute working directory",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "env": {"A=B": "x"}}},
+            "'A=B' is not the name of an environment variable",
+            id="a variable that cannot be set",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "protocol": "UDP"}}, "protocol", id="an unknown protocol"
+        ),
+        pytest.param(
             {"input": {"command": "a", "healthCheck": {"timeout": "-1s"}}},
             "must be longer than 0s",
             id="a negative timeout",
@@ -85,9 +112,11 @@ def test_every_key_of_the_input_is_read() -> None:
         "env": {"A": "b"},
         "workingDirectory": "bin",
         "port": 8080,
+        "protocol": "TCP",
         "healthCheck": {"path": "/healthz", "interval": "2s", "timeout": "1m0s"},
         "replicas": 3,
         "gracePeriod": "5s",
+        "limits": {"memory": "256Mi", "processes": 5, "user": "www"},
     }
     assert app(**fields).input.model_dump(mode="json", by_alias=True) == fields
 
@@ -128,7 +157,12 @@ def test_an_invalid_traffic_split_is_refused(options: dict[str, Any], message: s
 
 def test_the_router_listens_on_loopback_by_default() -> None:
     target = decode_plain({}, ProcessTarget, what="target")
-    assert (target.host, target.directory) == ("127.0.0.1", "")
+    assert (target.host, target.directory, target.status_port) == ("127.0.0.1", "", 0)
+
+
+def test_the_directory_of_a_target_is_absolute() -> None:
+    with pytest.raises(ConfigMistake, match="'programs' must be an absolute path"):
+        decode_plain({"directory": "programs"}, ProcessTarget, what="target")
 
 
 def test_the_stages_of_a_pipeline() -> None:

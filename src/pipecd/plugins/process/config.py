@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the process plugin, which runs plain programs beside piped."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Self
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,17 +14,21 @@ from pipecd.sdk.config import (
     Percentage,
     PluginConfig,
     Replicas,
+    Size,
     Spec,
     must_be_set,
     refuse,
 )
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 class HealthCheck(Spec):
     """When a started program counts as healthy.
 
-    With a port, an HTTP GET of `path` must answer 2xx or 3xx within `timeout`; without one, the
-    program must still run after `interval`.
+    With a port, an HTTP GET of `path` must answer 2xx or 3xx within `timeout`, or a connection be
+    accepted if the protocol is TCP; without one, the program must still run after `interval`. A
+    running program is checked every `interval`.
     """
 
     path: str = "/"
@@ -34,10 +40,22 @@ class HealthCheck(Spec):
         refuse(
             self,
             (not self.path.startswith("/"), "path", f"{self.path!r} must begin with /"),
+            (any(c.isspace() for c in self.path), "path", f"{self.path!r} must contain no blank"),
             (self.interval < 0, "interval", "must be longer than 0s"),
             (self.timeout < 0, "timeout", "must be longer than 0s"),
         )
         return self
+
+
+class ResourceLimits(Spec):
+    """What one replica with its child processes may use, and the user it runs as.
+
+    A replica that uses more memory or has more processes is ended and started again.
+    """
+
+    memory: Size = Size(0)
+    processes: int = Field(default=0, ge=0)
+    user: str = ""
 
 
 class ProcessInput(Spec):
@@ -52,9 +70,28 @@ class ProcessInput(Spec):
     env: Mapping[str, str] = Field(default_factory=dict[str, str])
     working_directory: str = ""
     port: int = Field(default=0, ge=0, le=65535)
+    protocol: Literal["HTTP", "TCP"] = "HTTP"
     health_check: HealthCheck = HealthCheck()
     replicas: int = Field(default=1, ge=1)
     grace_period: Duration = Duration(10)
+    limits: ResourceLimits = ResourceLimits()
+
+    @field_validator("command", "working_directory")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        path = PurePosixPath(value)
+        # A name without a slash is looked up in PATH.
+        if "/" in value and (path.is_absolute() or ".." in path.parts):
+            raise ValueError(f"{value!r} must lead to a file in the directory of the application")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        wrong = [name for name in value if not _VARIABLE.fullmatch(name)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is not the name of an environment variable")
+        return value
 
     @field_validator("grace_period")
     @classmethod
@@ -115,11 +152,20 @@ class ProcessTarget(Spec):
     """The machine piped runs on.
 
     The router listens on `host`; programs, their logs and the state that a restarted piped
-    needs are stored in `directory`, by default beside piped's own data.
+    needs are stored in `directory`, by default beside piped's own data. On `statusPort` of
+    loopback the error rates of variants and metrics can be read; 0 is none.
     """
 
     host: str = "127.0.0.1"
     directory: str = ""
+    status_port: int = Field(default=0, ge=0, le=65535)
+
+    @field_validator("directory")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if value and not PurePosixPath(value).is_absolute():
+            raise ValueError(f"{value!r} must be an absolute path")
+        return value
 
 
 CONFIG = PluginConfig(

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the supervisor answers by HTTP on loopback: a verdict for analysis, and metrics.
+
+    GET /applications/NAME/canary?max-error-rate=0.05&min-requests=20
+    GET /metrics
+
+The verdict is the status code: 200 while the version of the variant is good, 503 when too many of
+its requests failed, when it does not run, or when one of its instances exited. Fewer requests than
+`min-requests` prove nothing, so they are not judged.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from pipecd.plugins.process.applications import Supervisor
+from pipecd.plugins.process.instance import ApplicationStatus, Phase, VariantTraffic
+
+logger = logging.getLogger("supervisor")
+
+_HOST = "127.0.0.1"
+_TIMEOUT = 10.0
+_AGAIN_SECONDS = 2.0
+
+
+def verdict(
+    status: ApplicationStatus, variant: str, *, max_error_rate: float, min_requests: int
+) -> tuple[bool, dict[str, Any]]:
+    """Returns whether the desired version of a variant is good, and why."""
+    instances = status.of(variant)
+    traffic = status.traffic.get(variant, VariantTraffic())
+    facts: dict[str, Any] = {
+        "application": status.desired.name,
+        "variant": variant,
+        "commit": instances[0].commit if instances else "",
+        "healthy": sum(instance.phase is Phase.HEALTHY for instance in instances),
+        "restarts": sum(instance.restarts for instance in instances),
+        "requests": traffic.requests,
+        "errors": traffic.errors,
+        "errorRate": round(traffic.error_rate, 4),
+    }
+    if not facts["healthy"]:
+        return False, {**facts, "reason": f"no instance of {variant} is healthy"}
+    if facts["restarts"]:
+        exits = next((i.exit for i in instances if i.exit), "")
+        return False, {**facts, "reason": f"an instance of {variant} was restarted: {exits}"}
+    if traffic.requests < min_requests:
+        reason = f"{traffic.requests} requests are too few to judge, at least {min_requests}"
+        return True, {**facts, "reason": reason}
+    if traffic.error_rate > max_error_rate:
+        reason = f"{traffic.errors} of {traffic.requests} requests failed"
+        return False, {**facts, "reason": reason}
+    return True, {**facts, "reason": "as good as it must be"}
+
+
+def metrics(statuses: list[ApplicationStatus]) -> Iterator[str]:
+    """Yields the lines of Prometheus's text format."""
+    samples: dict[str, list[str]] = {}
+
+    def add(name: str, value: float, **labels: str) -> None:
+        text = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        samples.setdefault(name, []).append(f"{name}{{{text}}} {value:g}")
+
+    for status in statuses:
+        name = status.desired.name
+        for variant, traffic in status.traffic.items():
+            where = {"application": name, "variant": variant}
+            add("pipecd_process_requests_total", traffic.all_requests, **where)
+            add("pipecd_process_errors_total", traffic.all_errors, **where)
+            add("pipecd_process_weight", status.routed.get(variant, 0), **where)
+        for each in status.instances:
+            where = {
+                "application": name,
+                "variant": each.variant,
+                "commit": each.commit[:7],
+                "instance": str(each.index),
+            }
+            add("pipecd_process_healthy", each.phase is Phase.HEALTHY, **where)
+            add("pipecd_process_restarts", each.restarts, **where)
+            add("pipecd_process_memory_bytes", each.usage.memory, **where)
+            add("pipecd_process_cpu_cores", each.usage.cpu, **where)
+    for name, lines in sorted(samples.items()):
+        yield f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"
+        yield from lines
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def answer(supervisor: Supervisor, target: str) -> tuple[int, str, str]:
+    """Returns status, type and body of the answer to a GET."""
+    url = urlsplit(target)
+    parts = [unquote(part) for part in url.path.split("/") if part]
+    match parts:
+        case ["metrics"]:
+            text = "".join(f"{line}\n" for line in metrics(supervisor.statuses()))
+            return 200, "text/plain; version=0.0.4", text
+        case ["applications", name, variant]:
+            application = supervisor.find(name)
+            if application is None:
+                return _json(404, {"reason": f"there is no application {name!r}"})
+            given = parse_qs(url.query)
+            try:
+                rate = float(given.get("max-error-rate", ["0.05"])[0])
+                requests = int(given.get("min-requests", ["1"])[0])
+            except ValueError:
+                return _json(400, {"reason": "max-error-rate and min-requests must be numbers"})
+            is_good, facts = verdict(
+                application.status(), variant, max_error_rate=rate, min_requests=requests
+            )
+            return _json(200 if is_good else 503, facts)
+        case _:
+            return _json(404, {"reason": "see /metrics and /applications/NAME/VARIANT"})
+
+
+def _json(status: int, body: Mapping[str, Any]) -> tuple[int, str, str]:
+    return status, "application/json", json.dumps(body) + "\n"
+
+
+@asynccontextmanager
+async def serve_status(supervisor: Supervisor) -> AsyncGenerator[None]:
+    """Serves the page on the configured port, and follows changes of it."""
+    task = asyncio.create_task(_follow(supervisor))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _follow(supervisor: Supervisor) -> None:
+    seen = -1
+    while True:
+        port = supervisor.status_port
+        server = None
+        if port:
+            try:
+                server = await asyncio.start_server(
+                    lambda reader, writer: _serve(supervisor, reader, writer), _HOST, port
+                )
+                supervisor.status_error = ""
+            except OSError as e:
+                # The former supervisor may not have closed it yet.
+                text = f"the status page cannot listen on port {port}: {e.strerror}"
+                if text != supervisor.status_error:
+                    logger.warning(text)
+                supervisor.status_error = text
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+        try:
+            while port == supervisor.status_port:
+                seen = await supervisor.next_change(seen)
+        finally:
+            if server is not None:
+                server.close()
+
+
+async def _serve(
+    supervisor: Supervisor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+            if len(words) != 3 or words[0] not in ("GET", "HEAD"):
+                status, kind, body = _json(405, {"reason": "only GET is answered"})
+            else:
+                status, kind, body = answer(supervisor, words[1])
+            content = body.encode()
+            writer.write(
+                f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}\r\n"
+                f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            writer.write(b"" if words[0] == "HEAD" else content)
+            await writer.drain()
+    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+        pass
+    except asyncio.LimitOverrunError:
+        pass
+    finally:
+        writer.close()

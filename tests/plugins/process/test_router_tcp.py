@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The router relays TCP connections."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pipecd.plugins.process.router import Backend, RouteProtocol, Share
+from plugins.process.router_rig import Rig, closed_port, routing
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with routing() as rig:
+        rig.port = await rig.router.listen("db", "127.0.0.1", 0, RouteProtocol.TCP)
+        yield rig
+
+
+class Echo:
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.name)
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+
+
+async def exchange(rig: Rig, sent: bytes) -> bytes:
+    """Sends, ends its side, and reads until the other side has ended too."""
+    client = await rig.connect()
+    reading = asyncio.create_task(client.reader.read())
+    client.writer.write(sent)
+    client.writer.write_eof()
+    return await reading
+
+
+async def test_connections_are_distributed_by_weight(rig: Rig) -> None:
+    one, other = await rig.serve(Echo(b"1")), await rig.serve(Echo(b"2"))
+    rig.router.route("db", {"primary": Share(3, (one,)), "canary": Share(1, (other,))})
+    got = Counter([await exchange(rig, b"hello") for _ in range(40)])
+    assert got == {b"1hello": 30, b"2hello": 10}
+    stats = rig.router.stats("db").variants
+    assert (stats["primary"].requests, stats["canary"].requests) == (30, 10)
+    assert stats["primary"].in_flight == 0
+
+
+async def test_much_data_arrives_whole(rig: Rig) -> None:
+    rig.router.route("db", {"primary": (1, [await rig.serve(Echo(b""))])})
+    sent = bytes(range(256)) * 16 * 1024
+    assert await exchange(rig, sent) == sent
+
+
+async def test_the_next_backend_serves_when_one_refuses(rig: Rig) -> None:
+    gone, here = Backend("127.0.0.1", closed_port()), await rig.serve(Echo(b"1"))
+    rig.router.route("db", {"primary": (1, [here]), "canary": (1, [gone])})
+    assert [await exchange(rig, b"") for _ in range(6)] == [b"1"] * 6
+    assert rig.router.stats("db").variants["canary"].errors == 1
+
+
+async def test_without_a_backend_a_connection_is_closed(rig: Rig) -> None:
+    with pytest.raises(ConnectionError):
+        await (await rig.connect()).raw(b"")
+    rig.router.route("db", {"primary": (1, [Backend("127.0.0.1", closed_port())])})
+    with pytest.raises(ConnectionError):
+        await (await rig.connect()).raw(b"")
+
+
+async def test_a_drained_backend_keeps_its_connections(rig: Rig) -> None:
+    backend = await rig.serve(Echo(b"1"))
+    rig.router.route("db", {"primary": (1, [backend])})
+    client = await rig.connect()
+    assert await client.reader.readexactly(1) == b"1"
+    assert await rig.router.drain("db", backend, 0.01) == 1
+    client.writer.write(b"still here")
+    assert await client.reader.readexactly(10) == b"still here"
+    client.close()
+    assert await rig.router.drain("db", backend, 5) == 0
