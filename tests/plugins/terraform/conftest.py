@@ -24,6 +24,16 @@ def terraform_in_path(terraform: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+async def tofu_application(
+    application: Application, tofu: str, monkeypatch: pytest.MonkeyPatch
+) -> Application:
+    """The application with OpenTofu instead of Terraform."""
+    monkeypatch.setenv("PATH", str(Path(tofu).parent), prepend=os.pathsep)
+    application.target = {"tool": "opentofu"}
+    return application
+
+
+@pytest.fixture
 async def application(terraform_in_path: None, tmp_path: Path) -> AsyncIterator[Application]:
     plugin, host = TerraformPlugin(), MemoryHost()
     async with AsyncExitStack() as lifetime:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live state, drift and plan preview, with the real Terraform."""
 
+import pytest
+
 from pipecd.plugins.terraform.livestate import LiveStates
 from pipecd.sdk import Health, StageStatus, SyncStatus
 from plugins.terraform.testbed import Application, data
@@ -35,6 +37,16 @@ async def test_the_state_is_a_tree_of_modules_and_resources(application: Applica
     assert {each.target for each in live.resources} == {"dev"}
 
 
+async def test_warnings_of_the_machine_are_no_part_of_the_state(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CLI_CONFIG_FILE", "/nowhere/terraformrc")
+    bench = application.commit("one", data(web="v1"))
+    assert (await bench.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    live = await application.plugin.live_state(bench.live_context())
+    assert [each.id for each in live.resources] == ["terraform_data.web"]
+
+
 async def test_a_change_in_git_is_drift(application: Application) -> None:
     assert (
         await application.commit("one", data(web="v1")).run("TERRAFORM_APPLY")
@@ -51,7 +63,9 @@ async def test_a_change_in_git_is_drift(application: Application) -> None:
         "--- Actual   (LiveState)\n+++ Expected (Git)\n\n"
     )
     assert '~       input  = "v1" -> "v2"' in live.sync.details
-    assert [each.id for each in live.resources] == ["terraform_data.web"]
+    [web] = live.resources
+    assert (web.id, web.health) == ("terraform_data.web", Health.HEALTHY)
+    assert web.health_text == "differs from Git: the next apply changes it"
 
 
 async def test_a_plan_counts_for_ten_minutes_or_until_the_next_stage(
@@ -71,6 +85,21 @@ async def test_a_plan_counts_for_ten_minutes_or_until_the_next_stage(
     assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.OUT_OF_SYNC
     assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
     assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.SYNCED
+
+
+async def test_the_tree_is_there_while_a_stage_runs(application: Application) -> None:
+    one = application.commit("one", data(web="v1"))
+    assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    states = application.plugin._live_states  # pyright: ignore[reportPrivateUsage]
+    two = application.commit("two", data(web="v2"))
+    with states.deploying(two.live_context().application_id):
+        live = await application.plugin.live_state(two.live_context())
+    assert [each.id for each in live.resources] == ["terraform_data.web"]
+    # No plan is made meanwhile.
+    assert live.sync.status is SyncStatus.UNKNOWN
+    assert (
+        await application.plugin.live_state(two.live_context())
+    ).sync.status is SyncStatus.OUT_OF_SYNC
 
 
 async def test_drift_detection_can_be_disabled(application: Application) -> None:

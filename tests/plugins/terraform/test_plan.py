@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from pipecd.plugins.terraform.configuration import modules_of
 from pipecd.plugins.terraform.errors import explain
 from pipecd.plugins.terraform.flags import split_planning_flags
-from pipecd.plugins.terraform.modules import modules_of
-from pipecd.plugins.terraform.plan import ResourceChange, is_approved_before, masked, read_plan
+from pipecd.plugins.terraform.plan import ResourceChange, is_approved_before, read_plan
 from pipecd.plugins.terraform.plugin import TerraformPlugin
-from pipecd.sdk import DeployTarget, PluginEntry, RequestedStage, UserMistake, Version
+from pipecd.plugins.terraform.sensitive import masked
+from pipecd.sdk import ArtifactKind, DeployTarget, PluginEntry, RequestedStage, UserMistake, Version
 from pipecd.sdk.testing import StageBench
 
 
@@ -36,6 +37,7 @@ PLAN = {
 def test_a_replacement_counts_as_an_add_and_a_destroy() -> None:
     plan = read_plan(PLAN)
     assert plan.summary == "1 to import, 2 to add, 1 to change, 2 to destroy"
+    assert plan.signs == "+2 ~1 -2 1 imported"
     assert plan.outputs == ("x",)
     assert [str(each) for each in plan.changes] == [
         "create a.create",
@@ -113,8 +115,8 @@ resource "terraform_data" "x" {}
 
 def test_modules_are_versions() -> None:
     assert modules_of(MODULES) == [
-        Version("9.1.0", name="web", url="terraform-aws-modules/alb/aws"),
-        Version("", name="db", url="./db"),
+        Version("9.1.0", "web", "terraform-aws-modules/alb/aws", ArtifactKind.TERRAFORM_MODULE),
+        Version("", "db", "./db", ArtifactKind.TERRAFORM_MODULE),
     ]
 
 

@@ -3,19 +3,23 @@
 
 import asyncio
 import json
-import os
 import shutil
-import signal
 import stat
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pipecd.sdk import DISPLAY_KEY, StageStatus
 from pipecd.sdk.testing import StageBench
-from plugins.terraform.testbed import PIPELINE, Application, data
+from plugins.terraform.testbed import (
+    KILLED,
+    PIPELINE,
+    Application,
+    data,
+    has_begun,
+    kill_terraform,
+)
 
 SUCCESS, FAILURE, EXITED = StageStatus.SUCCESS, StageStatus.FAILURE, StageStatus.EXITED
 
@@ -30,7 +34,7 @@ async def test_the_shown_plan_is_applied(application: Application) -> None:
     planned = await bench.run("TERRAFORM_PLAN")
     summary = "0 to import, 1 to add, 0 to change, 0 to destroy"
     assert (planned.status, planned.message) == (SUCCESS, f"Plan: {summary}")
-    assert application.host.stage_metadata[DISPLAY_KEY] == summary
+    assert application.host.stage_metadata[DISPLAY_KEY] == "+1"
     [file] = saved_plans(application)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -278,11 +282,6 @@ async def test_a_state_without_a_backend_is_worth_a_warning(application: Applica
     assert warning in application.host.lines
 
 
-def has_begun(application: Application) -> bool:
-    """Reports whether a resource has printed so."""
-    return any(line.endswith("begun") for line in application.host.lines)
-
-
 async def test_a_cancelled_stage_ends_terraform(application: Application) -> None:
     text = 'resource "terraform_data" "slow" {\n  provisioner "local-exec" {\n    command = "echo begun; sleep 60"\n  }\n}'
     running = asyncio.ensure_future(application.commit("one", text).run("TERRAFORM_APPLY"))
@@ -293,29 +292,6 @@ async def test_a_cancelled_stage_ends_terraform(application: Application) -> Non
     # Terraform had the time to store what it did, and to unlock the state.
     assert [r["name"] for r in application.state["resources"]] == ["slow"]
     assert not list((application.directory / "state").glob(".*.lock.info"))
-
-
-KILLED = """
-resource "terraform_data" "first" {
-  input = "v1"
-}
-resource "terraform_data" "slow" {
-  input      = "v1"
-  depends_on = [terraform_data.first]
-  provisioner "local-exec" {
-    command = "test -e FLAG || { touch FLAG; echo begun; sleep 60; }"
-  }
-}
-"""
-
-
-def kill_terraform(directory: Path) -> None:
-    """Kills the program that runs in a directory, with everything that it started."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            is_here = (process / "cwd").readlink() == directory
-            if is_here and b"apply" in (process / "cmdline").read_bytes().split(b"\0"):
-                os.killpg(os.getpgid(int(process.name)), signal.SIGKILL)
 
 
 async def test_an_apply_that_was_killed_is_continued(application: Application) -> None:

@@ -41,7 +41,7 @@ async def test_another_version_is_installed(application: Application, terraform:
 @pytest.mark.parametrize(
     ("path", "version", "expected"),
     [
-        pytest.param("", "0.1.0", "the machine of piped has 1.5.7", id="another version"),
+        pytest.param("", "0.1.0", "the machine of piped has ", id="another version"),
         pytest.param("/nowhere", "", "it is not in PATH", id="no program"),
     ],
 )
@@ -59,6 +59,15 @@ async def test_a_missing_program_is_explained(
     assert failed.status is StageStatus.FAILURE
     assert failed.message.startswith(f"there is no terraform {version or '1.5.7'}: {expected}")
     assert "put terraform into PATH, correct terraformVersion" in failed.message
+
+
+@pytest.mark.parametrize("version", ["latest", ">= 1.5", "1.5"])
+async def test_a_version_is_one_release(application: Application, version: str) -> None:
+    application.section = {"terraformVersion": version}
+    failed = await application.commit("one", data(web="v1")).run("TERRAFORM_APPLY")
+    assert failed.status is StageStatus.FAILURE
+    assert failed.message.startswith(f"there is no terraform {version}: the machine of piped has")
+    assert failed.message.endswith("terraformVersion must be one release, such as 1.5.7")
 
 
 async def test_a_version_that_the_files_refuse(application: Application) -> None:

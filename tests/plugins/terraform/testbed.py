@@ -2,7 +2,10 @@
 """An application that Terraform deploys: its commits are directories, its state is a file."""
 
 import json
+import os
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ class Application:
     section: dict[str, Any] = field(default_factory=dict[str, Any])
     target: dict[str, Any] = field(default_factory=dict[str, Any])
     stages: Sequence[str] = ()
+    backend: str = ""
+    """The block of the backend; by default the state is a file."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -54,7 +59,8 @@ class Application:
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
         path = json.dumps(str(self.directory / "state" / "tf.json"))
-        head = f'terraform {{\n  backend "local" {{\n    path = {path}\n  }}\n}}\n'
+        local = f'terraform {{\n  backend "local" {{\n    path = {path}\n  }}\n}}\n'
+        head = self.backend or local
         (directory / "main.tf").write_text((head if backend else "") + text)
         for file, content in (files or {}).items():
             (directory / file).parent.mkdir(exist_ok=True, parents=True)
@@ -71,3 +77,31 @@ class Application:
             commit=name,
             config=json.dumps(config),
         )
+
+
+def has_begun(application: Application) -> bool:
+    """Reports whether a resource has printed so."""
+    return any(line.endswith("begun") for line in application.host.lines)
+
+
+KILLED = """
+resource "terraform_data" "first" {
+  input = "v1"
+}
+resource "terraform_data" "slow" {
+  input      = "v1"
+  depends_on = [terraform_data.first]
+  provisioner "local-exec" {
+    command = "test -e FLAG || { touch FLAG; echo begun; sleep 60; }"
+  }
+}
+"""
+
+
+def kill_terraform(directory: Path) -> None:
+    """Kills the program that runs in a directory, with everything that it started."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_here = (process / "cwd").readlink() == directory
+            if is_here and b"apply" in (process / "cmdline").read_bytes().split(b"\0"):
+                os.killpg(os.getpgid(int(process.name)), signal.SIGKILL)

@@ -91,6 +91,7 @@ CONFIG = PluginConfig(
         provider_type="TERRAFORM",
         provider_config=TerraformTarget,
         always_uses_pipeline=True,
+        rollback_stage="TERRAFORM_ROLLBACK",
     ),
     v0_stages={
         "TERRAFORM_SYNC": V0Stage(NoOptions, name="TERRAFORM_APPLY"),

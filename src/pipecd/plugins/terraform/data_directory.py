@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from pipecd.sdk import Source, UserMistake
+from pipecd.sdk.files import read_contained
+
 LOCK_FILE = ".terraform.lock.hcl"
 _CONFIGURATION = (".tf", ".tf.json", ".tofu", ".tofu.json", ".tfvars", ".tfvars.json")
 _LOCAL_MODULE = re.compile(rb'source\s*"?\s*[=:]\s*"(\.\.?/[^"]*)"')
@@ -27,36 +30,47 @@ _READY, _KEPT_LOCK = "ready.json", "terraform.lock.hcl"
 _KEPT = 4
 
 
-def init_digest(directory: Path, files: Iterable[str], settings: object) -> str:
+def init_digest(source: Source, files: Iterable[str], settings: object) -> str:
     """Returns the digest of everything that `init` reads.
 
     This is the configuration with its local modules, the lock file, files that flags name, and
-    `settings`, which are plain values.
+    `settings`, which are plain values. What lies outside of the repository is not read, and makes
+    every digest another one.
     """
+    directory = source.application_directory
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     named = (directory / file for file in (LOCK_FILE, *files))
-    for path in (*_configuration_files(directory), *named):
-        if path.is_file():
-            content = path.read_bytes()
-            name = os.path.relpath(path, directory)
-            digest.update(f"\0{name}\0{len(content)}\0".encode(errors="surrogateescape"))
-            digest.update(content)
+    for path, content in _contents(source.working_copy, directory, named):
+        name = os.path.relpath(path, directory)
+        digest.update(f"\0{name}\0{len(content)}\0".encode(errors="surrogateescape"))
+        digest.update(content)
     return digest.hexdigest()[:32]
 
 
-def _configuration_files(root: Path) -> Iterator[Path]:
-    """Yields the files of the configuration and of the modules that it refers to by a path."""
-    queue, visited = [root], set[Path]()
+def _contents(root: Path, directory: Path, named: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Yields the files of the configuration and of its local modules, and the named ones."""
+    queue, visited = [directory], set[Path]()
     while queue:
-        directory = queue.pop(0).resolve()
-        if directory in visited or not directory.is_dir():
+        module = queue.pop(0).resolve()
+        if module in visited or not module.is_dir():
             continue
-        visited.add(directory)
-        for path in sorted(directory.iterdir()):
+        visited.add(module)
+        for path in sorted(module.iterdir()):
             if path.name.endswith(_CONFIGURATION) and path.is_file():
-                yield path
-                for match in _LOCAL_MODULE.finditer(path.read_bytes()):
-                    queue.append(directory / os.fsdecode(match[1]))
+                content = _content(root, path)
+                yield path, content
+                for match in _LOCAL_MODULE.finditer(content):
+                    queue.append(module / os.fsdecode(match[1]))
+    for path in named:
+        if path.is_file():
+            yield path, _content(root, path)
+
+
+def _content(root: Path, path: Path) -> bytes:
+    try:
+        return read_contained(root, path)
+    except UserMistake:
+        return os.urandom(16)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
+from pipecd.plugins.terraform.applying import StateLock
 from pipecd.sdk import PipecdError, Unavailable, UserMistake
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r"^[╷│╵]\s?", re.MULTILINE)
 _ERROR = re.compile(r"^\s*Error:\s*(?P<title>.+?)\s*$", re.MULTILINE)
-_LOCK_FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):\s*(.+?)\s*$", re.MULTILINE)
 _WORKSPACE = re.compile(r'Workspace "(?P<name>[^"]*)" doesn\'t exist')
 _LONGEST_REASON = 600
 
@@ -33,6 +33,11 @@ _CREDENTIALS = (
     "AADSTS",
     "token has expired",
     "oauth2: cannot fetch token",
+    "remote state endpoint requires auth",
+    "remote state endpoint invalid auth",
+    "Required token could not be found",
+    "terraform login",
+    "tofu login",
 )
 
 
@@ -41,9 +46,25 @@ def without_color(text: str) -> str:
     return _COLOR.sub("", text)
 
 
+def plain_text(output: str) -> str:
+    """Returns what a command printed, without colours and the frames around errors."""
+    return _FRAME.sub("", without_color(output))
+
+
+def lock_in_the_way(output: str) -> StateLock | None:
+    """Returns the lock because of which a command failed."""
+    text = plain_text(output)
+    return StateLock.read(text) if any(mark in text for mark in _LOCKED) else None
+
+
+def saves_no_plans(output: str) -> bool:
+    """Reports whether a command failed because the backend cannot save plans."""
+    return "Saving a generated plan is currently not supported" in plain_text(output)
+
+
 def explain(tool: str, command: str, output: str, code: int) -> PipecdError:
     """Returns the error of a command of Terraform or OpenTofu that ended with a code."""
-    text = _FRAME.sub("", without_color(output))
+    text = plain_text(output)
     said = _reason(text) or f"it ended with {code}"
     if code < 0:
         return Unavailable(f"{tool} {command} was ended by signal {-code}")
@@ -71,14 +92,13 @@ def _reason(text: str) -> str:
 
 
 def _locked(_: str, text: str) -> PipecdError:
-    lock = {match[1]: match[2] for match in _LOCK_FIELD.finditer(text)}
-    holder = lock.get("Who", "somebody")
-    operation = lock.get("Operation", "").removeprefix("OperationType").lower()
+    lock = StateLock.read(text)
+    operation = lock.operation.removeprefix("OperationType").lower()
     doing = f" for {operation}" if operation else ""
-    since = f" since {lock['Created']}" if "Created" in lock else ""
-    unlock = f"`force-unlock {lock['ID']}`" if "ID" in lock else "`force-unlock`"
+    since = f" since {lock.created}" if lock.created else ""
+    unlock = f"`{' '.join(('force-unlock', lock.id)).strip()}`"
     return Unavailable(
-        f"the state is locked by {holder}{doing}{since}",
+        f"the state is locked by {lock.who or 'somebody'}{doing}{since}",
         hint=f"wait until that has ended and deploy again, or run {unlock} if it runs no more",
     )
 
@@ -118,19 +138,17 @@ def _no_workspace(_: str, text: str) -> PipecdError:
     )
 
 
-def _unsaved(said: str, _: str) -> PipecdError:
-    return UserMistake(
-        said,
-        hint="this backend runs plans itself and saves none: let its workspace execute locally",
-    )
-
-
+_LOCKED = ("Error acquiring the state lock", "Error locking state")
+_CORE_VERSION = (
+    "Unsupported Terraform Core version",
+    "Unsupported OpenTofu Core version",
+    "is not compatible with OpenTofu v",
+)
 _EXPLANATIONS: tuple[tuple[tuple[str, ...], Explanation], ...] = (
-    (("Error acquiring the state lock", "Error locking state"), _locked),
+    (_LOCKED, _locked),
     (("Saved plan is stale",), _stale),
-    (("Unsupported Terraform Core version", "Unsupported OpenTofu Core version"), _core_version),
+    (_CORE_VERSION, _core_version),
     (("which is newer than current", "created by a newer version"), _newer_state),
-    (("Saving a generated plan is currently not supported",), _unsaved),
     (("\" doesn't exist.",), _no_workspace),
     (_CREDENTIALS, _credentials),
 )

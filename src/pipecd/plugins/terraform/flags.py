@@ -39,11 +39,16 @@ def plan_arguments(application: TerraformApplication, out: Path | None) -> list[
     ]
 
 
-def apply_arguments(application: TerraformApplication, saved: Path) -> list[str]:
-    """Returns the arguments of `apply` for a saved plan."""
+def apply_arguments(application: TerraformApplication, saved: Path | None) -> list[str]:
+    """Returns the arguments of `apply` for a saved plan; without one it plans itself."""
     flags = application.command_flags
+    common = ["apply", "-input=false", "-auto-approve"]
+    if saved is None:
+        planning, _ = split_planning_flags(flags.plan)
+        files = _var_files(application)
+        return [*common, *files, *flags.shared, *planning, *flags.apply]
     _, others = split_planning_flags((*flags.shared, *flags.apply))
-    return ["apply", "-input=false", "-auto-approve", *others, str(saved)]
+    return [*common, *others, str(saved)]
 
 
 def split_planning_flags(flags: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipecd.plugins.terraform.drift import sync_state
-from pipecd.plugins.terraform.plan import hide, read_plan, sensitive_texts
 from pipecd.plugins.terraform.state import resource_tree
-from pipecd.plugins.terraform.terraform import Terraform, TerraformRunner, only_target
+from pipecd.plugins.terraform.terraform import Planned, Terraform, TerraformRunner, only_target
 from pipecd.sdk import (
     LiveContext,
     LiveState,
@@ -73,37 +72,36 @@ class LiveStates:
             or (known.source == source and self.clock() < known.until)
         ):
             return known.state
-        if look.application_id in self._deploying:
-            return LiveState()
+        is_deploying = look.application_id in self._deploying
         async with self._slots:
-            state = await self._read(look)
+            state = await self._read(look, with_drift=not is_deploying)
+        if is_deploying:
+            return state
         # The plans of many applications spread over time.
         until = self.clock() + _INTERVAL * random.uniform(0.9, 1.1)  # noqa: S311
         self._known[look.application_id] = _Known(state, source, until)
         return state
 
-    async def _read(self, look: LiveContext) -> LiveState:
+    async def _read(self, look: LiveContext, *, with_drift: bool) -> LiveState:
         target = look.targets[0].name if look.targets else ""
         async with (
             _limit("the plan for the live state"),
             self.runner.open(look, look.source, newest=False) as terraform,
         ):
-            if only_target(look).drift_detection_enabled:
-                sync = await self._sync_state(terraform, look.source.commit)
-            else:
-                off = f"Drift detection is disabled for deploy target {target}"
-                sync = SyncState(SyncStatus.UNKNOWN, off)
-            return LiveState(resource_tree(await terraform.show(), target), sync)
+            is_enabled = only_target(look).drift_detection_enabled
+            off = "" if is_enabled else f"Drift detection is disabled for deploy target {target}"
+            sync, changes = SyncState(SyncStatus.UNKNOWN, off), ()
+            if is_enabled and with_drift:
+                planned = await self._plan(terraform)
+                changes = planned.plan.changes
+                sync = SyncState(SyncStatus.SYNCED)
+                if planned.has_changes:
+                    sync = sync_state(planned.plan, planned.text, look.source.commit)
+            return LiveState(resource_tree(await terraform.show_state(), target, changes), sync)
 
-    async def _sync_state(self, terraform: Terraform, commit: str) -> SyncState:
+    async def _plan(self, terraform: Terraform) -> Planned:
         with tempfile.TemporaryDirectory(dir=self.directory) as directory:
-            file = Path(directory, "plan")
-            planned = await terraform.plan(file)
-            if not planned.has_changes:
-                return SyncState(SyncStatus.SYNCED)
-            document = await terraform.show(file)
-        text = hide(planned.text, sensitive_texts(document))
-        return sync_state(read_plan(document), text, commit)
+            return await terraform.plan(Path(directory, "plan"))
 
     async def preview(self, change: PreviewContext) -> Preview:
         """Returns the plan for the target source."""
@@ -115,16 +113,12 @@ class LiveStates:
             _limit("the plan"),
             self.runner.open(change, change.target, newest=True) as terraform,
         ):
-            with tempfile.TemporaryDirectory(dir=self.directory) as directory:
-                file = Path(directory, "plan")
-                planned = await terraform.plan(file)
-                if not planned.has_changes:
-                    return Preview(target, "No changes were detected", no_change=True)
-                document = await terraform.show(file)
-        plan = read_plan(document)
-        names = "".join(f"# {each}\n" for each in plan.changes)
-        text = hide(planned.text, sensitive_texts(document))
-        return Preview(target, plan.summary, f"{names}\n{text.strip()}\n", language="hcl")
+            planned = await self._plan(terraform)
+        if not planned.has_changes:
+            return Preview(target, "No changes were detected", no_change=True)
+        names = "".join(f"# {each}\n" for each in planned.plan.changes)
+        details = f"{names}\n{planned.text.strip()}\n"
+        return Preview(target, planned.plan.summary, details, language="hcl")
 
 
 @asynccontextmanager

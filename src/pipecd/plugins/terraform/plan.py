@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan of Terraform changes, read from its JSON; decisions about plans are made here."""
+"""What a plan of Terraform changes, read from its JSON; decisions about plans are made here.
+
+The plan of a backend that runs plans itself has no JSON, so it is read from its text.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-MASK = "(sensitive value)"
-# A shorter text, such as a port, occurs in other places by chance.
-_SHORTEST_SECRET = 4
+from pipecd.plugins.terraform.sensitive import masked
+
+_CHANGE = re.compile(
+    r"^ *# (?P<address>\S.*?)(?: will be| must be| is tainted, so must be) "
+    r"(?P<action>created|updated in-place|destroyed|replaced|imported)\b"
+)
+_OUTPUTS = "Changes to Outputs:"
+_OUTPUT = re.compile(r"^  [+~-] (?P<name>[\w-]+) +=")
 _IDLE = (("no-op",), ("read",))
 
 
@@ -26,15 +35,19 @@ class ResourceChange:
         """Whether the resource, or the one that it replaces, is destroyed."""
         return "delete" in self.actions
 
-    def __str__(self) -> str:
+    @property
+    def word(self) -> str:
+        """What happens to the resource, in one word."""
         words: dict[tuple[str, ...], str] = {
             ("create",): "create",
             ("update",): "change",
             ("delete",): "destroy",
             ("forget",): "forget",
         }
-        action = words.get(self.actions, "replace" if self.destroys else "import")
-        return f"{action} {self.address}"
+        return words.get(self.actions, "replace" if self.destroys else "import")
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.address}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,15 @@ class Plan:
             f"{self.imports} to import, {self.adds} to add, {self.updates} to change, "
             f"{self.destroys} to destroy"
         )
+
+    @property
+    def signs(self) -> str:
+        """The counts with the signs of Terraform, for a narrow place."""
+        if not self.changes and self.outputs:
+            return f"~{len(self.outputs)} outputs"
+        counts = (("+", self.adds), ("~", self.updates), ("-", self.destroys))
+        texts = [f"{sign}{count}" for sign, count in counts if count]
+        return " ".join([*texts, *([f"{self.imports} imported"] if self.imports else [])])
 
     def is_remainder_of(self, shown: Sequence[ResourceChange]) -> bool:
         """Reports whether an interrupted apply of the shown changes leaves these to be done.
@@ -119,71 +141,37 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
     return Plan(tuple(changes), tuple(outputs), digest)
 
 
+def read_plan_text(text: str) -> Plan:
+    """Reads what `plan` prints, without colours; it marks and hides sensitive values itself."""
+    actions = {
+        "created": ("create",),
+        "updated in-place": ("update",),
+        "destroyed": ("delete",),
+        "replaced": ("delete", "create"),
+        "imported": ("no-op",),
+    }
+    changes: list[ResourceChange] = []
+    identity: list[str] = []
+    lines = text.splitlines()
+    for line in lines:
+        if found := _CHANGE.match(line):
+            is_imported = found["action"] == "imported"
+            changes.append(ResourceChange(found["address"], actions[found["action"]], is_imported))
+        if changes and line.strip():
+            identity.append(line.rstrip())
+    rest = lines[lines.index(_OUTPUTS) + 1 :] if _OUTPUTS in lines else []
+    outputs = tuple(found["name"] for line in rest if (found := _OUTPUT.match(line)))
+    identity += rest if not changes else []
+    digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
+    return Plan(tuple(changes), outputs, digest)
+
+
 def _masked_sides(change: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         masked(change.get("before"), change.get("before_sensitive")),
         masked(change.get("after"), change.get("after_sensitive")),
         change.get("after_unknown"),
     )
-
-
-def masked(value: Any, sensitive: Any) -> object:
-    """Returns a value in which everything marked as sensitive is masked.
-
-    Terraform marks in a value of the same shape, in which `true` covers everything below it.
-    """
-    if sensitive is True:
-        return MASK
-    if isinstance(value, dict) and isinstance(sensitive, dict):
-        marks = cast("dict[str, Any]", sensitive)
-        return {k: masked(v, marks.get(k)) for k, v in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list) and isinstance(sensitive, list):
-        items, marks_of = cast("list[Any]", value), cast("list[Any]", sensitive)
-        rest = [None] * max(len(items) - len(marks_of), 0)
-        return [masked(v, mark) for v, mark in zip(items, [*marks_of, *rest], strict=False)]
-    return cast("object", value)
-
-
-def sensitive_texts(document: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the sensitive texts of a plan.
-
-    Terraform does not mark what a provider computes from a sensitive value, so a text is sensitive
-    wherever it occurs.
-    """
-    found = set[str]()
-    for resource in _list(document, "resource_changes"):
-        change = _map(resource, "change")
-        for side in ("before", "after"):
-            found |= set(marked_texts(change.get(side), change.get(f"{side}_sensitive")))
-    declared = _map(_map(_map(document, "configuration"), "root_module"), "variables")
-    given = _map(document, "variables")
-    for name, variable in declared.items():
-        if isinstance(variable, dict) and cast("dict[str, Any]", variable).get("sensitive"):
-            found |= set(marked_texts(_map(given, name).get("value"), True))
-    return frozenset(found)
-
-
-def marked_texts(value: Any, sensitive: Any) -> Iterator[str]:
-    """Yields the texts in the parts of a value that are marked as sensitive."""
-    if isinstance(value, dict):
-        for key, each in cast("dict[str, Any]", value).items():
-            marks = cast("dict[str, Any]", sensitive) if isinstance(sensitive, dict) else {}
-            yield from marked_texts(each, True if sensitive is True else marks.get(key))
-    elif isinstance(value, list):
-        items = cast("list[Any]", value)
-        marks = cast("list[Any]", sensitive) if isinstance(sensitive, list) else []
-        for index, each in enumerate(items):
-            mark = marks[index] if index < len(marks) else None
-            yield from marked_texts(each, True if sensitive is True else mark)
-    elif isinstance(value, str) and sensitive is True and len(value) >= _SHORTEST_SECRET:
-        yield value
-
-
-def hide(text: str, secrets: frozenset[str]) -> str:
-    """Returns the text with every secret in it masked, the longest first."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
 
 
 def _map(value: Any, key: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipecd.plugins.terraform.config import CONFIG
+from pipecd.plugins.terraform.configuration import module_versions
 from pipecd.plugins.terraform.livestate import LiveStates
-from pipecd.plugins.terraform.modules import module_versions
 from pipecd.plugins.terraform.saved_plan import remove_forgotten
 from pipecd.plugins.terraform.stages import StageRun
 from pipecd.plugins.terraform.terraform import TerraformRunner
@@ -56,7 +56,7 @@ class TerraformPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         await asyncio.to_thread(remove_forgotten, self._directory / "plans")
 
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
-        return await asyncio.to_thread(module_versions, plan.target.application_directory)
+        return await asyncio.to_thread(module_versions, plan.target)
 
     async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
         planned = PlannedStage(_APPLY, description="Sync by applying any detected changes")

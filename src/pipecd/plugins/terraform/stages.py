@@ -11,7 +11,6 @@ from pipecd.plugins.terraform.plan import (
     ResourceChange,
     has_plan_before,
     is_approved_before,
-    read_plan,
 )
 from pipecd.plugins.terraform.saved_plan import SavedPlan
 from pipecd.plugins.terraform.terraform import Terraform, TerraformRunner, only_target
@@ -41,11 +40,10 @@ class StageRun:
         await saved.prepare()
         async with self._terraform(self.stage.target, newest=True) as terraform:
             planned = await terraform.plan(saved.file)
-            plan = read_plan(await terraform.show(saved.file))
-        await saved.record(plan, has_changes=planned.has_changes)
+        await saved.record(planned.plan, has_changes=planned.has_changes)
         if planned.has_changes:
-            await self._display(plan.summary)
-            return StageResult.succeeded(f"Plan: {plan.summary}")
+            await self._display(planned.plan.signs)
+            return StageResult.succeeded(f"Plan: {planned.plan.summary}")
         await self._display("no changes")
         if options.exit_on_no_changes:
             await saved.remove()
@@ -69,6 +67,7 @@ class StageRun:
                 if not shown.has_changes:
                     return StageResult.succeeded(_NO_CHANGES)
                 self._guard(shown.changes or (), stages)
+                await terraform.show_plan(saved.file)
                 await saved.mark_applying()
                 await terraform.apply(saved.file)
             elif not await self._apply_again(terraform, stages, is_interrupted=is_interrupted):
@@ -84,14 +83,18 @@ class StageRun:
         Returns whether there was something to apply.
         """
         shown = await self.saved.shown()
-        why = "its apply was interrupted" if is_interrupted else "the saved plan is lost"
+        why = "the saved plan is lost"
+        if is_interrupted:
+            why = "its apply was interrupted"
+        elif shown is not None and shown.changes is not None:
+            why = "the backend saves no plans"
         terraform.log(f"Planning again, because {why}")
         with tempfile.TemporaryDirectory(dir=self.directory) as directory:
             file = Path(directory, "plan")
             planned = await terraform.plan(file)
             if not planned.has_changes:
                 return False
-            plan = read_plan(await terraform.show(file))
+            plan = planned.plan
             is_same = shown is not None and plan.digest == shown.digest
             is_rest = (
                 is_interrupted
@@ -107,7 +110,7 @@ class StageRun:
                 )
             self._guard(plan.changes, stages)
             await self.saved.mark_applying()
-            await terraform.apply(file)
+            await terraform.apply(planned.file)
         return True
 
     async def rollback(self) -> StageResult:
@@ -129,12 +132,11 @@ class StageRun:
             if not planned.has_changes:
                 await self._display("no changes")
                 return StageResult.succeeded(_NO_CHANGES)
-            plan = read_plan(await terraform.show(file))
-            await self._display(plan.summary)
+            await self._display(planned.plan.signs)
             if is_guarded:
-                self._refuse_destroys(plan.changes)
-            await terraform.apply(file)
-        return StageResult.succeeded(f"Applied: {plan.summary}")
+                self._refuse_destroys(planned.plan.changes)
+            await terraform.apply(planned.file)
+        return StageResult.succeeded(f"Applied: {planned.plan.summary}")
 
     def _guard(self, changes: tuple[ResourceChange, ...], stages: tuple[str, ...]) -> None:
         if not is_approved_before(stages, self.stage.index):

@@ -1,23 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The resources in the state of Terraform, as a tree of modules and resources."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
-from pipecd.plugins.terraform.plan import MASK, marked_texts, masked
+from pipecd.plugins.terraform.plan import ResourceChange
+from pipecd.plugins.terraform.sensitive import MASK, masked, state_secrets
 from pipecd.sdk import Health, Resource
 
 # What identifies a resource for people; other attributes may be secret without being marked.
 _SHOWN = ("id", "name", "arn", "self_link", "region", "location", "zone")
 _LONGEST_TEXT = 256
+_NOTES = {
+    "change": "differs from Git: the next apply changes it",
+    "destroy": "is not in Git: the next apply destroys it",
+    "replace": "differs from Git: the next apply replaces it",
+}
 
 
-def resource_tree(document: Mapping[str, Any], target: str) -> list[Resource]:
-    """Returns the resources of what `show -json` prints of the state."""
+def resource_tree(
+    document: Mapping[str, Any], target: str, changes: Sequence[ResourceChange] = ()
+) -> list[Resource]:
+    """Returns the resources of what `show -json` prints of the state.
+
+    Those that a plan changes say so.
+    """
     values = cast("Mapping[str, Any]", document.get("values") or {})
     root = cast("Mapping[str, Any]", values.get("root_module") or {})
-    secrets = frozenset(_secrets(root))
-    return list(_module(root, "", target, secrets))
+    secrets = frozenset(state_secrets(document))
+    notes = {change.address: _NOTES.get(change.word, "") for change in changes}
+    return [
+        replace(resource, health_text=resource.health_text or notes.get(resource.id, ""))
+        for resource in _module(root, "", target, secrets)
+    ]
 
 
 def _module(
@@ -70,13 +86,6 @@ def _resource(
         parents=(module,) if module else (),
         metadata=metadata,
     )
-
-
-def _secrets(module: Mapping[str, Any]) -> Iterator[str]:
-    for resource in _dicts(module.get("resources")):
-        yield from marked_texts(resource.get("values"), resource.get("sensitive_values"))
-    for child in _dicts(module.get("child_modules")):
-        yield from _secrets(child)
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pipecd.sdk import PipecdError, UserMistake
 from pipecd.sdk.host import WithTools
 from pipecd.sdk.program import capture
 
+_RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.]+)?")
 _VERSION = re.compile(r"v(\d+\.\d+\.\d+[\w.-]*)")
 # The largest program that is unpacked.
 _SIZE_LIMIT = 1 << 30
@@ -113,10 +114,12 @@ class Toolbox:
             installed = await installer.tool(download.program, version, download.script())
         except PipecdError as e:
             found = f"the machine of piped has {present}" if present else "it is not in PATH"
+            remedy = f"put {download.program} into PATH, correct terraformVersion, or let piped "
+            remedy += "reach the releases or spec.toolMirror"
+            if not _RELEASE.fullmatch(version):
+                remedy = f"terraformVersion must be one release, such as {download.version}"
             raise UserMistake(
-                f"there is no {download.program} {version}: {found}, and {e.message}",
-                hint=f"put {download.program} into PATH, correct terraformVersion, or let piped "
-                "reach the releases or spec.toolMirror",
+                f"there is no {download.program} {version}: {found}, and {e.message}", hint=remedy
             ) from e
         return Tool(installed, version)
 

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terraform applications of upstream's pipeds, continued by ours, and both on the same state."""
+
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipecd.config.piped import DeployTargetSpec
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.plugins.terraform.plugin import TerraformPlugin
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.sdk import PluginEntry, StartContext
+from pipecd.sdk.testing import MemoryHost, StageBench
+from plugins.terraform.testbed import Application as TerraformApplication
+from plugins.terraform.testbed import data
+from servers.installation import Program
+from servers.our_installation import OpenInstallation
+from servers.programs import OUR_PIPED
+from servers.upstream_plugin import RunStage, upstream_plugin
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("upstream")]
+
+PROVIDERS = "  platformProviders: [{name: tf, type: TERRAFORM}]\n"
+APP = """\
+apiVersion: pipecd.dev/v1beta1
+kind: TerraformApp
+spec:
+  name: infra
+  input: {terraformVersion: given, autoRollback: true}
+"""
+PIPELINE = """\
+  pipeline:
+    stages:
+      - name: TERRAFORM_PLAN
+      - name: WAIT_APPROVAL
+      - name: TERRAFORM_APPLY
+"""
+BROKEN = """\
+resource "terraform_data" "broken" {
+  depends_on = [terraform_data.ground]
+  provisioner "local-exec" { command = "false" }
+}
+"""
+
+
+def ground(state: Path, value: str) -> str:
+    return (
+        f'terraform {{\n  backend "local" {{ path = "{state}" }}\n}}\n'
+        f'resource "terraform_data" "ground" {{ input = "{value}" }}\n'
+    )
+
+
+def inputs(state: Path) -> dict[str, str]:
+    """The inputs of the resources in a state, by name."""
+    return {
+        each["name"]: each["instances"][0]["attributes"].get("input", {}).get("value", "")
+        for each in json.loads(state.read_bytes())["resources"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param("", ("SUCCESS", "two", "NOT_STARTED_YET"), id="continued"),
+        pytest.param(BROKEN, ("FAILURE", "one", "SUCCESS"), id="rolled back"),
+    ],
+)
+async def test_a_deployment_of_upstreams_piped_is_completed_by_ours(
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    upstream_piped: Path,
+    tools_dir: Path,
+    tmp_path: Path,
+    more: str,
+    expected: tuple[str, str, str],
+) -> None:
+    state = tmp_path / "state"
+    async with open_installation() as installation:
+        first = installation.origin.commit(
+            {"infra/app.pipecd.yaml": APP, "infra/main.tf": ground(state, "one")}
+        )
+        agent = await installation.register_piped("v0", PROVIDERS)
+        draft = Application(
+            name="infra", piped_id=agent.id, kind=common.TERRAFORM, platform_provider="tf"
+        )
+        await installation.add_application("infra", draft)
+        flags = (f"--config-file={agent.config}", "--insecure=true", f"--tools-dir={tools_dir}")
+        async with installation.running(
+            upstream_piped, "piped", *flags, f"--admin-port={free_port()}"
+        ) as theirs:
+            done = await installation.eventually(lambda: installation.ended(first), theirs)
+            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+            files = {"app.pipecd.yaml": APP + PIPELINE, "main.tf": ground(state, "two") + more}
+            second = installation.origin.commit({f"infra/{k}": v for k, v in files.items()})
+            waiting = await installation.eventually(
+                lambda: installation.stage(second, "WAIT_APPROVAL"), theirs
+            )
+        async with installation.running(
+            OUR_PIPED, "piped", *flags, f"--admin-port={free_port()}"
+        ) as ours:
+            await installation.cases.deployments.approve(*waiting, by=installation.admin)
+            done = await installation.eventually(lambda: installation.ended(second), ours)
+        stages = {stage.name: StageStatus(stage.status).name for stage in done.stages}
+        text = (done.status_reason, await installation.logs(done))
+        status = DeploymentStatus(done.status).name
+        assert (status, inputs(state).get("ground"), stages["ROLLBACK"]) == expected, text
+
+
+SECOND = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: infra
+  plugins:
+    terraform: {terraformVersion: given}
+"""
+UNAPPROVED = """\
+  planner: {alwaysUsePipeline: true}
+  pipeline:
+    stages:
+      - name: TERRAFORM_PLAN
+      - name: TERRAFORM_APPLY
+"""
+
+
+async def test_upstreams_plugin_and_ours_leave_the_same_state(
+    open_installation: OpenInstallation,
+    free_port: Callable[[], int],
+    upstream_pipedv1: Path,
+    upstream_plugins: Path,
+    tools_dir: Path,
+    tmp_path: Path,
+) -> None:
+    state, extra = tmp_path / "state", 'resource "terraform_data" "extra" { input = "x" }\n'
+    entry = {"name": "terraform", "port": free_port(), "deployTargets": [{"name": "here"}]}
+    theirs = {**entry, "url": f"file://{upstream_plugins}/terraform"}
+    written = f"  plugins: [{json.dumps(theirs)}]\n"
+    async with open_installation() as installation:
+        agent = await installation.register_piped("v1", written)
+
+        async def deploy(piped: Program, config: str, hcl: str) -> tuple[str, dict[str, str]]:
+            files = {"infra/app.pipecd.yaml": config, "infra/main.tf": hcl}
+            commit = installation.origin.commit(files)
+            done = await installation.eventually(lambda: installation.ended(commit), piped)
+            return DeploymentStatus(done.status).name, inputs(state)
+
+        async def story(piped: Program, name: str) -> list[tuple[str, dict[str, str]]]:
+            """A quick sync, a pipeline, and a pipeline that fails and is rolled back."""
+            return [
+                await deploy(piped, SECOND, ground(state, f"{name} one")),
+                await deploy(piped, SECOND + UNAPPROVED, ground(state, f"{name} two") + extra),
+                await deploy(piped, SECOND + UNAPPROVED, ground(state, f"{name} three") + BROKEN),
+            ]
+
+        def expected(name: str) -> list[tuple[str, dict[str, str]]]:
+            rolled_back = {"ground": f"{name} two", "extra": "x"}
+            return [
+                ("SUCCESS", {"ground": f"{name} one"}),
+                ("SUCCESS", rolled_back),
+                ("FAILURE", rolled_back),
+            ]
+
+        draft = Application(
+            name="infra",
+            piped_id=agent.id,
+            deploy_targets_by_plugin={"terraform": DeployTargets(deploy_targets=["here"])},
+        )
+        installation.origin.commit(
+            {"infra/app.pipecd.yaml": SECOND, "infra/main.tf": ground(state, "zero")}
+        )
+        await installation.add_application("infra", draft)
+        flags = ("--insecure=true", f"--config-file={agent.config}", f"--tools-dir={tools_dir}")
+        service = f"--plugin-service-port={free_port()}"
+        async with installation.running(
+            upstream_pipedv1, "run", *flags, service, f"--admin-port={free_port()}"
+        ) as piped:
+            assert await story(piped, "theirs") == expected("theirs"), piped.text
+        ours = agent.config.read_text().replace(written, f"  plugins: [{json.dumps(entry)}]\n")
+        agent.config.write_text(ours)
+        async with installation.running(
+            OUR_PIPED, "run", *flags, f"--admin-port={free_port()}"
+        ) as piped:
+            assert await story(piped, "ours") == expected("ours"), piped.text
+
+
+# The stages of a quick sync, a pipeline, and a pipeline that is rolled back, with their commits.
+STAGES = [
+    ("one", "TERRAFORM_APPLY"),
+    ("two", "TERRAFORM_PLAN"),
+    ("two", "TERRAFORM_APPLY"),
+    ("three", "TERRAFORM_PLAN"),
+    ("three", "TERRAFORM_APPLY"),
+    ("three", "TERRAFORM_ROLLBACK"),
+]
+
+
+async def resources_after_each_stage(
+    application: TerraformApplication, run: RunStage
+) -> list[dict[str, str]]:
+    application.section = {"terraformVersion": "given"}
+    (application.directory / "state").mkdir()
+    one = application.commit("one", data(first="v1", second="v1"))
+    two = application.commit("two", data(first="v2", third="v2"))
+    three = application.commit("three", data(third="v3", fourth="v3"))
+    two.running, three.running = one, two
+    commits, seen = {"one": one, "two": two, "three": three}, list[dict[str, str]]()
+    for index, (commit, stage) in enumerate(STAGES):
+        await run(commits[commit], stage, {}, index)
+        seen.append(application.inputs)
+    return seen
+
+
+async def test_the_resources_after_each_stage_are_the_same(
+    upstream_plugins: Path, terraform: str, tmp_path: Path
+) -> None:
+    plugin, host = TerraformPlugin(), MemoryHost()
+    host.tools["terraform"] = Path(terraform)
+    applications = [tmp_path / name for name in ("theirs", "ours")]
+    for directory in applications:
+        directory.mkdir()
+    theirs, own = (TerraformApplication(each, plugin, host) for each in applications)
+    target = DeployTargetSpec(name="dev", config={})
+    async with upstream_plugin(
+        upstream_plugins / "terraform", tmp_path, target, {"terraform": Path(terraform)}
+    ) as run:
+        expected = await resources_after_each_stage(theirs, run)
+
+    async def run_ours(bench: StageBench, name: str, options: dict[str, Any], index: int) -> None:
+        host.stage_metadata.clear()
+        done = await bench.run(name, options, index=index, is_rollback=name.endswith("_ROLLBACK"))
+        assert done.status is StageStatus.SUCCESS, done.message
+
+    async with AsyncExitStack() as lifetime:
+        await plugin.prepare(StartContext(PluginEntry("terraform"), host, lifetime))
+        seen = await resources_after_each_stage(own, run_ours)
+    rows = zip(STAGES, seen, expected, strict=True)
+    assert [(stage, ours) for stage, ours, _ in rows] == list(zip(STAGES, expected, strict=True))
+    # A plan changes nothing, and the rollback restores what the commit before had.
+    assert seen[5] == seen[2] == {"first": "v2", "third": "v2"}
+    assert seen[1] == seen[0]
