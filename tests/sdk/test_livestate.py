@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.proto.model.livestate_pb2 import ApplicationLiveState
+from pipecd.proto.model.livestate_pb2 import ApplicationLiveState, ResourceState
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 from pipecd.proto.plugin.source_pb2 import DeploymentSource
@@ -106,12 +106,21 @@ async def test_a_live_state_becomes_a_valid_message() -> None:
     assert (response.sync_state.status, response.sync_state.short_reason) == (3, "differs")
 
 
+async def test_a_resource_that_progresses_is_an_unhealthy_one_that_says_so() -> None:
+    plugin = VmPlugin()
+    plugin.healths = (Health.PROGRESSING,)
+    (resource,) = (await live_state_of(plugin)).application_live_state.resources
+    assert resource.health_status == ResourceState.UNHEALTHY
+    assert resource.health_description == "Progressing"
+
+
 @pytest.mark.parametrize(
     ("healths", "health"),
     [
         pytest.param((), ApplicationLiveState.HEALTHY, id="no resources"),
         pytest.param((Health.HEALTHY, Health.HEALTHY), ApplicationLiveState.HEALTHY, id="all healthy"),
         pytest.param((Health.HEALTHY, Health.UNHEALTHY), ApplicationLiveState.OTHER, id="one unhealthy"),
+        pytest.param((Health.HEALTHY, Health.PROGRESSING), ApplicationLiveState.OTHER, id="one progressing"),
         pytest.param((Health.UNKNOWN, Health.UNHEALTHY), ApplicationLiveState.UNKNOWN, id="one unknown"),
     ],
 )  # fmt: skip
@@ -185,5 +194,7 @@ class MissingTool(VmPlugin):
 
 async def test_a_failed_prepare_is_reported() -> None:
     server = PluginServer(MissingTool(), ENTRY, MemoryHost())
-    with pytest.raises(PipecdError, match="the test did not put helm-1 into `tools`"):
+    with pytest.raises(
+        PipecdError, match="there is no tool helm-1 here; a test puts its path into `tools`"
+    ):
         await server.prepare(AsyncExitStack())

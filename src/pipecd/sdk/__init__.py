@@ -20,6 +20,8 @@ from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
+    REQUIRED_APPROVALS_KEY,
+    ArtifactKind,
     ManualOperation,
     StageStatus,
     SyncStrategy,
@@ -63,7 +65,9 @@ Pauses = Backoff
 __all__ = [
     "APPROVED_USERS_KEY",
     "DISPLAY_KEY",
+    "REQUIRED_APPROVALS_KEY",
     "ApplicationObjects",
+    "ArtifactKind",
     "Backoff",
     "Commit",
     "DeployTarget",

@@ -5,7 +5,7 @@ from pipecd.config.application import SkipOn
 from pipecd.config.catalog import NoOptions, PluginConfig, Section, V0Kind, V0Stage
 from pipecd.config.rendering import RenderingSpec
 from pipecd.config.spec import Advice, Reference, Spec, must_be_set, plain, refuse
-from pipecd.config.units import Duration, Percentage, Replicas
+from pipecd.config.units import Duration, Percentage, Replicas, Size
 from pipecd.model.application import ApplicationKind
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RenderingSpec",
     "Replicas",
     "Section",
+    "Size",
     "SkipOn",
     "Spec",
     "V0Kind",

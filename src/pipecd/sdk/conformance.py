@@ -73,11 +73,15 @@ _PLACEHOLDER_TARGET = DeployTargetSpec(name="placeholder")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """The plugin to check: its command, its entry if it needs one, options of stages to run."""
+    """The plugin to check: its command, its entry if it needs one, options of stages to run.
+
+    `tools` are the programs that it gets when it installs them, by name.
+    """
 
     command: Sequence[str]
     entry: PluginSpec | None = None
     options: Mapping[str, object] = field(default_factory=dict[str, object])
+    tools: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     def spec(self, port: int) -> PluginSpec:
         """Returns the entry that the program is started with."""
@@ -92,6 +96,7 @@ async def try_plugin(trial: Trial) -> AsyncIterator[Finding]:
         "it refuses to start without its flags", lambda: _expect_start_failure(trial, ["start"])
     )
     port, host = free_port(), MemoryHost()
+    host.tools.update(trial.tools)
     spec = trial.spec(port)
     async with AsyncExitStack() as opened:
         directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="plugin-check-"))
@@ -183,6 +188,8 @@ async def _wait_until_serving(
 
 
 async def _expect_exit(program: die_with_parent.ChildProcess) -> None:
+    if program.process.returncode is not None:
+        raise CheckFailed(f"it ended before, with exit code {program.process.returncode}")
     program.process.terminate()
     try:
         async with asyncio.timeout(_EXIT_TIMEOUT):
@@ -299,7 +306,8 @@ class ConformanceChecks:
         try:
             response = await self._execute("UNKNOWN_STAGE", _CALL_TIMEOUT)
         except CheckFailed as e:
-            if "DEADLINE_EXCEEDED" in str(e):
+            # No response at all, or the end of the plugin.
+            if str(e).startswith(("DEADLINE_EXCEEDED", "UNAVAILABLE")):
                 raise
             return
         if response.status != StageStatus.FAILURE:

@@ -111,6 +111,11 @@ class Source:
         """The root of the working copy; no file outside of it belongs to the commit."""
         return self.shared_config_directory.parent
 
+    @property
+    def kind(self) -> str:
+        """The kind of the application's file; every one but `Application` is of version 0."""
+        return _read(self.config, self.config_filename).kind
+
     def application_settings(self, plugin: str, settings: type[OptionsT]) -> OptionsT:
         """Reads the section of a plugin in the application's file, of either generation."""
         read = _read(self.config, self.config_filename)

@@ -3,14 +3,15 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc.aio
 import structlog
 
 from pipecd.config.rendering import RenderingSpec
+from pipecd.model.errors import Unavailable
 from pipecd.observe.metrics import PluginMetrics
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.plugin import host_pb2 as pb
@@ -25,6 +26,7 @@ from pipecd.sdk.host import (
 from pipecd.sdk.workers import worker_limits
 from pipecd.wire.status import from_rpc_error
 
+RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 # The protocol does not push new commands, and polling on loopback is cheap.
@@ -86,71 +88,76 @@ class RemoteHost:
                 logger.debug("live state change not reported to piped", error=e.details())
 
     async def InstallTool(self, request: pb.InstallToolRequest) -> pb.InstallToolResponse:
-        return await _response_of(self._stub.InstallTool(request))
+        return await _call(self._stub.InstallTool, request)
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
     ) -> pb.ReportStageLogsResponse:
-        return await _response_of(self._stub.ReportStageLogs(request))
+        return await _call(self._stub.ReportStageLogs, request)
 
     async def ReportStageLogsFromLastCheckpoint(
         self, request: pb.ReportStageLogsFromLastCheckpointRequest
     ) -> pb.ReportStageLogsFromLastCheckpointResponse:
-        return await _response_of(self._stub.ReportStageLogsFromLastCheckpoint(request))
+        return await _call(self._stub.ReportStageLogsFromLastCheckpoint, request)
 
     async def GetStageMetadata(
         self, request: pb.GetStageMetadataRequest
     ) -> pb.GetStageMetadataResponse:
-        return await _response_of(self._stub.GetStageMetadata(request))
+        return await _call(self._stub.GetStageMetadata, request)
 
     async def PutStageMetadata(
         self, request: pb.PutStageMetadataRequest
     ) -> pb.PutStageMetadataResponse:
-        return await _response_of(self._stub.PutStageMetadata(request))
+        return await _call(self._stub.PutStageMetadata, request)
 
     async def PutStageMetadataMulti(
         self, request: pb.PutStageMetadataMultiRequest
     ) -> pb.PutStageMetadataMultiResponse:
-        return await _response_of(self._stub.PutStageMetadataMulti(request))
+        return await _call(self._stub.PutStageMetadataMulti, request)
 
     async def GetDeploymentPluginMetadata(
         self, request: pb.GetDeploymentPluginMetadataRequest
     ) -> pb.GetDeploymentPluginMetadataResponse:
-        return await _response_of(self._stub.GetDeploymentPluginMetadata(request))
+        return await _call(self._stub.GetDeploymentPluginMetadata, request)
 
     async def PutDeploymentPluginMetadata(
         self, request: pb.PutDeploymentPluginMetadataRequest
     ) -> pb.PutDeploymentPluginMetadataResponse:
-        return await _response_of(self._stub.PutDeploymentPluginMetadata(request))
+        return await _call(self._stub.PutDeploymentPluginMetadata, request)
 
     async def PutDeploymentPluginMetadataMulti(
         self, request: pb.PutDeploymentPluginMetadataMultiRequest
     ) -> pb.PutDeploymentPluginMetadataMultiResponse:
-        return await _response_of(self._stub.PutDeploymentPluginMetadataMulti(request))
+        return await _call(self._stub.PutDeploymentPluginMetadataMulti, request)
 
     async def GetDeploymentSharedMetadata(
         self, request: pb.GetDeploymentSharedMetadataRequest
     ) -> pb.GetDeploymentSharedMetadataResponse:
-        return await _response_of(self._stub.GetDeploymentSharedMetadata(request))
+        return await _call(self._stub.GetDeploymentSharedMetadata, request)
 
     async def ListStageCommands(
         self, request: pb.ListStageCommandsRequest
     ) -> pb.ListStageCommandsResponse:
-        return await _response_of(self._stub.ListStageCommands(request))
+        return await _call(self._stub.ListStageCommands, request)
 
     async def GetApplicationSharedObject(
         self, request: pb.GetApplicationSharedObjectRequest
     ) -> pb.GetApplicationSharedObjectResponse:
-        return await _response_of(self._stub.GetApplicationSharedObject(request))
+        return await _call(self._stub.GetApplicationSharedObject, request)
 
     async def PutApplicationSharedObject(
         self, request: pb.PutApplicationSharedObjectRequest
     ) -> pb.PutApplicationSharedObjectResponse:
-        return await _response_of(self._stub.PutApplicationSharedObject(request))
+        return await _call(self._stub.PutApplicationSharedObject, request)
 
 
-async def _response_of(call: grpc.aio.UnaryUnaryCall[Any, ResponseT]) -> ResponseT:
+async def _call(
+    rpc: Callable[[RequestT], grpc.aio.UnaryUnaryCall[RequestT, ResponseT]], request: RequestT
+) -> ResponseT:
     try:
-        return await call
+        return await rpc(request)
     except grpc.aio.AioRpcError as e:
         raise from_rpc_error(e) from e
+    except grpc.aio.UsageError as e:
+        # The program of the plugin ends while one of its stages still writes its log.
+        raise Unavailable("the connection to piped is closed, the plugin ends") from e

@@ -12,11 +12,16 @@ from pipecd.sdk.host import Host, WithTools
 
 
 class Health(IntEnum):
-    """The health of a resource."""
+    """The health of a resource.
+
+    The wire has no `PROGRESSING`: it is an unhealthy resource whose text says that it progresses.
+    """
 
     UNKNOWN = 0
     HEALTHY = 1
     UNHEALTHY = 2
+    PROGRESSING = 3
+    """It is on its way to be healthy, without anybody's help."""
 
 
 @dataclass(frozen=True, kw_only=True)

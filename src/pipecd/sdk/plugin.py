@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pipecd.config.catalog import PluginConfig
 from pipecd.config.spec import Spec
-from pipecd.model.deployment import ManualOperation, SyncStrategy
+from pipecd.model.deployment import ArtifactKind, ManualOperation, SyncStrategy
 from pipecd.observe.metrics import PluginCounter as Tally
 from pipecd.sdk.deployment import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host, WithTools
@@ -89,6 +89,7 @@ class Version:
     version: str
     name: str = ""
     url: str = ""
+    kind: ArtifactKind = ArtifactKind.UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pipecd.config.piped import PluginSpec
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import PLUGIN_STAGE_STATUSES, StageStatus, SyncStrategy
 from pipecd.model.errors import PipecdError, Unsupported, UserMistake
+from pipecd.model.health import describe_progress
 from pipecd.proto.model import application_pb2, common_pb2, deployment_pb2
 from pipecd.proto.model import livestate_pb2 as model_livestate_pb2
 from pipecd.proto.plugin import deployment_pb2 as pb
@@ -27,7 +28,14 @@ from pipecd.proto.plugin.livestate_pb2 import GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewResponse, PlanPreviewResult
 from pipecd.sdk.deployment import Deployment, DeployTarget, PluginEntry, Source
 from pipecd.sdk.host import Host
-from pipecd.sdk.livestate import Health, LiveContext, LiveState, Preview, PreviewContext
+from pipecd.sdk.livestate import (
+    Health,
+    LiveContext,
+    LiveState,
+    Preview,
+    PreviewContext,
+    Resource,
+)
 from pipecd.sdk.log import SpoolProvider, StageLog
 from pipecd.sdk.plugin import (
     DeploymentPlugin,
@@ -54,7 +62,7 @@ def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivesta
         _ApplicationLiveState.UNKNOWN
         if Health.UNKNOWN in healths
         else _ApplicationLiveState.OTHER
-        if Health.UNHEALTHY in healths
+        if healths & {Health.UNHEALTHY, Health.PROGRESSING}
         else _ApplicationLiveState.HEALTHY
     )
     resources = [
@@ -64,8 +72,7 @@ def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivesta
             name=resource.name,
             resource_type=resource.kind,
             resource_metadata=resource.metadata,
-            health_status=_ResourceState.HealthStatus.ValueType(resource.health),
-            health_description=resource.health_text,
+            **_health_fields(resource),
             deploy_target=resource.target,
             plugin_name=plugin,
             created_at=now if resource.created_at is None else to_unix(resource.created_at),
@@ -82,6 +89,14 @@ def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivesta
             timestamp=now,
         ),
     )
+
+
+def _health_fields(resource: Resource) -> dict[str, Any]:
+    if resource.health is Health.PROGRESSING:
+        description = describe_progress(resource.health_text)
+        return {"health_status": _ResourceState.UNHEALTHY, "health_description": description}
+    status = _ResourceState.HealthStatus.ValueType(resource.health)
+    return {"health_status": status, "health_description": resource.health_text}
 
 
 def previews_message(previews: Sequence[Preview]) -> GetPlanPreviewResponse:
@@ -133,7 +148,12 @@ class PluginServer:
         versions = await self._call(self._plugin.versions(self._plan_context(request.input)))
         return pb.DetermineVersionsResponse(
             versions=[
-                common_pb2.ArtifactVersion(version=v.version, name=v.name, url=v.url)
+                common_pb2.ArtifactVersion(
+                    kind=common_pb2.ArtifactVersion.Kind.ValueType(v.kind),
+                    version=v.version,
+                    name=v.name,
+                    url=v.url,
+                )
                 for v in versions
             ]
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from pipecd.model.command import CommandKind
+from pipecd.model.command import REJECTION_KEY, CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable
 from pipecd.program.run import Finished
@@ -55,14 +55,16 @@ class StageCommandKind(Enum):
 
     APPROVE = "approve"
     SKIP = "skip"
+    REJECT = "reject"
 
 
 @dataclass(frozen=True)
 class StageCommand:
-    """A command of a user to this stage."""
+    """A command of a user to this stage; `reason` says why an approval is rejected."""
 
     kind: StageCommandKind
     commander: str
+    reason: str = ""
 
 
 _KINDS: Mapping[int, StageCommandKind] = {
@@ -119,10 +121,12 @@ class StageContext(WithTools):
                 except Unavailable:
                     commands = ()
                 for command in sorted(commands, key=lambda command: command.created_at):
-                    kind = _KINDS.get(command.type)
+                    kind, reason = _KINDS.get(command.type), command.metadata.get(REJECTION_KEY, "")
+                    if reason and kind is StageCommandKind.SKIP:
+                        kind = StageCommandKind.REJECT
                     if kind is not None and command.id not in seen:
                         seen.add(command.id)
-                        yield StageCommand(kind, command.commander)
+                        yield StageCommand(kind, command.commander, reason)
                 await watch.wait(_POLL_INTERVAL)
         finally:
             watch.close()

@@ -19,7 +19,7 @@ from typing import Any
 
 from pipecd.config.rendering import RenderingSpec
 from pipecd.model.clock import to_unix, utc_now
-from pipecd.model.command import CommandKind
+from pipecd.model.command import REJECTION_KEY, CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Conflict, NotFound
 from pipecd.model.ids import new_id
@@ -112,6 +112,7 @@ class Sample:
 _KINDS = {
     StageCommandKind.APPROVE: CommandKind.APPROVE_STAGE,
     StageCommandKind.SKIP: CommandKind.SKIP_STAGE,
+    StageCommandKind.REJECT: CommandKind.SKIP_STAGE,
 }
 
 
@@ -144,12 +145,14 @@ class MemoryHost:
         """Returns the value of a counter of the plugin."""
         return self.plugin_metrics.value(name, labels)
 
-    def tell(self, kind: StageCommandKind, commander: str) -> None:
-        """Sends a command to the running stage, as a user would."""
+    def tell(self, kind: StageCommandKind, commander: str, reason: str = "") -> None:
+        """Sends a command to the running stage, as a user would; a rejection has a reason."""
         command = command_pb2.Command(
             id=new_id(), commander=commander, created_at=len(self._commands) + 1
         )
         command.type = command_pb2.Command.Type.ValueType(_KINDS[kind])
+        if kind is StageCommandKind.REJECT:
+            command.metadata[REJECTION_KEY] = reason
         self._commands.append(command)
         self._has_commands.set()
 
@@ -188,9 +191,14 @@ class MemoryHost:
         self, request: host_pb2.InstallToolRequest
     ) -> host_pb2.InstallToolResponse:
         name = f"{request.name}-{request.version}"
-        if name not in self.tools:
-            raise NotFound(f"the test did not put {name} into `tools`")
-        return host_pb2.InstallToolResponse(installed_path=str(self.tools[name]))
+        path = self.tools.get(name) or self.tools.get(request.name)
+        if path is None:
+            raise NotFound(
+                f"there is no tool {name} here",
+                hint="a test puts its path into `tools` of the host; `pipectl plugin check` takes "
+                f"it as --tool {request.name}=PATH",
+            )
+        return host_pb2.InstallToolResponse(installed_path=str(path))
 
     async def ReportStageLogs(
         self, request: host_pb2.ReportStageLogsRequest

@@ -3,9 +3,9 @@
 
 from pipecd.config.rendering import RenderingSpec
 from pipecd.gotemplate.template import has_actions
-from pipecd.program.workers import RETRY_HINT, WorkerLimits, WorkerPool
+from pipecd.program.workers import WorkerLimits, WorkerPool
 
-__all__ = ["RETRY_HINT", "WorkerPool", "has_actions", "worker_limits"]
+__all__ = ["WorkerPool", "has_actions", "worker_limits"]
 
 
 def worker_limits(rendering: RenderingSpec) -> WorkerLimits:

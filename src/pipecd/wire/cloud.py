@@ -4,7 +4,15 @@
 import warnings
 from typing import Any, Protocol
 
-from pipecd.model.errors import NoDriver, UserMistake
+from pipecd.model.errors import NoDriver, NotFound, UserMistake
+
+
+class CloudMissing(NotFound):
+    """The cloud does not know a resource of the request; `code` is its error code."""
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class CloudRejection(UserMistake):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of one Google Cloud API over REST; needs google-auth and requests."""
 
+import json
 import os
+import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import google.auth
 from google.auth.exceptions import GoogleAuthError, TransportError
-from google.auth.transport.requests import AuthorizedSession
-from google.oauth2 import service_account
+from google.auth.transport.requests import AuthorizedSession, Request
 from requests import Response
 from requests.exceptions import RequestException
 
@@ -27,7 +30,7 @@ class GoogleApi:
         # The variable by which gcloud overrides an endpoint.
         override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}", "")
         self._root = override or f"https://{service}.googleapis.com/"
-        self._session: Any = AuthorizedSession(_credentials(credentials_file))
+        self._session: Any = AuthorizedSession(load_credentials(credentials_file))
 
     def __call__(
         self, path: str, *, about: str, body: dict[str, Any] | None = None
@@ -54,7 +57,8 @@ class GoogleApi:
         return content
 
 
-def _credentials(file: str) -> Any:
+def load_credentials(file: str) -> Any:
+    """Reads credentials of any kind from a file, or finds those of the environment."""
     auth: Any = google.auth
     if not file:
         try:
@@ -66,16 +70,36 @@ def _credentials(file: str) -> Any:
                 "GOOGLE_APPLICATION_CREDENTIALS",
             ) from e
         return credentials
-    account: Any = service_account.Credentials
     try:
-        return account.from_service_account_file(file, scopes=_SCOPES)
+        content: Any = json.loads(Path(file).read_bytes())
+        with warnings.catch_warnings():
+            # The warning is about files of others; this one belongs to the operator.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            credentials, _ = auth.load_credentials_from_dict(content, scopes=_SCOPES)
     except OSError as e:
         raise UserMistake(
             f"cannot read the service account {file}: {e.strerror}",
             hint="name a file that piped may read",
         ) from e
-    except (GoogleAuthError, ValueError) as e:
-        raise UserMistake(f"{file} has no key of a service account") from e
+    except (GoogleAuthError, ValueError, AttributeError):
+        # The cause may carry the key.
+        raise UserMistake(f"{file} has no key of a service account") from None
+    return credentials
+
+
+def renew_token(credentials: Any) -> None:
+    """Requests a new access token."""
+    # google-auth itself waits for two minutes.
+    request: Any = partial(Request(), timeout=_READ_TIMEOUT)
+    try:
+        credentials.refresh(request)
+    except TransportError as e:
+        raise Unavailable(f"Google Cloud did not issue an access token: {e}") from e
+    except GoogleAuthError as e:
+        raise Denied(
+            f"Google Cloud rejected the credentials: {e}",
+            hint="check the service account and its key",
+        ) from e
 
 
 def _to_error(status: int, error: dict[str, Any], about: str) -> PipecdError:

@@ -72,7 +72,7 @@ def test_the_defaults_of_a_target() -> None:
     target = decode_plain({"region": "r"}, LambdaTarget, what="target")
     assert target.aws_api_polling_interval == Duration(15)
     rest = target.model_dump(exclude={"region", "aws_api_polling_interval"})
-    assert set(rest) == {"profile", "credentials_file", "role_arn", "token_file"}
+    assert set(rest) == {"profile", "credentials_file", "role_arn", "token_file", "endpoint"}
     assert not any(rest.values())
 
 

@@ -12,9 +12,9 @@ from pipecd.plugins.ecs.config import (
     CONFIG,
     EcsApplication,
     EcsCanaryRolloutOptions,
-    EcsTarget,
     EcsTrafficRoutingOptions,
 )
+from pipecd.sdk.aws import AwsTarget
 from plugins.conftest import ReadV0
 
 
@@ -149,12 +149,12 @@ def test_the_traffic_split(options: dict[str, Any], shares: tuple[int, int]) -> 
 
 
 def test_the_default_credentials_are_used_without_settings() -> None:
-    target = decode_plain({"region": "r"}, EcsTarget, what="target")
+    target = decode_plain({"region": "r"}, AwsTarget, what="target")
     rest = target.model_dump(exclude={"region"})
-    assert set(rest) == {"profile", "credentials_file", "role_arn", "token_file"}
+    assert set(rest) == {"profile", "credentials_file", "role_arn", "token_file", "endpoint"}
     assert not any(rest.values())
 
 
 def test_a_target_requires_a_region() -> None:
     with pytest.raises(ConfigMistake, match="region must be set"):
-        decode_plain({}, EcsTarget, what="target")
+        decode_plain({}, AwsTarget, what="target")

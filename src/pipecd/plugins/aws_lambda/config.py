@@ -4,8 +4,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from pipecd.sdk.aws import AwsTarget
 from pipecd.sdk.config import (
     ApplicationKind,
     Duration,
@@ -15,19 +16,27 @@ from pipecd.sdk.config import (
     Spec,
     V0Kind,
     V0Stage,
-    must_be_set,
     plain,
     refuse,
 )
+from pipecd.sdk.diff import scalar_text
 
 ARCHITECTURES = ("x86_64", "arm64")
+
+
+def _to_text(value: object) -> object:
+    # Upstream reads `ref: 1234567` and `DEBUG: true` as texts too.
+    return scalar_text(value) if isinstance(value, int | float) else value
+
+
+Text = Annotated[str, BeforeValidator(_to_text)]
 
 
 class CodeSource(Spec):
     """Code that is packed from a Git repository."""
 
     git: str = ""
-    ref: str = ""
+    ref: Text = ""
     path: str = ""
 
 
@@ -60,8 +69,8 @@ class LambdaFunction(Spec):
     role: str = ""
     image: str = ""
     s3_bucket: str = ""
-    s3_key: str = ""
-    s3_object_version: str = ""
+    s3_key: Text = ""
+    s3_object_version: Text = ""
     source: CodeSource = CodeSource()
     handler: str = ""
     runtime: str = ""
@@ -69,8 +78,8 @@ class LambdaFunction(Spec):
     ephemeral_storage: EphemeralStorage | None = None
     memory: int = 0
     timeout: int = 0
-    tags: Mapping[str, str] = Field(default_factory=dict[str, str])
-    environments: Mapping[str, str] = Field(default_factory=dict[str, str])
+    tags: Mapping[str, Text] = Field(default_factory=dict[str, str])
+    environments: Mapping[str, Text] = Field(default_factory=dict[str, str])
     vpc_config: VpcConfig | None = None
     layers: tuple[str, ...] = ()
 
@@ -123,15 +132,17 @@ class LambdaPromoteOptions(Spec):
 
     percent: Percentage = Percentage(0)
 
+    @field_validator("percent")
+    @classmethod
+    def _is_share(cls, value: Percentage) -> Percentage:
+        if not 0 <= value <= 100:
+            raise ValueError("must be between 0 and 100")
+        return value
 
-class LambdaTarget(Spec):
-    """An AWS account and region; without credentials the default chain of AWS is used."""
 
-    region: Annotated[str, Field(validate_default=True), must_be_set("region")] = ""
-    profile: str = ""
-    credentials_file: str = ""
-    role_arn: Annotated[str, Field(alias="roleARN")] = ""
-    token_file: str = ""
+class LambdaTarget(AwsTarget):
+    """An AWS account and region, and how often it is asked for the state of functions."""
+
     aws_api_polling_interval: Annotated[Duration, Field(alias="awsAPIPollingInterval")] = Duration(
         15
     )
@@ -174,6 +185,7 @@ CONFIG = PluginConfig(
         translate=lambda fields, _: {"lambda": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="LAMBDA",
+        rollback_stage="LAMBDA_ROLLBACK",
         provider_config=LambdaTarget,
     ),
     v0_stages={

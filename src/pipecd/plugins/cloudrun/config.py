@@ -3,7 +3,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipecd.sdk.config import (
     ApplicationKind,
@@ -36,13 +36,24 @@ class CloudRunPromoteOptions(Spec):
 
     percent: Percentage = Percentage(0)
 
+    @field_validator("percent")
+    @classmethod
+    def _is_share(cls, value: Percentage) -> Percentage:
+        if not 0 <= value <= 100:
+            raise ValueError("must be between 0 and 100")
+        return value
+
 
 class CloudRunTarget(Spec):
-    """A project and region of Google Cloud; without a file the default credentials are used."""
+    """A project and region of Google Cloud; without a file the default credentials are used.
+
+    `endpoint` replaces the public address of the Cloud Run Admin API, for private ones.
+    """
 
     project: Annotated[str, Field(validate_default=True), must_be_set("project")] = ""
     region: Annotated[str, Field(validate_default=True), must_be_set("region")] = ""
     credentials_file: str = ""
+    endpoint: str = ""
 
 
 class V0CloudRunInput(CloudRunInput):
@@ -70,6 +81,7 @@ CONFIG = PluginConfig(
         translate=lambda fields, _: {"cloudrun": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="CLOUDRUN",
+        rollback_stage="CLOUDRUN_ROLLBACK",
         provider_config=CloudRunTarget,
     ),
     v0_stages={

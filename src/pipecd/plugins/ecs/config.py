@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from pipecd.sdk.aws import AwsTarget
 from pipecd.sdk.config import (
     ApplicationKind,
     NoOptions,
@@ -14,7 +15,6 @@ from pipecd.sdk.config import (
     Spec,
     V0Kind,
     V0Stage,
-    must_be_set,
     plain,
 )
 
@@ -153,16 +153,6 @@ class V0EcsApp(Spec):
     quick_sync: QuickSync = QuickSync()
 
 
-class EcsTarget(Spec):
-    """An AWS account and region; without credentials the default chain of AWS is used."""
-
-    region: Annotated[str, Field(validate_default=True), must_be_set("region")] = ""
-    profile: str = ""
-    credentials_file: str = ""
-    role_arn: Annotated[str, Field(alias="roleARN")] = ""
-    token_file: str = ""
-
-
 CONFIG = PluginConfig(
     name="ecs",
     application=EcsApplication,
@@ -173,7 +163,7 @@ CONFIG = PluginConfig(
         "ECS_TRAFFIC_ROUTING": EcsTrafficRoutingOptions,
         "ECS_CANARY_CLEAN": NoOptions,
     },
-    deploy_target=EcsTarget,
+    deploy_target=AwsTarget,
     v0=V0Kind(
         kind="ECSApp",
         application_kind=ApplicationKind.ECS,
@@ -181,7 +171,7 @@ CONFIG = PluginConfig(
         translate=lambda fields, _: {"ecs": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="ECS",
-        provider_config=EcsTarget,
+        provider_config=AwsTarget,
     ),
     v0_stages={
         "ECS_SYNC": V0Stage(V0SyncOptions, translate=lambda _: {}),
