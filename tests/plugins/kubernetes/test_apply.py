@@ -17,8 +17,8 @@ from pipecd.plugins.kubernetes.cluster import Cluster, Discovery, open_cluster
 from pipecd.plugins.kubernetes.config import KubernetesTarget
 from pipecd.plugins.kubernetes.kubeconfig import Connection
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import with_value
 from plugins.kubernetes.testbed import manifest
 from servers.kubernetes import Kubernetes
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
-from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.sdk import (
     Backoff,
     PipecdError,
@@ -26,6 +25,7 @@ from pipecd.sdk import (
     SyncStatus,
 )
 from pipecd.sdk.testing import MemoryHost, StageBench
+from pipecd.sdk.unstructured import with_value
 from plugins.kubernetes.testbed import (
     Application,
     config_map,

@@ -9,6 +9,7 @@ from pipecd.plugins.kubernetes.health import health
 from pipecd.sdk import Health
 
 OK, BAD, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
+NOT_YET = Health.PROGRESSING
 
 
 def thing(kind: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
@@ -28,6 +29,7 @@ def condition(kind: str, status: str, **more: str) -> dict[str, str]:
 
 
 READY = {"updatedReplicas": 2, "replicas": 2, "availableReplicas": 2, "readyReplicas": 2}
+CONDITIONS = "autoscaling.alpha.kubernetes.io/conditions"
 ISSUER = "cert-manager.io/v1"
 
 
@@ -35,15 +37,38 @@ ISSUER = "cert-manager.io/v1"
     ("body", "expected", "why"),
     [
         (workload("Deployment", **READY), OK, ""),
-        (workload("Deployment", **READY, spec={"paused": True}), BAD, "paused"),
-        (workload("Deployment", **READY | {"observedGeneration": 1}), BAD, "not seen"),
+        (workload("Deployment", **READY, spec={"paused": True}), OK, "paused"),
+        (
+            workload("Deployment", **READY | {"updatedReplicas": 0}, spec={"paused": True}),
+            OK,
+            "paused",
+        ),
+        (
+            workload("Deployment", **READY | {"availableReplicas": 1}, spec={"paused": True}),
+            NOT_YET,
+            "paused; 1 of 2 replicas are available",
+        ),
+        (
+            workload(
+                "Deployment",
+                updatedReplicas=0,
+                conditions=[condition("ReplicaFailure", "True", message="exceeded quota")],
+            ),
+            BAD,
+            "exceeded quota",
+        ),
+        (workload("Deployment", **READY | {"observedGeneration": 1}), NOT_YET, "not seen"),
         (
             workload("Deployment", **READY | {"updatedReplicas": 1}),
-            BAD,
+            NOT_YET,
             "1 of 2 replicas are updated",
         ),
-        (workload("Deployment", **READY | {"replicas": 3}), BAD, "1 old replicas"),
-        (workload("Deployment", **READY | {"availableReplicas": 1}), BAD, "1 of 2 replicas are av"),
+        (workload("Deployment", **READY | {"replicas": 3}), NOT_YET, "1 old replicas"),
+        (
+            workload("Deployment", **READY | {"availableReplicas": 1}),
+            NOT_YET,
+            "1 of 2 replicas are av",
+        ),
         (
             workload(
                 "Deployment",
@@ -61,10 +86,10 @@ ISSUER = "cert-manager.io/v1"
         (workload("StatefulSet", **READY, updateRevision="a", currentRevision="a"), OK, ""),
         (
             workload("StatefulSet", **READY, updateRevision="b", currentRevision="a"),
-            BAD,
+            NOT_YET,
             "new revision",
         ),
-        (workload("StatefulSet", readyReplicas=1), BAD, "1 of 2 replicas are ready"),
+        (workload("StatefulSet", readyReplicas=1), NOT_YET, "1 of 2 replicas are ready"),
         (
             workload(
                 "StatefulSet",
@@ -86,11 +111,55 @@ ISSUER = "cert-manager.io/v1"
             OK,
             "",
         ),
-        (workload("DaemonSet", desiredNumberScheduled=2), BAD, "0 of 2 nodes have an updated pod"),
+        (
+            workload(
+                "StatefulSet",
+                **READY | {"updatedReplicas": 1},
+                updateRevision="b",
+                currentRevision="a",
+                spec={"updateStrategy": {"type": "OnDelete"}},
+            ),
+            OK,
+            "1 pods are old until they are deleted",
+        ),
+        (
+            workload(
+                "StatefulSet",
+                readyReplicas=1,
+                spec={"updateStrategy": {"type": "OnDelete"}},
+            ),
+            NOT_YET,
+            "1 of 2 replicas are ready",
+        ),
+        (
+            workload(
+                "DaemonSet",
+                desiredNumberScheduled=2,
+                numberAvailable=2,
+                spec={"updateStrategy": {"type": "OnDelete"}},
+            ),
+            OK,
+            "2 pods are old until they are deleted",
+        ),
+        (
+            workload(
+                "DaemonSet",
+                desiredNumberScheduled=2,
+                numberAvailable=1,
+                spec={"updateStrategy": {"type": "OnDelete"}},
+            ),
+            NOT_YET,
+            "1 of 2 nodes have an available pod",
+        ),
+        (
+            workload("DaemonSet", desiredNumberScheduled=2),
+            NOT_YET,
+            "0 of 2 nodes have an updated pod",
+        ),
         (workload("ReplicaSet", **READY), OK, ""),
-        (workload("ReplicaSet", **READY | {"availableReplicas": 0}), BAD, "0 of 2"),
+        (workload("ReplicaSet", **READY | {"availableReplicas": 0}), NOT_YET, "0 of 2"),
         (thing("Pod", status={"phase": "Running"}), OK, ""),
-        (thing("Pod", status={"phase": "Pending"}), BAD, "Pending"),
+        (thing("Pod", status={"phase": "Pending"}), NOT_YET, "Pending"),
         (
             thing(
                 "Pod",
@@ -104,7 +173,44 @@ ISSUER = "cert-manager.io/v1"
             BAD,
             "again",
         ),
+        (
+            thing(
+                "Pod",
+                status={
+                    "phase": "Running",
+                    "conditions": [condition("Ready", "False", message="unready: [web]")],
+                },
+            ),
+            NOT_YET,
+            "unready: [web]",
+        ),
+        (
+            thing(
+                "Pod",
+                status={
+                    "phase": "Running",
+                    "containerStatuses": [
+                        {"name": "web", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+                    ],
+                },
+            ),
+            BAD,
+            "container web exited with code 1: Error",
+        ),
+        (
+            thing(
+                "Pod",
+                status={
+                    "phase": "Running",
+                    "containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}],
+                },
+            ),
+            OK,
+            "",
+        ),
         (thing("Job", "batch/v1", status={"active": 1}), OK, ""),
+        (thing("Job", "batch/v1", spec={"suspend": True}), OK, "suspended"),
+        (thing("CronJob", "batch/v1", spec={"suspend": True}), OK, "suspended"),
         (
             thing(
                 "Job",
@@ -115,12 +221,12 @@ ISSUER = "cert-manager.io/v1"
             "bad",
         ),
         (thing("Service", spec={"type": "ClusterIP"}), OK, ""),
-        (thing("Service", spec={"type": "LoadBalancer"}), BAD, "no address"),
-        (thing("Ingress", "networking.k8s.io/v1"), BAD, "no address"),
+        (thing("Service", spec={"type": "LoadBalancer"}), NOT_YET, "no address"),
+        (thing("Ingress", "networking.k8s.io/v1"), NOT_YET, "no address"),
         (thing("PersistentVolumeClaim", status={"phase": "Bound"}), OK, ""),
         (thing("PersistentVolumeClaim", status={"phase": "Lost"}), BAD, "Lost"),
         (thing("Namespace", status={"phase": "Active"}), OK, ""),
-        (thing("Namespace", status={"phase": "Terminating"}), BAD, "Terminating"),
+        (thing("Namespace", status={"phase": "Terminating"}), NOT_YET, "Terminating"),
         (
             thing(
                 "HorizontalPodAutoscaler",
@@ -131,12 +237,32 @@ ISSUER = "cert-manager.io/v1"
             "no metrics",
         ),
         (
+            {
+                **thing("HorizontalPodAutoscaler", "autoscaling/v1"),
+                "metadata": {
+                    "annotations": {
+                        CONDITIONS: '[{"type": "AbleToScale", "status": "False", "message": "no target"}]'
+                    }
+                },
+            },
+            BAD,
+            "no target",
+        ),
+        (
+            {
+                **thing("HorizontalPodAutoscaler", "autoscaling/v1"),
+                "metadata": {"annotations": {CONDITIONS: "{"}},
+            },
+            OK,
+            "",
+        ),
+        (
             thing(
                 "PodDisruptionBudget",
                 "policy/v1",
                 status={"currentHealthy": 1, "desiredHealthy": 2},
             ),
-            BAD,
+            NOT_YET,
             "1 of 2",
         ),
         (
@@ -162,9 +288,13 @@ ISSUER = "cert-manager.io/v1"
             UNKNOWN,
             "Ready",
         ),
-        (thing("Issuer", ISSUER, status={"observedGeneration": 1}), BAD, "not seen"),
+        (thing("Issuer", ISSUER, status={"observedGeneration": 1}), NOT_YET, "not seen"),
         (thing("Issuer", ISSUER), UNKNOWN, "no condition"),
-        ({**thing("ConfigMap"), "metadata": {"deletionTimestamp": "now"}}, BAD, "being deleted"),
+        (
+            {**thing("ConfigMap"), "metadata": {"deletionTimestamp": "now"}},
+            NOT_YET,
+            "being deleted",
+        ),
         (
             thing(
                 "Pod",
@@ -173,7 +303,7 @@ ISSUER = "cert-manager.io/v1"
                     "conditions": [condition("PodScheduled", "False", message="0/1 nodes fit")],
                 },
             ),
-            BAD,
+            NOT_YET,
             "0/1 nodes fit",
         ),
         (thing("Lease", "coordination.k8s.io/v1"), OK, ""),
@@ -188,7 +318,7 @@ ISSUER = "cert-manager.io/v1"
             BAD,
             "no such host",
         ),
-        (thing("HTTPRoute", "gateway.networking.k8s.io/v1"), BAD, "no Gateway has accepted it"),
+        (thing("HTTPRoute", "gateway.networking.k8s.io/v1"), NOT_YET, "no Gateway has accepted it"),
         (
             thing(
                 "HTTPRoute",

@@ -56,7 +56,7 @@ async def test_health_follows_the_pods(application: Application) -> None:
     await succeed(bench, "K8S_SYNC")
     state = await wait_for_live_state(bench, lambda state: kinds(state).count("Pod") == 2)
     web = of_kind(state, "Deployment")
-    assert web.health is Health.UNHEALTHY
+    assert web.health is Health.PROGRESSING
     assert "0 of 2 replicas" in web.health_text
 
 

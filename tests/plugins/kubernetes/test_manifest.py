@@ -12,8 +12,9 @@ from pipecd.plugins.kubernetes.manifest import (
     waves,
     with_variant_label,
 )
-from pipecd.plugins.kubernetes.workload import Image, config_hash, with_config_hash
+from pipecd.plugins.kubernetes.workload import config_hash, with_config_hash
 from pipecd.sdk import UserMistake
+from pipecd.sdk.images import Image
 from plugins.kubernetes.testbed import manifest
 
 OWNER = TrackingLabels(piped="p1", application="a1", commit="c0ffee")

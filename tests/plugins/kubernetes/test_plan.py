@@ -9,7 +9,7 @@ from pipecd.plugins.kubernetes.config import WorkloadReference
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.plan import decide_strategy, image_versions
 from pipecd.plugins.kubernetes.workload import template_images
-from pipecd.sdk import SyncStrategy, Version
+from pipecd.sdk import ArtifactKind, SyncStrategy, Version
 
 PIPELINE, QUICK = SyncStrategy.PIPELINE, SyncStrategy.QUICK_SYNC
 
@@ -153,5 +153,5 @@ def test_only_configured_workloads_are_compared() -> None:
 
 def test_image_versions_are_unique() -> None:
     assert image_versions([deployment(), deployment(), config()], template_images) == [
-        Version("v1", name="web", url="a/web:v1")
+        Version("v1", name="web", url="a/web:v1", kind=ArtifactKind.CONTAINER_IMAGE)
     ]

@@ -19,7 +19,8 @@ from plugins.kubernetes.conftest import define
 from plugins.kubernetes.testbed import Application, deployment, succeed
 from servers.kubernetes import FAILS, NEVER_READY, Kubernetes
 
-OK, NOT_YET, FAILED = (Health.HEALTHY, False), (Health.UNHEALTHY, False), (Health.UNHEALTHY, True)
+OK, NOT_YET, FAILED = (Health.HEALTHY, False), (Health.PROGRESSING, False), (Health.UNHEALTHY, True)
+UNHEALTHY = (Health.UNHEALTHY, False)
 UNKNOWN = (Health.UNKNOWN, False)
 GROUP = "ready.example.com"
 
@@ -89,7 +90,7 @@ def custom(status: Any) -> dict[str, Any]:
         pytest.param(body("v1", "Pod", {"phase": "Failed"}), FAILED, id="a Pod that failed"),
         pytest.param(custom(with_condition("Ready", "True")), OK, id="Ready"),
         pytest.param(custom(with_condition("Available", "True")), OK, id="Available"),
-        pytest.param(custom(with_condition("Ready", "False")), NOT_YET, id="not Ready"),
+        pytest.param(custom(with_condition("Ready", "False")), UNHEALTHY, id="not Ready"),
         pytest.param(custom(with_condition("Ready", "Unknown")), UNKNOWN, id="perhaps Ready"),
         pytest.param(custom(with_condition("Stalled", "True")), FAILED, id="Stalled"),
         pytest.param(

@@ -11,6 +11,7 @@ from pipecd.sdk import ManualOperation, RequestedStage, StageCommandKind, StageS
 from pipecd.sdk.testing import StageBench
 
 APPROVE, SKIP = StageCommandKind.APPROVE, StageCommandKind.SKIP
+REJECT = StageCommandKind.REJECT
 
 
 async def test_an_approval_ends_the_wait_immediately(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ async def test_an_approval_from_a_user_not_in_approvers_is_ignored(tmp_path: Pat
     async with asyncio.timeout(1):
         result = await bench.run("WAIT_APPROVAL", {"approvers": ["ann", "bob"]})
     assert result.message == "Approved by: bob"
-    assert "Ignored the approval from eve, who is not in approvers" in bench.host.lines
+    assert "Ignored the approve from eve, not an approver" in bench.host.lines
 
 
 async def test_with_anyone_every_approval_counts(tmp_path: Path) -> None:
@@ -86,6 +87,19 @@ async def test_the_planned_stage_has_the_approvers() -> None:
     (planned,) = await PLUGIN().plan_stage(requested, rollback=True)
     assert (planned.index, planned.description) == (3, "approve the release")
     assert (planned.operation, planned.operators) == (ManualOperation.APPROVE, ("ann",))
+    assert planned.metadata == {"pipecd/stage-required-approvals": "1"}
+
+
+async def test_one_rejection_fails_the_stage(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.tell(APPROVE, "ann")
+    bench.host.tell(REJECT, "eve", "I am not an approver")
+    bench.host.tell(REJECT, "bob", "not on a Friday")
+    async with asyncio.timeout(1):
+        options = {"approvers": ["ann", "bob"], "minApproverNum": 2}
+        result = await bench.run("WAIT_APPROVAL", options)
+    assert result.status is StageStatus.FAILURE
+    assert result.message == "Rejected by bob: not on a Friday"
 
 
 async def test_a_stage_without_approvers_is_not_planned() -> None:

@@ -25,14 +25,14 @@ from pipecd.plugins.kubernetes.manifest import (
     is_enabled,
     waves,
 )
-from pipecd.plugins.kubernetes.unstructured import (
+from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import (
     condition_of,
     list_at,
     map_at,
     text_at,
     with_value,
 )
-from pipecd.sdk import UserMistake
 
 FIELD_MANAGER = "piped"
 # Upstream applies with kubectl, on the client or on the server. Fields of a replaced object belong

@@ -19,10 +19,10 @@ import httpx2
 
 from pipecd.plugins.kubernetes.kubeconfig import Connection, ExecPlugin
 from pipecd.plugins.kubernetes.metrics import not_recorded
-from pipecd.plugins.kubernetes.unstructured import at, list_at, map_at, text_at
 from pipecd.sdk import Backoff, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.diff import is_map
 from pipecd.sdk.program import capture
+from pipecd.sdk.unstructured import at, list_at, map_at, text_at
 
 _SCHEMA_ERRORS = ("failed to create typed patch object", "failed to convert new object")
 

@@ -17,8 +17,8 @@ from pipecd.plugins.kubernetes.config import KubernetesTarget
 from pipecd.plugins.kubernetes.kubeconfig import load_connection
 from pipecd.plugins.kubernetes.manifest import DEFAULT_NAMESPACE, Manifest, ResourceKey
 from pipecd.plugins.kubernetes.metrics import not_recorded
-from pipecd.plugins.kubernetes.unstructured import list_at, text_at
 from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import list_at, text_at
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

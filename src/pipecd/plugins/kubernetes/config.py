@@ -460,6 +460,7 @@ CONFIG = PluginConfig(
         auto_rollback=lambda fields: fields.input.auto_rollback,
         provider_type="KUBERNETES",
         provider_config=KubernetesTarget,
+        rollback_stage="K8S_ROLLBACK",
     ),
     v0_stages={
         "K8S_PRIMARY_ROLLOUT": V0Stage(PrimaryRolloutOptions),

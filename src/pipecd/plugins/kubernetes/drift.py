@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import IGNORE_DRIFT, Manifest, ResourceKey, is_enabled
-from pipecd.plugins.kubernetes.unstructured import text_at, without
 from pipecd.plugins.kubernetes.workload import normalized_secret
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.diff import Node, Options, compare, is_list, is_map, render
+from pipecd.sdk.unstructured import text_at, without
 
 # Fields that servers and controllers add to what Git declares are no drift.
 _LIVE_DIFF = Options(equate_empty=True, subset=True, numeric_strings=True)

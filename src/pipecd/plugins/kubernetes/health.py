@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of objects, read from their status: built-in kinds by rules, others by conditions."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import ResourceKey
-from pipecd.plugins.kubernetes.unstructured import at, condition_of, list_at, map_at, text_at
 from pipecd.sdk import Health
+from pipecd.sdk.unstructured import at, condition_of, list_at, map_at, text_at
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,18 @@ class HealthStatus:
 HEALTHY = HealthStatus(Health.HEALTHY)
 
 
+def healthy(message: str) -> HealthStatus:
+    """Returns the status of an object that works, and something to know about it."""
+    return HealthStatus(Health.HEALTHY, message)
+
+
+def progressing(message: str) -> HealthStatus:
+    """Returns the status of an object that does not work yet."""
+    return HealthStatus(Health.PROGRESSING, message)
+
+
 def unhealthy(message: str) -> HealthStatus:
-    """Returns the status of an object that does not work, or not yet."""
+    """Returns the status of an object that does not work."""
     return HealthStatus(Health.UNHEALTHY, message)
 
 
@@ -41,20 +52,27 @@ def unknown(message: str = "") -> HealthStatus:
     return HealthStatus(Health.UNKNOWN, message)
 
 
-_NOT_OBSERVED = unhealthy("the controller has not seen the last change yet")
+_AUTOSCALER_CONDITIONS = "autoscaling.alpha.kubernetes.io/conditions"
+_NOT_OBSERVED = progressing("the controller has not seen the last change yet")
 
 
 def deployment(body: Any) -> HealthStatus:
-    """A Deployment is healthy when all pods have the new template and are available."""
-    if at(body, "spec", "paused"):
-        return unhealthy("paused")
+    """A Deployment is healthy when all pods have the new template and are available.
+
+    While it is paused, pods keep their template by intention.
+    """
     if _is_behind_spec(body, before_first=False):
         return _NOT_OBSERVED
     for condition in list_at(body, "status", "conditions"):
         if text_at(condition, "reason") == "ProgressDeadlineExceeded":
             return unhealthy(text_at(condition, "message") or "it made no progress in time")
+    if failure := _replica_failure(body):
+        return failure
     desired = _desired(body)
     updated, total, available = _counts(body, "updatedReplicas", "replicas", "availableReplicas")
+    if at(body, "spec", "paused"):
+        message = f"paused; {available} of {desired} replicas are available"
+        return progressing(message) if available < desired else healthy("paused")
     if updated < desired:
         message = f"{updated} of {desired} replicas are updated"
     elif updated < total:
@@ -63,94 +81,124 @@ def deployment(body: Any) -> HealthStatus:
         message = f"{available} of {total} replicas are available"
     else:
         return HEALTHY
-    return unhealthy(message)
+    return progressing(message)
 
 
 def stateful_set(body: Any) -> HealthStatus:
-    """A StatefulSet is healthy when its pods are ready and have the desired revision."""
+    """A StatefulSet is healthy when its pods are ready and have the desired revision.
+
+    With `OnDelete` pods keep their revision until somebody deletes them.
+    """
     if _is_behind_spec(body):
         return _NOT_OBSERVED
     desired = _desired(body)
     ready, updated = _counts(body, "readyReplicas", "updatedReplicas")
     if ready != desired:
-        return unhealthy(f"{ready} of {desired} replicas are ready")
+        return progressing(f"{ready} of {desired} replicas are ready")
+    if _updates_on_delete(body):
+        return HEALTHY if updated >= desired else healthy(_on_delete(desired - updated))
     partition = at(body, "spec", "updateStrategy", "rollingUpdate", "partition")
     if isinstance(partition, int) and partition > 0:
         required = desired - partition
         return (
             HEALTHY
             if updated >= required
-            else unhealthy(f"{updated} of {required} replicas are updated")
+            else progressing(f"{updated} of {required} replicas are updated")
         )
     status = map_at(body, "status")
     if status.get("updateRevision") != status.get("currentRevision"):
-        return unhealthy(f"{updated} of {desired} replicas are of the new revision")
+        return progressing(f"{updated} of {desired} replicas are of the new revision")
     return HEALTHY
 
 
 def daemon_set(body: Any) -> HealthStatus:
-    """A DaemonSet is healthy when every node that needs one has a new, available pod."""
+    """A DaemonSet is healthy when every node that needs one has a new, available pod.
+
+    With `OnDelete` pods stay as they are until somebody deletes them.
+    """
     if _is_behind_spec(body):
         return _NOT_OBSERVED
     desired, updated, available = _counts(
         body, "desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable"
     )
     (misplaced,) = _counts(body, "numberMisscheduled")
-    if updated < desired:
-        return unhealthy(f"{updated} of {desired} nodes have an updated pod")
+    if updated < desired and not _updates_on_delete(body):
+        return progressing(f"{updated} of {desired} nodes have an updated pod")
     if available < desired:
-        return unhealthy(f"{available} of {desired} nodes have an available pod")
+        return progressing(f"{available} of {desired} nodes have an available pod")
     if misplaced > 0:
         return unhealthy(f"{misplaced} nodes run a pod that they should not")
-    return HEALTHY
+    return HEALTHY if updated >= desired else healthy(_on_delete(desired - updated))
 
 
 def replica_set(body: Any) -> HealthStatus:
     """A ReplicaSet is healthy when all of its pods are available."""
     if _is_behind_spec(body):
         return _NOT_OBSERVED
-    failure = condition_of(body, "ReplicaFailure")
-    if text_at(failure, "status") == "True":
-        return unhealthy(text_at(failure, "message"))
+    if failure := _replica_failure(body):
+        return failure
     desired = _desired(body)
     available, ready = _counts(body, "availableReplicas", "readyReplicas")
     if available < desired:
-        return unhealthy(f"{available} of {desired} replicas are available")
+        return progressing(f"{available} of {desired} replicas are available")
     if ready != desired:
-        return unhealthy(f"{ready} of {desired} replicas are ready")
+        return progressing(f"{ready} of {desired} replicas are ready")
     return HEALTHY
 
 
 def pod(body: Any) -> HealthStatus:
-    """A Pod is healthy when it runs or succeeded and no container waits because of an error."""
+    """A Pod is healthy when it succeeded, or when it is ready and no container is in error."""
+    containers = [
+        container
+        for field in ("initContainerStatuses", "containerStatuses")
+        for container in list_at(body, "status", field)
+    ]
     waiting = [
         text_at(state, "message") or text_at(state, "reason")
-        for state in (
-            map_at(container, "state", "waiting")
-            for field in ("initContainerStatuses", "containerStatuses")
-            for container in list_at(body, "status", field)
-        )
+        for state in (map_at(container, "state", "waiting") for container in containers)
         if text_at(state, "reason").startswith("Err")
         or text_at(state, "reason").endswith(("Error", "BackOff"))
     ]
     if waiting:
         return unhealthy(", ".join(waiting))
     phase = text_at(body, "status", "phase")
-    if phase in ("Running", "Succeeded"):
-        return HEALTHY
     message = text_at(body, "status", "message")
-    scheduled = condition_of(body, "PodScheduled")
-    if not message and text_at(scheduled, "status") == "False":
-        message = text_at(scheduled, "message")
-    if phase != "Failed":
-        return unhealthy(message or phase or "Pending")
-    for container in list_at(body, "status", "containerStatuses"):
-        end = map_at(container, "state", "terminated")
-        if end.get("exitCode") and not message:
-            reason = text_at(end, "message") or text_at(end, "reason") or "it failed"
-            name = text_at(container, "name")
-            message = f"container {name} exited with code {end['exitCode']}: {reason}"
-    return failed(message or phase)
+    exits = [_failed_exit(container) for container in containers]
+    failure = next((text for text in exits if text), "")
+    if phase == "Failed":
+        return failed(message or failure or phase)
+    if failure and phase != "Succeeded":
+        return unhealthy(failure)
+    return _waiting_pod(body, phase, message)
+
+
+def _waiting_pod(body: Any, phase: str, message: str) -> HealthStatus:
+    """Returns the status of a Pod none of whose containers is in error."""
+    ready, scheduled = condition_of(body, "Ready"), condition_of(body, "PodScheduled")
+    match phase:
+        case "Succeeded":
+            return HEALTHY
+        case "Running" if text_at(ready, "status") != "False":
+            return HEALTHY
+        case "Running":
+            reason = text_at(ready, "message") or text_at(ready, "reason")
+            return progressing(reason or "not ready")
+        case "Unknown":
+            return unhealthy(message or "its node does not answer")
+        case _:
+            if not message and text_at(scheduled, "status") == "False":
+                message = text_at(scheduled, "message")
+            return progressing(message or phase or "Pending")
+
+
+def _failed_exit(container: Any) -> str:
+    """Returns how a container ended with an error; empty if it did not."""
+    end = map_at(container, "state", "terminated")
+    code = end.get("exitCode")
+    if not code:
+        return ""
+    reason = text_at(end, "message") or text_at(end, "reason") or "it failed"
+    return f"container {text_at(container, 'name')} exited with code {code}: {reason}"
 
 
 def job(body: Any) -> HealthStatus:
@@ -158,12 +206,30 @@ def job(body: Any) -> HealthStatus:
     failure = condition_of(body, "Failed")
     if text_at(failure, "status") == "True":
         return failed(text_at(failure, "message") or "failed")
-    return HEALTHY
+    return _unless_suspended(body)
 
 
-def cron_job(_body: Any) -> HealthStatus:
+def cron_job(body: Any) -> HealthStatus:
     """A CronJob is healthy; its Jobs have a health of their own."""
-    return HEALTHY
+    return _unless_suspended(body)
+
+
+def _unless_suspended(body: Any) -> HealthStatus:
+    return healthy("suspended") if at(body, "spec", "suspend") else HEALTHY
+
+
+def _updates_on_delete(body: Any) -> bool:
+    return text_at(body, "spec", "updateStrategy", "type") == "OnDelete"
+
+
+def _on_delete(old: int) -> str:
+    return f"{old} pods are old until they are deleted (OnDelete)"
+
+
+def _replica_failure(body: Any) -> HealthStatus | None:
+    """Returns the status of an object whose pods cannot be created, for example for a quota."""
+    failure = condition_of(body, "ReplicaFailure")
+    return unhealthy(text_at(failure, "message")) if text_at(failure, "status") == "True" else None
 
 
 def _is_behind_spec(body: Any, *, before_first: bool = True) -> bool:
@@ -188,7 +254,7 @@ HealthCheck = Callable[[Any], HealthStatus]
 def health(body: Mapping[str, Any]) -> HealthStatus:
     """Returns the health of an object; kinds without a rule are judged by their conditions."""
     if at(body, "metadata", "deletionTimestamp"):
-        return unhealthy("being deleted")
+        return progressing("being deleted")
     key = ResourceKey(text_at(body, "apiVersion"), text_at(body, "kind"), "", "")
     check = _CHECK_BY_KIND.get((key.group, key.kind))
     if check:
@@ -212,13 +278,13 @@ def _service(body: Any) -> HealthStatus:
         return HEALTHY
     if list_at(body, "status", "loadBalancer", "ingress"):
         return HEALTHY
-    return unhealthy("the load balancer has no address yet")
+    return progressing("the load balancer has no address yet")
 
 
 def _ingress(body: Any) -> HealthStatus:
     if list_at(body, "status", "loadBalancer", "ingress"):
         return HEALTHY
-    return unhealthy("no address yet: no ingress controller has reconciled it")
+    return progressing("no address yet: no ingress controller has reconciled it")
 
 
 def _namespace(body: Any) -> HealthStatus:
@@ -233,12 +299,14 @@ def _phase(body: Any, *, good: tuple[str, ...]) -> HealthStatus:
     if phase in good:
         return HEALTHY
     message = text_at(body, "status", "message")
-    return unhealthy(f"{phase or 'no phase yet'}{f': {message}' if message else ''}")
+    text = f"{phase or 'no phase yet'}{f': {message}' if message else ''}"
+    return progressing(text) if phase in ("", "Pending", "Terminating") else unhealthy(text)
 
 
 def _autoscaler(body: Any) -> HealthStatus:
     """An autoscaler is unhealthy if it cannot read its metrics or scale its target."""
-    for condition in list_at(body, "status", "conditions"):
+    conditions = list_at(body, "status", "conditions")
+    for condition in conditions or _annotated_conditions(body):
         is_relevant = text_at(condition, "type") in ("AbleToScale", "ScalingActive")
         is_disabled = text_at(condition, "reason") == "ScalingDisabled"
         if is_relevant and not is_disabled and text_at(condition, "status") == "False":
@@ -246,10 +314,22 @@ def _autoscaler(body: Any) -> HealthStatus:
     return HEALTHY
 
 
+def _annotated_conditions(body: Any) -> Sequence[Any]:
+    """Returns the conditions of an autoscaler of v1, whose status has none."""
+    annotation = text_at(body, "metadata", "annotations", _AUTOSCALER_CONDITIONS)
+    try:
+        conditions: object = json.loads(annotation) if annotation else []
+    except ValueError:
+        return []
+    return list_at({"conditions": conditions}, "conditions")
+
+
 def _disruption_budget(body: Any) -> HealthStatus:
     status = map_at(body, "status")
     current, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    return HEALTHY if current >= desired else unhealthy(f"{current} of {desired} pods are healthy")
+    return (
+        HEALTHY if current >= desired else progressing(f"{current} of {desired} pods are healthy")
+    )
 
 
 def _custom_resource_definition(body: Any) -> HealthStatus:
@@ -257,7 +337,7 @@ def _custom_resource_definition(body: Any) -> HealthStatus:
     if text_at(names_accepted, "status") == "False":
         return unhealthy(text_at(names_accepted, "message"))
     if text_at(condition_of(body, "Established"), "status") != "True":
-        return unhealthy("not established yet")
+        return progressing("not established yet")
     return HEALTHY
 
 
@@ -269,7 +349,7 @@ def _gateway_route(body: Any) -> HealthStatus:
             is_relevant = text_at(condition, "type") in ("Accepted", "ResolvedRefs")
             if is_relevant and text_at(condition, "status") == "False":
                 return unhealthy(_condition_message(condition))
-    return HEALTHY if parents else unhealthy("no Gateway has accepted it")
+    return HEALTHY if parents else progressing("no Gateway has accepted it")
 
 
 def _configuration(body: Any) -> HealthStatus:
@@ -290,7 +370,8 @@ def health_from_conditions(body: Any) -> HealthStatus | None:
                 else failed(_condition_message(condition))
             )
         if kind in ("Degraded", "Reconciling") and state == "True":
-            return unhealthy(_condition_message(condition))
+            judge = unhealthy if kind == "Degraded" else progressing
+            return judge(_condition_message(condition))
     for name in ("Ready", "Available", "Healthy", "Accepted", "Established", "Synced"):
         condition = condition_of(body, name)
         if condition and _is_behind(body, condition):
@@ -304,7 +385,7 @@ def health_from_conditions(body: Any) -> HealthStatus | None:
     return None
 
 
-_NOT_RECONCILED = unhealthy("its controller has not seen the last change yet")
+_NOT_RECONCILED = progressing("its controller has not seen the last change yet")
 
 
 def _is_behind(body: Any, status: Any) -> bool:

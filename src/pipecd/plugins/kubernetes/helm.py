@@ -24,11 +24,11 @@ from pipecd.plugins.kubernetes.config import (
 from pipecd.plugins.kubernetes.helm_values import files_of, is_url, set_flags
 from pipecd.plugins.kubernetes.render_inputs import RenderInputs, is_commit, is_pinned
 from pipecd.plugins.kubernetes.tools import RenderTool
-from pipecd.plugins.kubernetes.unstructured import list_at, text_at
 from pipecd.sdk import UserMistake
 from pipecd.sdk.files import contained_path, read_contained, validate_tree
 from pipecd.sdk.git import is_network_remote, redact
 from pipecd.sdk.program import Captured, capture
+from pipecd.sdk.unstructured import list_at, text_at
 from pipecd.sdk.yaml import read_documents
 
 GitEnvironment: TypeAlias = Callable[[str], Mapping[str, str]]

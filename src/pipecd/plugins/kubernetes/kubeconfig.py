@@ -2,7 +2,6 @@
 """The connection to a cluster: server and credentials from a kubeconfig or the pod."""
 
 import base64
-import binascii
 import os
 import re
 from collections.abc import Mapping
@@ -10,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipecd.plugins.kubernetes.unstructured import list_at, map_at, text_at
 from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import list_at, map_at, text_at
 from pipecd.sdk.yaml import read_documents
 
 _URL = re.compile(r"https?://[^\s/]+(?:/\S*)?")
@@ -147,7 +146,7 @@ def _pem(entry: Mapping[str, Any], field_name: str, directory: Path) -> str:
             return base64.b64decode(inline).decode()
         path = text_at(entry, field_name)
         return (directory / path).read_text() if path else ""
-    except (OSError, binascii.Error, UnicodeDecodeError) as e:
+    except (OSError, ValueError) as e:
         raise UserMistake(
             f"{field_name} of the kubeconfig cannot be read: {e}",
             hint=f"give a file of PEM, or PEM in base64 at {field_name}-data",

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipecd.plugins.kubernetes.render_inputs import RenderInputs, is_commit, is_pinned
-from pipecd.plugins.kubernetes.unstructured import text_at
 from pipecd.sdk import UserMistake
 from pipecd.sdk.diff import is_list, is_map
 from pipecd.sdk.files import contained_path, read_contained
+from pipecd.sdk.unstructured import text_at
 from pipecd.sdk.yaml import read_documents
 
 _FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")

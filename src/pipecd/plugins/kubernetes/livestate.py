@@ -8,9 +8,9 @@ from pipecd.plugins.kubernetes.client import CONNECTIONS, ApiError
 from pipecd.plugins.kubernetes.drift import drift
 from pipecd.plugins.kubernetes.informer import ClusterInformer, WatchedKind, watched_kinds
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import with_value, without
 from pipecd.plugins.kubernetes.watch import ObservedObject, observe
 from pipecd.sdk import LiveState, PipecdError, Resource, Source, SyncState, SyncStatus, UserMistake
+from pipecd.sdk.unstructured import with_value, without
 
 # The first status that one of several clusters has counts.
 _BY_SEVERITY = (

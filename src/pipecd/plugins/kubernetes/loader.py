@@ -28,15 +28,14 @@ from pipecd.plugins.kubernetes.render_inputs import (
     merge_inputs,
 )
 from pipecd.plugins.kubernetes.tools import Toolbox
-from pipecd.plugins.kubernetes.unstructured import with_value
 from pipecd.plugins.kubernetes.workload import without_duplicate_env
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.cache import LruCache
 from pipecd.sdk.config import RenderingSpec
 from pipecd.sdk.files import contained_path, read_contained
 from pipecd.sdk.host import WithTools, rendering_variables
-from pipecd.sdk.program import LimitExceeded
-from pipecd.sdk.workers import RETRY_HINT, WorkerPool, worker_limits
+from pipecd.sdk.unstructured import with_value
+from pipecd.sdk.workers import WorkerPool, worker_limits
 from pipecd.sdk.yaml import plain_documents
 
 # Parsing a larger text would hold up the event loop.
@@ -309,7 +308,9 @@ class ManifestLoader:
         async with self._locks.setdefault(key, asyncio.Lock()):
             manifests = self._cache.get(key)
             if manifests is None:
-                rendered = await self._render(renderer, key)
+                # Content that exceeded a limit is refused for a day.
+                with self._tools.workers.broken.guard(key):
+                    rendered = await renderer.render()
                 if namespace := request.input.namespace:
                     path = ("metadata", "namespace")
                     rendered = [m.with_body(with_value(m.body, path, namespace)) for m in rendered]
@@ -322,17 +323,6 @@ class ManifestLoader:
                 for each in {key, key_after}:
                     self._cache.put(each, manifests, ttl=ttl)
         return list(manifests)
-
-    async def _render(self, renderer: ManifestRenderer, key: str) -> list[Manifest]:
-        """Renders manifests; content that exceeded a limit is refused for a day."""
-        broken = self._tools.workers.broken
-        if refusal := broken.refusal(key):
-            raise LimitExceeded(refusal, hint=RETRY_HINT)
-        try:
-            return await renderer.render()
-        except LimitExceeded as e:
-            broken.broke(key, e.message)
-            raise
 
 
 async def _parsed(text: str, file: str, workers: WorkerPool) -> list[Manifest]:

@@ -17,8 +17,8 @@ from pipecd.plugins.kubernetes.manifest import (
     apply_rank,
     managing_application,
 )
-from pipecd.plugins.kubernetes.unstructured import list_at, map_at
 from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import list_at, map_at
 
 _REQUIRED_VERBS = frozenset({"list", "delete"})
 

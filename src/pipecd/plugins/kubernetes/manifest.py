@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from pipecd.plugins.kubernetes.unstructured import (
+from pipecd.sdk import UserMistake
+from pipecd.sdk.unstructured import (
     Body,
     list_at,
     map_at,
@@ -14,7 +15,6 @@ from pipecd.plugins.kubernetes.unstructured import (
     with_entries,
     with_value,
 )
-from pipecd.sdk import UserMistake
 from pipecd.sdk.yaml import plain_documents
 
 DEFAULT_NAMESPACE = "default"

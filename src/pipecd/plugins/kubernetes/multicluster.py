@@ -14,8 +14,9 @@ from pipecd.plugins.kubernetes.config import (
 )
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.plugin import ROLLBACK, ClusterPlugin, PluginContext
-from pipecd.plugins.kubernetes.workload import Image, all_images
+from pipecd.plugins.kubernetes.workload import all_images
 from pipecd.sdk import Source, Stage, StageContext
+from pipecd.sdk.images import Image
 
 logger = structlog.get_logger()
 

@@ -6,10 +6,11 @@ from typing import Any, TypeAlias
 
 from pipecd.plugins.kubernetes.config import ResourceReference, WorkloadReference
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import Body
-from pipecd.plugins.kubernetes.workload import Image, normalized_secret
-from pipecd.sdk import Strategy, SyncStrategy, Version
+from pipecd.plugins.kubernetes.workload import normalized_secret
+from pipecd.sdk import ArtifactKind, Strategy, SyncStrategy, Version
 from pipecd.sdk.diff import MISSING, Node, compare, find, scalar_text
+from pipecd.sdk.images import Image
+from pipecd.sdk.unstructured import Body
 
 
 def find_workloads(
@@ -44,7 +45,8 @@ Images: TypeAlias = Callable[[Manifest], Iterable[Image]]
 def image_versions(manifests: Iterable[Manifest], images: Images) -> list[Version]:
     """Returns every image once as a version, in the order of the manifests."""
     unique = dict.fromkeys(image for manifest in manifests for image in images(manifest))
-    return [Version(image.tag, name=image.name, url=image.reference) for image in unique]
+    kind = ArtifactKind.CONTAINER_IMAGE
+    return [Version(each.tag, each.name, each.reference, kind) for each in unique]
 
 
 _IMAGE = r"containers\.\d+\.image$"

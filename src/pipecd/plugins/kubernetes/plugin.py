@@ -30,7 +30,7 @@ from pipecd.plugins.kubernetes.stage_session import (
     open_plugin_state,
     open_stage_session,
 )
-from pipecd.plugins.kubernetes.workload import Image, template_images
+from pipecd.plugins.kubernetes.workload import template_images
 from pipecd.sdk import (
     DeploymentPlugin,
     LiveContext,
@@ -55,6 +55,7 @@ from pipecd.sdk import (
     UserMistake,
     Version,
 )
+from pipecd.sdk.images import Image
 
 SYNC, TRAFFIC_ROUTING, ROLLBACK = "SYNC", "TRAFFIC_ROUTING", "ROLLBACK"
 PluginContext: TypeAlias = PlanContext | LiveContext | PreviewContext | StageContext

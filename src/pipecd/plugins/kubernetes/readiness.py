@@ -15,13 +15,14 @@ from pipecd.plugins.kubernetes.health import (
     health,
     health_from_conditions,
     is_custom_resource,
+    progressing,
     unhealthy,
     unknown,
 )
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import at, condition_of, list_at, map_at, text_at
 from pipecd.sdk import Health, PipecdError, UserMistake
 from pipecd.sdk.config import Duration
+from pipecd.sdk.unstructured import at, condition_of, list_at, map_at, text_at
 
 NO_WAIT = Duration(0)
 _RETRY_DELAY = 0.5
@@ -53,11 +54,7 @@ def readiness(body: Mapping[str, Any]) -> HealthStatus | None:
         if not is_complete and not at(body, "spec", "suspend"):
             desired = at(body, "spec", "completions") or 1
             succeeded = at(body, "status", "succeeded") or 0
-            return unhealthy(f"{succeeded} of {desired} pods are done")
-    if manifest.is_builtin("", "Pod") and text_at(body, "status", "phase") != "Succeeded":
-        ready = condition_of(body, "Ready")
-        if text_at(ready, "status") == "False":
-            return unhealthy(text_at(ready, "message") or text_at(ready, "reason") or "not ready")
+            return progressing(f"{succeeded} of {desired} pods are done")
     return status
 
 

@@ -21,14 +21,14 @@ from pipecd.plugins.kubernetes.config import (
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.plan import find_by_kind, find_services
 from pipecd.plugins.kubernetes.stage_session import StageSession
-from pipecd.plugins.kubernetes.unstructured import (
+from pipecd.sdk import DISPLAY_KEY, StageResult, UserMistake
+from pipecd.sdk.unstructured import (
     list_at,
     map_at,
     text_at,
     with_entries,
     with_value,
 )
-from pipecd.sdk import DISPLAY_KEY, StageResult, UserMistake
 
 _STAGES = frozenset({"K8S_TRAFFIC_ROUTING", "K8S_MULTI_TRAFFIC_ROUTING"})
 _ISTIO = "networking.istio.io"

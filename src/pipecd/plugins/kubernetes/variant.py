@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 
 from pipecd.plugins.kubernetes.config import Patch, PatchOp
 from pipecd.plugins.kubernetes.manifest import Manifest
-from pipecd.plugins.kubernetes.unstructured import (
+from pipecd.plugins.kubernetes.workload import with_renamed_config
+from pipecd.sdk import UserMistake
+from pipecd.sdk.config import Replicas
+from pipecd.sdk.diff import is_list, is_map
+from pipecd.sdk.unstructured import (
     map_at,
     text_at,
     with_entries,
     with_value,
     without,
 )
-from pipecd.plugins.kubernetes.workload import with_renamed_config
-from pipecd.sdk import UserMistake
-from pipecd.sdk.config import Replicas
-from pipecd.sdk.diff import is_list, is_map
 from pipecd.sdk.yaml import read_documents, write_yaml
 
 SELECTOR = ("spec", "selector", "matchLabels")

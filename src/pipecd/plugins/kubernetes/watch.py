@@ -14,8 +14,8 @@ from pipecd.plugins.kubernetes.cluster import ApiResource
 from pipecd.plugins.kubernetes.health import HealthStatus, health
 from pipecd.plugins.kubernetes.manifest import Manifest, ResourceKey, managing_application
 from pipecd.plugins.kubernetes.metrics import not_recorded
-from pipecd.plugins.kubernetes.unstructured import list_at, map_at, text_at, without
 from pipecd.sdk import Backoff, PipecdError, Unavailable
+from pipecd.sdk.unstructured import list_at, map_at, text_at, without
 
 _PAGE_SIZE = 500
 # The server ends a watch after this time; a watch that is silent for longer is broken.

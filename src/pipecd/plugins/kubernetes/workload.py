@@ -2,15 +2,15 @@
 """The pod templates of workloads: images, environment, and the ConfigMaps and Secrets they use."""
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import CONFIG_HASH, Manifest
-from pipecd.plugins.kubernetes.unstructured import (
+from pipecd.sdk.diff import is_list, is_map
+from pipecd.sdk.images import Image
+from pipecd.sdk.unstructured import (
     Body,
     at,
     list_at,
@@ -19,7 +19,6 @@ from pipecd.plugins.kubernetes.unstructured import (
     with_entries,
     with_value,
 )
-from pipecd.sdk.diff import is_list, is_map
 
 CONTAINERS, INIT_CONTAINERS = "containers", "initContainers"
 POD_TEMPLATE = ("spec", "template", "spec")
@@ -53,22 +52,6 @@ def without_duplicate_env(manifest: Manifest) -> Manifest:
         if has_duplicates:
             body = with_value(body, (*path, field), containers)
     return manifest if body is manifest.body else manifest.with_body(body)
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image reference; the tag is the digest if there is no tag."""
-
-    reference: str
-    name: str
-    tag: str
-
-    @classmethod
-    def of(cls, reference: str) -> "Image":
-        """Parses a reference; the port of a registry is no tag."""
-        path, _, digest = reference.partition("@")
-        name, _, tag = path.rpartition("/")[2].partition(":")
-        return cls(reference, name, tag or digest)
 
 
 def template_images(manifest: Manifest) -> Iterator[Image]:
@@ -155,7 +138,7 @@ def _canonical_base64(value: Any) -> Any:
     """Returns base64 in the form that the API server writes."""
     try:
         return base64.b64encode(base64.b64decode(value)).decode()
-    except (TypeError, ValueError, binascii.Error):
+    except (TypeError, ValueError):
         return value
 
 

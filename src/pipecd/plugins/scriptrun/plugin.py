@@ -71,7 +71,7 @@ class ScriptRunPlugin(StagePlugin):
         options = stage.options(ScriptRunOptions)
         started, is_rollback = f"started-{stage.index}", stage.name == ROLLBACK
         script = options.on_rollback if is_rollback else options.run
-        if is_rollback and await stage.shared.get(started) is None:
+        if is_rollback and not await self._was_started(stage, started):
             return StageResult.succeeded("The script was never started, there is nothing to undo")
         if not script:
             return StageResult.succeeded("The stage has no onRollback, there is nothing to undo")
@@ -84,10 +84,13 @@ class ScriptRunPlugin(StagePlugin):
         }
         result = await stage.run(["/bin/sh", "-l", "-c", script], env=environment)
         if result.code:
-            return StageResult.failed(
-                f"The script exited with code {result.code}: {result.last_line}"
-            )
+            output = f": {result.last_line}" if result.last_line else " and printed nothing"
+            return StageResult.failed(f"The script exited with code {result.code}{output}")
         return StageResult.succeeded("The script succeeded")
+
+    async def _was_started(self, stage: StageContext, key: str) -> bool:
+        # A first-generation piped has left the rollback only of a script that was started.
+        return (await stage.shared.get(key) or await stage.metadata.get("baseStageID")) is not None
 
 
 PLUGIN = ScriptRunPlugin

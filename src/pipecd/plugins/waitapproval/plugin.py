@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: G004 - a stage log takes whole lines, it is no logger
-"""The plugin `waitapproval`: the stage WAIT_APPROVAL succeeds once enough users approved."""
+"""The plugin `waitapproval`: WAIT_APPROVAL succeeds once enough users approved, and fails when one
+of them rejects."""
 
 from collections.abc import Sequence
 
@@ -8,6 +9,7 @@ from pipecd.plugins.waitapproval.config import WaitApprovalOptions
 from pipecd.sdk import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
+    REQUIRED_APPROVALS_KEY,
     ManualOperation,
     PlannedStage,
     RequestedStage,
@@ -20,7 +22,7 @@ from pipecd.sdk import (
 
 
 class WaitApprovalPlugin(StagePlugin):
-    """Counts the approvals of users."""
+    """Counts the approvals of users; one rejection ends the stage."""
 
     stages = (Stage("WAIT_APPROVAL", WaitApprovalOptions),)
 
@@ -35,6 +37,7 @@ class WaitApprovalPlugin(StagePlugin):
                 requested.description,
                 operation=ManualOperation.APPROVE,
                 operators=options.approvers,
+                metadata={REQUIRED_APPROVALS_KEY: str(options.min_approver_num)},
             ),
         )
 
@@ -53,14 +56,16 @@ class WaitApprovalPlugin(StagePlugin):
         while len(approved) < required:
             command = await anext(commands)
             user = command.commander
-            if command.kind is not StageCommandKind.APPROVE:
+            if command.kind is StageCommandKind.SKIP:
                 continue
+            # The control plane refuses these commands as well.
+            if options.approvers and user not in options.approvers:
+                stage.log.info(f"Ignored the {command.kind.value} from {user}, not an approver")
+                continue
+            if command.kind is StageCommandKind.REJECT:
+                return StageResult.failed(f"Rejected by {user}: {command.reason}")
             if user in approved:
                 stage.log.info(f"{user} has approved already")
-                continue
-            # The control plane refuses these approvals as well.
-            if options.approvers and user not in options.approvers:
-                stage.log.info(f"Ignored the approval from {user}, who is not in approvers")
                 continue
             approved.append(user)
             stage.log.info(f"Got approval from {user} ({len(approved)} of {required})")
