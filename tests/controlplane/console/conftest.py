@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
@@ -27,7 +28,9 @@ DEPLOYMENT_START = to_unix(VIEW_TIME) - 600
 @pytest.fixture
 async def console_url(cases: UseCases, bus: MemoryBus, now: Now) -> AsyncIterator[str]:
     """The URL of a running console."""
-    web = WebServer(create_console(cases, bus, insecure_cookie=True, now=now))
+    web = WebServer(
+        create_console(cases, bus, insecure_cookie=True, api_document=openapi_document(), now=now)
+    )
     async with http_server(web, host="127.0.0.1", port=0) as port:
         yield f"http://127.0.0.1:{port}"
         await web.stop()

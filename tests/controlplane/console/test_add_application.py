@@ -2,6 +2,7 @@
 """The page that registers applications found in Git or entered manually."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -316,3 +317,35 @@ async def test_the_page_of_a_project_without_pipeds_says_so(
     assert "No piped is enabled" in page
     assert 'class="btn primary" href="/settings/piped"' in page
     assert 'data-testid="manual"' not in page
+
+
+async def test_several_found_applications_are_added_at_once(add_page: AddPage) -> None:
+    await add_page.report(
+        found(),
+        found("apps/web", name="web"),
+        found("infra", name="net", kind=common.TERRAFORM),
+        providers=[("KUBERNETES", "eu"), ("TERRAFORM", "tf-a"), ("TERRAFORM", "tf-b")],
+    )
+    page = await add_page.page()
+    boxes = re.findall(r'name="found" value="([^"]+)"[^>]*?(disabled)?[^>]*>', page)
+    # The one with two providers needs somebody who chooses.
+    assert len(boxes) == 3
+    assert "Choose its deploy target and add it by itself" in page
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', page)
+    assert csrf
+    anchors = [anchor for anchor, _ in boxes]
+    response = await add_page.client.post(
+        f"{PAGE}/several", data={"csrf": csrf[1], "found": [*anchors, "found-nothing"]}
+    )
+    assert "2 applications are added" in response.text
+    assert "2 could not be added" in response.text
+    assert "Choose one platform provider." in response.text
+    assert "It is no longer unregistered" in response.text
+    assert sorted(a.name for a in await add_page.registered()) == ["cart", "web"]
+
+
+async def test_adding_several_needs_a_ticked_application(add_page: AddPage) -> None:
+    await add_page.report(found(), found("apps/web", name="web"))
+    response = await add_page.submit_form(add_page.client, PAGE, f"{PAGE}/several")
+    assert response.status_code == 422
+    assert "Tick the applications to add." in response.text

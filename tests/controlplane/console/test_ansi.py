@@ -47,6 +47,32 @@ def test_terminal_output(text: str, html: str) -> None:
     assert str(ansi_html(text)) == html
 
 
+LINK = 'rel="noopener noreferrer nofollow"'
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        pytest.param("see https://a.example/x?y=1&z.",
+            f'see <a href="https://a.example/x?y=1&amp;z" {LINK}>https://a.example/x?y=1&amp;z</a>.',
+            id="the full stop is not part of it"),
+        pytest.param("(http://a.example/b)",
+            f'(<a href="http://a.example/b" {LINK}>http://a.example/b</a>)', id="in brackets"),
+        pytest.param('https://a.example/"onclick="x',
+            f'<a href="https://a.example/" {LINK}>https://a.example/</a>&#34;onclick=&#34;x',
+            id="a quote ends it"),
+        pytest.param("\x1b[31mhttps://a.\x1b[0mexample",
+            f'<a href="https://a.example" {LINK}><span class="fg1">https://a.</span>example</a>',
+            id="of two colours"),
+        pytest.param("javascript://a.example/%0aalert(1)", "javascript://a.example/%0aalert(1)",
+            id="scripts are no links"),
+        pytest.param("://", "://", id="no scheme"),
+    ],
+)  # fmt: skip
+def test_links(text: str, html: str) -> None:
+    assert str(ansi_html(text)) == html
+
+
 def test_a_colour_spans_lines() -> None:
     assert str(ansi_html("\x1b[31ma\nb")) == (
         '<span class="fg1">a</span>\n<span class="fg1">b</span>'
@@ -58,14 +84,33 @@ def test_the_raw_log_has_no_escapes() -> None:
 
 
 _PIECES = st.sampled_from(
-    ["\x1b[", "31", ";", "m", "38;5;", "\r", "\n", "<script>", "&", "x", "\x1b]", "\x07", "K", "é"]
+    [
+        "\x1b[",
+        "31",
+        ";",
+        "m",
+        "38;5;",
+        "\r",
+        "\n",
+        "<script>",
+        "&",
+        "x",
+        "\x1b]",
+        "\x07",
+        "K",
+        "é",
+        "https://x",
+        ".",
+    ]
 )
 
 
 @given(st.lists(_PIECES).map("".join) | st.text())
 def test_no_markup_of_the_log_survives(text: str) -> None:
     html = str(ansi_html(text))
-    rest = re.sub(r'<span class="[a-z0-9 ]+">|</span>', "", html)
+    rest = re.sub(
+        r'<span class="[a-z0-9 ]+">|</span>|<a href="[^"<>]+" rel="[a-z ]+">|</a>', "", html
+    )
     assert "<" not in rest
     assert ">" not in rest
     assert html.count("<span") == html.count("</span>")

@@ -15,7 +15,7 @@ from pipecd.controlplane.console.status_text import application_status_text
 from pipecd.model.application import SyncStatus
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ECS
-from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_FAILURE, Deployment, DeployTargets
 
 
 def synced(status: SyncStatus, **state: Any) -> Application:
@@ -119,15 +119,8 @@ def test_the_time_of_the_check_is_shown_if_there_was_one(
     assert not checked(synced(SyncStatus.UNKNOWN, timestamp=1))
 
 
-def test_drift_lines_have_kinds() -> None:
-    application = synced(SyncStatus.OUT_OF_SYNC, reason="spec:\n+ a: 1\n- a: 2\n  ~ b: 3\n")
-    kinds = [line.kind for line in view.drift_lines(application)]
-    assert kinds == ["same", "add", "remove", "change"]
-    assert view.drift_lines(synced(SyncStatus.SYNCED, reason="+ old")) == ()
-
-
 def test_the_summary_of_a_list() -> None:
-    some = [synced(SyncStatus.SYNCED), synced(SyncStatus.SYNCED), synced(SyncStatus.OUT_OF_SYNC)]
+    some = ["1", "1", "3"]
     counts = view.status_counts(some)
     assert [(count.count, count.badge.text) for count in counts] == [
         (1, "Out of sync"),
@@ -135,8 +128,7 @@ def test_the_summary_of_a_list() -> None:
     ]
     assert view.list_summary(counts) == "3 applications:"
     assert view.list_summary(view.status_counts(some[:2])) == "2 applications, all synced."
-    unknown = view.status_counts([synced(SyncStatus.UNKNOWN)])
-    assert view.list_summary(unknown) == "1 application with an unknown sync status."
+    assert view.list_summary(view.status_counts(["deployed"])) == "1 application, deployed."
     assert view.list_summary(()) == ""
 
 
@@ -214,6 +206,49 @@ APPLICATIONS = [
 def test_the_list_is_filtered_and_sorted(query: str, names: list[str], noon: datetime) -> None:
     listing = view.application_list(APPLICATIONS, parse_application_query(QueryParams(query)), noon)
     assert [row.name for row in listing.rows] == names
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        pytest.param("", ["approved", "fresh", "live"], id="any status"),
+        pytest.param("syncStatus=waiting", ["approved"], id="waiting for approval"),
+        pytest.param("syncStatus=deployed", ["live"], id="deployed"),
+        pytest.param("syncStatus=0", ["approved", "fresh", "live"], id="upstream's unknown"),
+        pytest.param("syncStatus=2,never-deployed", ["fresh"], id="several"),
+    ],
+)
+def test_rows_counts_and_filter_use_the_same_statuses(
+    query: str, names: list[str], noon: datetime
+) -> None:
+    applications = [Application(id=name, name=name) for name in ("approved", "fresh", "live")]
+    for last in (
+        applications[2].most_recently_triggered_deployment,
+        applications[2].most_recently_successful_deployment,
+    ):
+        last.deployment_id = "d1"
+    parsed = parse_application_query(QueryParams(query))
+    listing = view.application_list(applications, parsed, noon, {"approved"})
+    assert [row.name for row in listing.rows] == names
+    assert [count.badge.text for count in listing.counts] == [
+        "Waiting for approval",
+        "Never deployed",
+        "Deployed",
+    ]
+    assert {row.badge for row in listing.rows} <= {count.badge for count in listing.counts}
+
+
+def test_a_row_shows_how_its_last_deployment_ended(noon: datetime) -> None:
+    application = Application(id="a", name="a")
+    application.most_recently_triggered_deployment.deployment_id = "d1"
+    query = parse_application_query(QueryParams(""))
+    listing = view.application_list([application], query, noon)
+    failed = Deployment(id="d1", status=DEPLOYMENT_FAILURE)
+    (row,) = view.with_outcomes(listing, {"d1": failed}).rows
+    assert row.outcome
+    assert row.outcome.text == "Failed"
+    (row,) = view.with_outcomes(listing, {}).rows
+    assert row.outcome is None
 
 
 def test_counts_ignore_the_status_filter(noon: datetime) -> None:

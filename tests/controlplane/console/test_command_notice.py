@@ -28,8 +28,15 @@ def command(kind: CommandKind, status: CommandStatus, **metadata: str) -> Comman
         ),
         pytest.param(
             command(CommandKind.SKIP_STAGE, CommandStatus.FAILED),
-            "The skip you requested failed.",
+            "The skip you requested failed: piped tokyo gave no reason; see its log.",
             id="failed",
+        ),
+        pytest.param(
+            command(
+                CommandKind.SYNC_APPLICATION, CommandStatus.FAILED, Reason="app.yaml:3: bad kind"
+            ),
+            "The sync you requested failed: app.yaml:3: bad kind.",
+            id="failed with a reason",
         ),
         pytest.param(
             command(CommandKind.CANCEL_DEPLOYMENT, CommandStatus.TIMEOUT),

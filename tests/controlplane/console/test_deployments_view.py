@@ -2,7 +2,7 @@
 """View models of deployments: facts, versions, the selected stage, the list."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -167,17 +167,18 @@ def test_an_application_without_a_deployment_has_the_status_of_its_block() -> No
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        pytest.param("q=check", True, id="the application"),
-        pytest.param("q=card tokens", True, id="the message"),
-        pytest.param("q=7F3C", True, id="the beginning of the commit"),
-        pytest.param("q=91ab", False, id="not the middle of the commit"),
-        pytest.param("q=d1", True, id="the id"),
-        pytest.param("pipedId=other", False, id="another piped"),
-        pytest.param("waiting=approval", True, id="one that waits"),
+        pytest.param("", True, id="without a status"),
+        pytest.param("waiting=approval", True, id="an older link to those that wait"),
+        pytest.param("status=waiting", True, id="those that wait"),
+        pytest.param("status=2", False, id="running ones, which do not wait"),
+        pytest.param("status=2,waiting", True, id="both"),
     ],
 )
-def test_search(query: str, found: bool, make_deployment: Callable[..., Deployment]) -> None:
-    deployment = make_deployment(PipelineStage(id="1", name="WAIT_APPROVAL", status=1))  # pyright: ignore[reportArgumentType]
+def test_a_deployment_that_waits_for_approval_is_not_called_running(
+    query: str, found: bool, make_deployment: Callable[..., Deployment]
+) -> None:
+    stage = PipelineStage(id="1", name="WAIT_APPROVAL", status=deployment_pb2.STAGE_RUNNING)
+    deployment = make_deployment(stage, status=deployment_pb2.DEPLOYMENT_RUNNING)
     assert view.matches(deployment, parse_deployment_query(QueryParams(query))) is found
 
 
@@ -185,7 +186,7 @@ def test_deployments_are_grouped_by_day(noon: datetime, start: int) -> None:
     deployment = [
         Deployment(id=str(n), created_at=start - 86400 * days) for n, days in enumerate((1, 0, 1))
     ]
-    days = view.group_by_day(deployment, noon, UTC)
+    days = view.group_by_day(deployment, noon)
     assert [(day.heading, [row.id for row in day.rows]) for day in days] == [
         ("Today", ["1"]),
         ("Yesterday", ["0", "2"]),

@@ -76,7 +76,7 @@ def test_a_time_that_is_not_set_is_not_shown() -> None:
     ],
 )
 def test_the_heading_of_a_day(at: datetime, zone: str, text: str) -> None:
-    assert formatting.day_heading(to_unix(at), NOW, ZoneInfo(zone)) == text
+    assert formatting.day_heading(to_unix(at), NOW.astimezone(ZoneInfo(zone))) == text
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,10 @@ def test_initials(name: str, letters: str) -> None:
         pytest.param("stage failed", "Stage failed.", id="capital and full stop"),
         pytest.param("Done!", "Done!", id="an end is kept"),
         pytest.param("  ", "", id="only spaces"),
+        pytest.param("replicaCount is unknown", "replicaCount is unknown.", id="an identifier"),
+        pytest.param("app.pipecd.yaml:3: bad", "app.pipecd.yaml:3: bad.", id="a file name"),
+        pytest.param("deployment/web failed", "deployment/web failed.", id="a resource"),
+        pytest.param("exited with code 1: ", "Exited with code 1.", id="nothing after a colon"),
     ],
 )
 def test_a_sentence(text: str, expected: str) -> None:
@@ -141,3 +145,17 @@ def test_words_in_a_row() -> None:
     assert formatting.join_words(["a"]) == "a"
     assert formatting.join_words(["a", "b", "c"]) == "a, b and c"
     assert formatting.join_words(["a", "b"], "or") == "a or b"
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        pytest.param("UTC", "2026-08-22 17:23:06 UTC", id="without a time zone of the browser"),
+        pytest.param("Europe/Berlin", "2026-08-22 19:23:06 CEST", id="in the reader's zone"),
+        pytest.param("America/Sao_Paulo", "2026-08-22 14:23:06 UTC-03", id="without a name"),
+    ],
+)
+def test_times_name_their_zone(zone: str, text: str) -> None:
+    shown = formatting.timestamp(to_unix(NOW), NOW.astimezone(ZoneInfo(zone)))
+    assert shown
+    assert (shown.exact, shown.iso) == (text, "2026-08-22T17:23:06Z")

@@ -6,6 +6,7 @@ from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.list_filters import (
     PageUrl,
+    canonical_params,
     parse_application_query,
     parse_deployment_query,
     parse_labels,
@@ -19,7 +20,7 @@ def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
     datastore_filter = query.filter("shop")
     assert (datastore_filter.kinds, query.statuses, dict(datastore_filter.labels)) == (
         (0,),
-        (3,),
+        ("3",),
         {"env": "dev"},
     )
     assert (query.page, datastore_filter.enabled, datastore_filter.project) == (2, True, "shop")
@@ -51,6 +52,38 @@ def test_statuses_in_the_url(text: str, statuses: tuple[int, ...]) -> None:
     assert parse_deployment_query(QueryParams(text)).statuses == statuses
 
 
+@pytest.mark.parametrize(
+    ("text", "statuses"),
+    [
+        pytest.param("syncStatus=3", ("3",), id="upstream's bookmark"),
+        pytest.param("syncStatus[0]=3&syncStatus[1]=4", ("3", "4"), id="with an index"),
+        pytest.param("status=OUT_OF_SYNC,synced", ("3", "1"), id="names of the API"),
+        pytest.param("status=never-deployed", ("never-deployed",), id="a status of our own"),
+        pytest.param("status=", (), id="nothing"),
+    ],
+)
+def test_statuses_of_applications_in_bookmarks(text: str, statuses: tuple[str, ...]) -> None:
+    params = canonical_params(QueryParams(text), status="syncStatus")
+    assert parse_application_query(params).statuses == statuses
+    assert len(PageUrl("/applications", params).chips({})) == bool(statuses)
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses", "waiting"),
+    [
+        pytest.param("status=5", (5,), False, id="upstream's bookmark"),
+        pytest.param("status[0]=2&status[1]=5", (2, 5), False, id="with an index"),
+        pytest.param("status=DEPLOYMENT_FAILURE,SUCCESS", (5, 4), False, id="names of the API"),
+        pytest.param("status=waiting,5", (5,), True, id="waiting for approval"),
+    ],
+)
+def test_statuses_of_deployments_in_bookmarks(
+    text: str, statuses: tuple[int, ...], *, waiting: bool
+) -> None:
+    query = parse_deployment_query(canonical_params(QueryParams(text), status="status"))
+    assert (query.statuses, query.waiting) == (statuses, waiting)
+
+
 def test_waiting_for_approval_filters_running_deployments() -> None:
     query = parse_deployment_query(QueryParams("waiting=approval"))
     assert query.filter("shop").statuses == (2,)
@@ -73,3 +106,10 @@ def test_every_filter_can_be_removed_alone() -> None:
         "out of sync or synced": "/applications?q=cart&pipedId=p1",
         "piped: tokyo": "/applications?q=cart&syncStatus=3%2C1",
     }
+
+
+def test_a_label_is_added_to_the_filters() -> None:
+    url = PageUrl("/applications", QueryParams("labels[0]=env:dev&page=2"), ("page",))
+    assert url.with_label("env: dev") == "/applications?labels%5B0%5D=env%3Adev"
+    more = "/applications?labels%5B0%5D=env%3Adev&labels%5B1%5D=team%3Apay"
+    assert url.with_label("team: pay") == more

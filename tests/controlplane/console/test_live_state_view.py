@@ -1,14 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live state as a tree of resources, from snapshots of v0 and v1 pipeds."""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
-from pipecd.controlplane.console.live_state_view import MAX_RESOURCES, live_state_view
+from pipecd.controlplane.console.diff_view import drift_view
+from pipecd.controlplane.console.live_graph import MAX_BOXES, live_graph, shortened
+from pipecd.controlplane.console.live_state_view import (
+    MAX_RESOURCES,
+    LiveQuery,
+    LiveStateView,
+    ResourceRow,
+    live_state_view,
+    parse_live_query,
+    worst_first,
+)
+from pipecd.controlplane.usecases.livestate_history import resource_events
 from pipecd.proto.model import livestate_pb2 as pb
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
+
+UNHEALTHY = {"health_status": ResourceState.UNHEALTHY}
+HEALTHY = {"health_status": ResourceState.HEALTHY}
+MOVING = {**UNHEALTHY, "health_description": "Progressing: 1 of 2 replicas are updated"}
 
 
 def resource(id_: str, *parents: str, **fields: Any) -> ResourceState:
@@ -20,6 +37,16 @@ def snapshot(*resources: ResourceState, health: int = 1) -> ApplicationLiveState
     made = ApplicationLiveStateSnapshot(application_live_state=state)
     made.health_status = ApplicationLiveStateSnapshot.Status.ValueType(health)
     return made
+
+
+def flat(rows: Iterable[ResourceRow], depth: int = 0) -> Iterator[tuple[ResourceRow, int]]:
+    for row in rows:
+        yield row, depth
+        yield from flat(row.children, depth + 1)
+
+
+def outline(view: LiveStateView) -> list[tuple[str, int]]:
+    return [(row.id.removeprefix("/"), depth) for row, depth in flat(view.roots)]
 
 
 @pytest.mark.parametrize(
@@ -37,8 +64,8 @@ def snapshot(*resources: ResourceState, health: int = 1) -> ApplicationLiveState
             id="one whose parent is not there is a root",
         ),
         pytest.param(
-            [resource("a", "b"), resource("b", "a"), resource("c")],
-            [("c", 0), ("a", 0), ("b", 1)],
+            [resource("a", "b"), resource("b", "a"), resource("c"), resource("d", "d")],
+            [("a", 0), ("b", 1), ("c", 0), ("d", 0)],
             id="a circle is shown once",
         ),
         pytest.param(
@@ -47,29 +74,67 @@ def snapshot(*resources: ResourceState, health: int = 1) -> ApplicationLiveState
                 resource("a", deploy_target="t1"),
                 resource("b", "a", deploy_target="t2"),
             ],
-            [("t1/a", 0), ("t2/a", 0), ("t2/b", 1)],
+            [("t2/a", 0), ("t2/b", 1), ("t1/a", 0)],
             id="two targets may have the same ids",
+        ),
+        pytest.param(
+            [
+                resource("a", **HEALTHY),
+                resource("b", **MOVING),
+                resource("c", **HEALTHY),
+                resource("pod", "c", **UNHEALTHY),
+                resource("d"),
+            ],
+            [("c", 0), ("pod", 1), ("b", 0), ("d", 0), ("a", 0)],
+            id="branches with the worst health come first",
         ),
     ],
 )
 def test_the_order_of_the_tree(
     resources: list[ResourceState], expected: list[tuple[str, int]], noon: datetime
 ) -> None:
-    rows = live_state_view(snapshot(*resources), noon).resources
-    assert [(row.id.removeprefix("/"), row.depth) for row in rows] == expected
+    assert outline(live_state_view(snapshot(*resources), noon)) == expected
+
+
+def test_a_chain_of_owners_has_a_limited_depth(noon: datetime) -> None:
+    chain = [resource("0"), *(resource(str(n), str(n - 1)) for n in range(1, 3000))]
+    rows = outline(live_state_view(snapshot(*chain[:1500]), noon))
+    assert len(rows) == 1500
+    assert max(depth for _, depth in rows) == 12
 
 
 @pytest.mark.parametrize(
     ("health", "text"),
     [
-        pytest.param(0, "Health unknown", id="unknown"),
+        pytest.param(0, "Unknown", id="unknown"),
         pytest.param(1, "Healthy", id="healthy"),
         pytest.param(2, "Unhealthy", id="other, a status of v0"),
         pytest.param(3, "Unhealthy", id="unhealthy"),
+        pytest.param(9, "Unknown", id="a status of a later version"),
     ],
 )
 def test_the_health_of_the_application(health: int, text: str, noon: datetime) -> None:
     assert live_state_view(snapshot(health=health), noon).badge.text == text
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        pytest.param((resource("1", **MOVING),), "Progressing", id="one progresses"),
+        pytest.param(
+            (resource("1", **MOVING), resource("2", **UNHEALTHY)),
+            "Unhealthy",
+            id="another is unhealthy",
+        ),
+    ],
+)
+def test_an_application_progresses_if_nothing_is_unhealthy(
+    resources: tuple[ResourceState, ...], text: str, noon: datetime
+) -> None:
+    view = live_state_view(snapshot(*resources, health=3), noon)
+    assert view.badge.text == text
+    row = next(row for row in view.roots if row.id == "/1")
+    assert (row.badge.text, row.text) == ("Progressing", "1 of 2 replicas are updated")
 
 
 @pytest.mark.parametrize("part", ["kubernetes", "cloudrun", "ecs", "lambda"])
@@ -79,7 +144,7 @@ def test_snapshots_of_v0_are_read(part: str, noon: datetime, start: int) -> None
     state.health_status, state.health_description = 2, "it crashes"
     if part in ("kubernetes", "cloudrun"):
         state.api_version, state.namespace = "v1", "shop"
-    (row,) = live_state_view(made, noon).resources
+    (row,) = live_state_view(made, noon).roots
     assert (row.name, row.kind, row.badge.text, row.text) == (
         "web",
         "Service",
@@ -92,11 +157,124 @@ def test_snapshots_of_v0_are_read(part: str, noon: datetime, start: int) -> None
 
 def test_a_large_tree_is_truncated(noon: datetime) -> None:
     tree = live_state_view(snapshot(*(resource(str(at)) for at in range(MAX_RESOURCES + 5))), noon)
-    assert (len(tree.resources), tree.omitted) == (MAX_RESOURCES, 5)
-    assert tree.summary == f"{MAX_RESOURCES + 5} resources"
+    assert (tree.shown, tree.omitted) == (MAX_RESOURCES, 5)
+    assert tree.summary == "2,005 resources, 2005 of unknown health"
 
 
-def test_metadata_of_plugins_is_shown(noon: datetime) -> None:
-    given = resource("1", resource_type="t", resource_metadata={"Kind": "Pod", "Image": "v1"})
-    (row,) = live_state_view(snapshot(given), noon).resources
-    assert (row.kind, row.metadata) == ("Pod", (("Image", "v1"),))
+SHOP = (
+    resource("web", resource_type="Deployment", deploy_target="tokyo", **HEALTHY),
+    resource("web-1", "web", resource_type="Pod", deploy_target="tokyo", **UNHEALTHY),
+    resource("web-2", "web", resource_type="Pod", deploy_target="tokyo", **HEALTHY),
+    resource("api", resource_type="Deployment", deploy_target="osaka", **HEALTHY),
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        pytest.param({}, ["web", "web-1", "web-2", "api"], id="everything"),
+        pytest.param({"target": "osaka"}, ["api"], id="one target"),
+        pytest.param({"kind": "Pod"}, ["(web)", "web-1", "web-2"], id="a kind, below its owners"),
+        pytest.param({"health": "unhealthy"}, ["(web)", "web-1"], id="a health"),
+        pytest.param({"health": "poorly"}, ["web", "web-1", "web-2", "api"], id="no such health"),
+        pytest.param({"q": "NAME OF WEB-2"}, ["(web)", "web-2"], id="a text"),
+        pytest.param({"q": "nowhere"}, [], id="nothing matches"),
+    ],
+)
+def test_filters(params: dict[str, str], expected: list[str], noon: datetime) -> None:
+    query = parse_live_query(QueryParams(params))
+    view = live_state_view(snapshot(*SHOP), noon, query)
+    ids = [(row.id.partition("/")[2], row.is_match) for row, _ in flat(view.roots)]
+    assert [id if is_match else f"({id})" for id, is_match in ids] == expected
+
+
+def test_options_of_the_filters_have_counts(noon: datetime) -> None:
+    view = live_state_view(snapshot(*SHOP), noon, LiveQuery(kind="Pod"))
+    assert [(each.value, each.count) for each in view.kinds] == [("Deployment", 2), ("Pod", 2)]
+    assert [(each.value, each.count) for each in view.healths] == [("unhealthy", 1), ("healthy", 3)]
+    assert [(each.value, each.badge and each.badge.text) for each in view.targets] == [
+        ("osaka", "Healthy"),
+        ("tokyo", "Unhealthy"),
+    ]
+    only = live_state_view(snapshot(SHOP[3]), noon)
+    assert only.targets == ()
+
+
+def test_healthy_branches_of_a_large_tree_are_closed(noon: datetime) -> None:
+    many = [resource(f"d{n}", **HEALTHY) for n in range(40)]
+    many += [resource(f"p{n}", f"d{n}", **(UNHEALTHY if n == 7 else HEALTHY)) for n in range(40)]
+    rows = live_state_view(snapshot(*many), noon).roots
+    assert [row.id for row in rows if row.is_open] == ["/d7"]
+    assert rows[0].hint == "1 below, unhealthy"
+    short = worst_first(live_state_view(snapshot(*many), noon), 25)
+    assert outline(short) == [("d7", 0), ("p7", 1)]
+    assert short.omitted == 78
+
+
+DRIFT = """\
+Diff between the defined state in Git at commit 7f3c91a and actual state in cluster:
+
+--- Actual   (LiveState)
++++ Expected (Git)
+
+# 1. name="name of web", kind="Deployment", namespace="", apiVersion="apps/v1"
+
+  spec:
+    #spec.replicas
+-   replicas: 5
++   replicas: 2
+"""
+
+
+def test_the_panel_of_a_resource_has_its_fields_drift_relations_and_events(
+    noon: datetime, start: int
+) -> None:
+    before = [resource("web", resource_type="Deployment", deploy_target="tokyo", **HEALTHY)]
+    after = [resource("web", resource_type="Deployment", deploy_target="tokyo", **MOVING), SHOP[1]]
+    after[0].resource_metadata["Image"] = "web:2"
+    view = live_state_view(
+        snapshot(*after),
+        noon,
+        LiveQuery(resource="tokyo/web"),
+        drift=drift_view(DRIFT),
+        events=resource_events(before, after, at=start),
+    )
+    panel = view.panel
+    assert panel
+    assert panel.facts == (("Deploy target", "tokyo"), ("Image", "web:2"), ("Id", "web"))
+    assert [link.name for link in panel.children] == ["name of web-1"]
+    assert [section.name for section in panel.drift] == ["name of web"]
+    assert [(e.text, e.at and e.at.relative) for e in panel.events] == [
+        ("Progressing: 1 of 2 replicas are updated", "10 min ago")
+    ]
+    assert panel.row.drift
+    gone = live_state_view(snapshot(), noon, LiveQuery(resource="tokyo/web"))
+    assert gone.panel is None
+    assert gone.is_missing
+
+
+def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
+    pods = [resource(f"p{n}", "set", resource_type="Pod", **HEALTHY) for n in range(9)]
+    odd = resource("odd", "set", resource_type="Pod", **UNHEALTHY)
+    view = live_state_view(snapshot(resource("set", **HEALTHY), odd, *pods), noon)
+    graph = live_graph(view.roots)
+    assert [box.label for box in graph.boxes] == [
+        "name of set",
+        "name of odd",
+        "9 \N{MULTIPLICATION SIGN} Pod",
+    ]
+    assert len(graph.edges) == 2
+    parent, first, last = graph.boxes
+    assert parent.y == (first.y + last.y) // 2
+    assert first.x > parent.x + graph.box_width
+
+
+def test_a_graph_has_a_limited_number_of_boxes(noon: datetime) -> None:
+    many = [resource(f"r{n}", resource_type=f"kind {n}", **HEALTHY) for n in range(MAX_BOXES + 7)]
+    graph = live_graph(live_state_view(snapshot(*many), noon).roots)
+    assert (len(graph.boxes), graph.omitted) == (MAX_BOXES, 7)
+
+
+def test_long_names_lose_their_middle() -> None:
+    assert shortened("web") == "web"
+    assert shortened("recommendations-7d9f6c5b8-x2k4z") == "recommendations…5b8-x2k4z"

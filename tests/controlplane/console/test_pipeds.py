@@ -20,6 +20,7 @@ from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from pipecd.secrets import keys
 from servers.console import OpenBrowser, PipedReports, SubmitForm, SubmitPageForm
 
@@ -99,6 +100,25 @@ async def test_the_page_shows_what_a_piped_reported(
     ):
         assert text_part in shown
     assert "redacted" not in shown
+
+
+async def test_the_page_shows_what_a_piped_runs_without_until_it_starts_again(
+    admin_browser: httpx2.AsyncClient,
+    one: str,
+    cases: UseCases,
+    piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    await cases.pipeds.report_stat(b"", by=piped)
+    failure = PluginFailure(plugin="greeter", reason="it ended: <exit code 3>", since=1)
+    await cases.pipeds.report_plugin_failures([failure], by=piped)
+    assert "1 not usable" in await text(admin_browser, PAGE)
+    shown = await text(admin_browser, one)
+    assert "Does not run" in shown
+    assert "greeter it ended: &lt;exit code 3&gt;" in shown
+    await cases.pipeds.report_meta(meta, by=piped)
+    assert "Does not run" not in await text(admin_browser, one)
+    assert "not usable" not in await text(admin_browser, PAGE)
 
 
 async def test_a_restart_is_requested_once_and_followed_to_its_end(
@@ -345,3 +365,51 @@ async def test_an_application_links_to_its_piped(
     shown = (await open_browser(User("shop", "dave", ("developers",))).get(page)).text
     assert "Not shown" in shown
     assert one not in shown
+
+
+async def test_one_version_is_requested_of_several_pipeds(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+) -> None:
+    page = "/settings/piped"
+    html = (await admin_browser.get(page)).text
+    assert html.count('type="checkbox" name="piped"') == 2
+    secret = html.partition('name="csrf" value="')[2].partition('"')[0]
+    answer = await admin_browser.post(
+        f"{page}/upgrade",
+        data={"csrf": secret, "version": "v0.2.0", "piped": [piped.piped, other_piped.piped]},
+    )
+    assert answer.headers["location"] == "/settings/piped?upgraded=2#upgrade"
+    versions = [each.desired_version for each in await cases.pipeds.list(by=admin)]
+    assert versions == ["v0.2.0", "v0.2.0"]
+    shown = (await admin_browser.get(answer.headers["location"])).text
+    assert "The version is requested of 2 pipeds" in shown
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"version": "v1"}, id="no piped is selected"),
+        pytest.param({"version": "v1", "piped": "unknown"}, id="an unknown piped"),
+        pytest.param({"version": "latest", "piped": "own"}, id="no version"),
+    ],
+)
+async def test_an_upgrade_that_cannot_be_requested_changes_nothing(
+    *,
+    fields: dict[str, str],
+    admin_browser: httpx2.AsyncClient,
+    submit_form: SubmitForm,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+) -> None:
+    fields = {key: piped.piped if value == "own" else value for key, value in fields.items()}
+    answer = await submit_form(
+        admin_browser, "/settings/piped", "/settings/piped/upgrade", **fields
+    )
+    assert answer.status_code == 422
+    assert [each.desired_version for each in await cases.pipeds.list(by=admin)] == [""]

@@ -19,6 +19,7 @@ from pipecd.controlplane.usecases.pipeds import PipedActivity
 from pipecd.proto.model import command_pb2 as pb
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 THEN = int(NOW.timestamp()) - 600
@@ -156,3 +157,29 @@ def test_the_page_shows_the_host_and_the_last_takeover() -> None:
     assert (without.taken_over, without.is_takeover_recent) == (None, False)
     later = piped_view(ONLINE, UNSEEN, lease, NOW + timedelta(hours=1))
     assert (later.taken_over is not None, later.is_takeover_recent) == (True, False)
+
+
+def test_what_does_not_run_is_listed_once_with_its_reason() -> None:
+    failures = (
+        PluginFailure(plugin="greeter", reason="it ended with exit code 3", since=THEN),
+        PluginFailure(plugin="ecs", target="a", reason="no region", since=THEN),
+        PluginFailure(plugin="ecs", target="b", reason="no profile", since=THEN),
+        # Without a deploy target the plugin does not run for the same reasons.
+        PluginFailure(plugin="ecs", reason="no region\nno profile", since=THEN),
+        PluginFailure(plugin="vm", target="c", reason="no zone", since=THEN),
+        PluginFailure(plugin="vm", reason="it ended", since=THEN),
+    )
+    page = piped_view(ONLINE, UNSEEN, PipedLease(), NOW, failures)
+    assert [(each.name, each.reason) for each in page.failures] == [
+        ("greeter", "it ended with exit code 3"),
+        ("a (ecs)", "no region"),
+        ("b (ecs)", "no profile"),
+        ("c (vm)", "no zone"),
+        ("vm", "it ended"),
+    ]
+    assert all(each.since is not None for each in page.failures)
+    assert page.status_text == (
+        "It is connected, but cannot use everything that its configuration has."
+    )
+    offline = piped_view(with_(status=Piped.OFFLINE), UNSEEN, PipedLease(), NOW, failures)
+    assert not offline.failures

@@ -178,7 +178,7 @@ def test_which_stages_wait_for_approval(fields: dict[str, int], waits: bool) -> 
     [
         pytest.param("ann", "", id="an approver may"),
         pytest.param("eve", "You are signed in as eve", id="only approvers may"),
-        pytest.param("bob", "You have approved already", id="no approver approves twice"),
+        pytest.param("bob", "", id="one who has approved may still reject"),
     ],
 )
 def test_who_may_approve(
@@ -194,7 +194,11 @@ def test_who_may_approve(
             "WAIT_APPROVAL",
             status=StageStatus.RUNNING,
             authorized_operators=["ann", "bob"],
-            metadata={"pipecd/stage-approved-users": "bob"},
+            metadata={
+                "pipecd/stage-approved-users": "bob",
+                "pipecd/stage-required-approvals": "2",
+                "pipecd/stage-timeout": "3600",
+            },
         ),
         make_stage("2", "SYNC", requires=["1"]),
     )
@@ -204,3 +208,6 @@ def test_who_may_approve(
     assert approval.approvers == ("ann", "bob")
     assert approval.approved_by == ("bob",)
     assert approval.next_step == "continue with SYNC"
+    assert (approval.progress, approval.has_approved) == ("1 of 2", user == "bob")
+    assert approval.expires
+    assert approval.expires.iso == "2026-08-22T17:50:00Z"

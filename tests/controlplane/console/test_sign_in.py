@@ -45,7 +45,7 @@ async def test_a_correct_password_sets_a_strict_session_cookie(
     assert "Path=/; Max-Age=604800; SameSite=Strict; HttpOnly" in cookie
     assert "Secure" not in cookie
     home = await client.get("/")
-    assert (home.status_code, home.headers["location"]) == (302, "/applications")
+    assert (home.status_code, home.headers["location"]) == (302, "/overview")
     assert (await client.get("/applications")).status_code == 200
 
 

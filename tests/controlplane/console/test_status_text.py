@@ -135,6 +135,13 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             "Cancelled by ann.",
             id="cancelled",
         ),
+        pytest.param(
+            DeploymentStatus.CANCELLED,
+            [{"id": "stage-0", "name": "SMOKE", "status": 4}],
+            {"status_reason": "Cancelled by ann while executing stage stage-0"},
+            "Cancelled by ann while executing stage SMOKE.",
+            id="stages by their names",
+        ),
     ],
 )
 def test_the_status_text(

@@ -2,6 +2,7 @@
 """The page that registers applications: those that pipeds found in Git, or any other manually."""
 
 import posixpath
+from collections.abc import Sequence
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -23,6 +24,7 @@ from pipecd.controlplane.console.add_application_view import (
     unregistered_applications,
     why_empty,
 )
+from pipecd.controlplane.console.bulk_result import BulkResult, decode_results, encode_results
 from pipecd.controlplane.console.deploy_targets import (
     KIND_NAMES,
     NO_TARGET,
@@ -32,7 +34,7 @@ from pipecd.controlplane.console.deploy_targets import (
 )
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.model.application import ApplicationKind
+from pipecd.model.application import MAX_NAME_LENGTH, ApplicationKind
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
@@ -44,6 +46,7 @@ PATH = "/applications/add"
 MANUAL_FORM = "manual"
 _CREATE = Permission(Resource.APPLICATION, Action.CREATE)
 _NOT_ALLOWED = "Your roles do not allow this; ask an administrator of the project."
+_GONE = "It is no longer unregistered: it was added meanwhile, or removed from Git."
 _PIPEDS_HIDDEN = (
     "Your roles do not allow listing pipeds, which is needed to choose a deploy target; "
     "ask an administrator of the project."
@@ -60,6 +63,7 @@ class AddApplicationPages:
         return [
             Route(PATH, self._context.page(self.show_page), methods=["GET"]),
             Route(PATH, self._context.action(self.add), methods=["POST"]),
+            Route(f"{PATH}/several", self._context.action(self.add_several), methods=["POST"]),
         ]
 
     async def show_page(
@@ -106,6 +110,7 @@ class AddApplicationPages:
             no_target=NO_TARGET,
             kinds={kind.name: name for kind, name in KIND_NAMES.items()},
             default_file=DEFAULT_CONFIG_FILE,
+            max_name_length=MAX_NAME_LENGTH,
         )
 
     async def _unregistered(
@@ -140,6 +145,40 @@ class AddApplicationPages:
             return await self.show_page(request, session, error)
         return RedirectResponse(f"/applications/{application_id}?added=1", 303)
 
+    async def add_several(self, request: Request, session: BrowserSession) -> Response:
+        """Adds each of the found applications with its only deploy target."""
+        user, cases = session.user, self._context.cases
+        await cases.access.scope(user, _CREATE)
+        form = await request.form()
+        anchors = tuple(dict.fromkeys(map(str, form.getlist("found"))))[:MAX_ROWS]
+        pipeds = await self._context.visible_pipeds(user)
+
+        async def add_each() -> str:
+            infos = {file_of(i).anchor: i for i in await self._unregistered(user, pipeds)}
+            results: list[BulkResult] = []
+            for anchor in anchors:
+                info = infos.get(anchor)
+                if info is None:
+                    results.append(BulkResult("", "", reason=_GONE))
+                    continue
+                try:
+                    options = _options_of(info.piped_id, pipeds).of_kind(ApplicationKind(info.kind))
+                    application = self._from_info(info, [options.default], pipeds)
+                    id = await cases.applications.add(application, by=user)
+                except (UserMistake, Conflict, NotFound, Denied) as e:
+                    reason = _NOT_ALLOWED if isinstance(e, Denied) else str(e)
+                    results.append(BulkResult("", info.name, reason=reason))
+                else:
+                    results.append(BulkResult(id, info.name))
+            return encode_results(results)
+
+        if not anchors:
+            text = "Tick the applications to add."
+            return await self.show_page(request, session, FormError.of("several", text, form))
+        key = (session.token, request.url.path, *anchors)
+        results = decode_results(await self._context.deduplicator.run(key, add_each))
+        return self._context.render(request, "bulk_add.html", results=results)
+
     async def _found_application(self, form: FormData, user: User) -> Application:
         """The application to register from what a piped found in Git."""
         file = _file(form)
@@ -151,11 +190,17 @@ class AddApplicationPages:
                 f"{posixpath.join(file.path, file.name)} is no longer unregistered: "
                 "it was added meanwhile, or removed from Git."
             )
-        options, kind = _options_of(file.piped, pipeds), ApplicationKind(info.kind)
+        return self._from_info(info, _targets(form), pipeds)
+
+    @staticmethod
+    def _from_info(
+        info: ApplicationInfo, targets: Sequence[str], pipeds: tuple[Piped, ...] | None
+    ) -> Application:
+        options, kind = _options_of(info.piped_id, pipeds), ApplicationKind(info.kind)
         if options.lacks(kind):
             raise UserMistake(no_provider_text(kind))
-        selection = options.of_kind(kind).select(_targets(form))
-        application = _application(file, info.name, selection)
+        selection = options.of_kind(kind).select(targets)
+        application = _application(file_of(info), info.name, selection)
         application.kind = info.kind
         application.description = info.description
         application.labels.update(info.labels)

@@ -44,6 +44,11 @@ class FoundApplicationRow:
     targets: TargetOptions
     disabled_reason: str = ""
 
+    @property
+    def needs_choice(self) -> bool:
+        """Whether someone must choose its deploy targets, so that it is added by itself."""
+        return bool(self.targets.options) and not self.targets.default
+
 
 @dataclass(frozen=True)
 class ManualForm:

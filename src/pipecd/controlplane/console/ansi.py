@@ -8,7 +8,7 @@ become the nearest of them, which also keeps them readable in both themes.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 from operator import itemgetter
 
 from markupsafe import Markup, escape
@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     r"|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 )
+_ERASE = re.compile(r"\x1b\[[0-?]*[ -/]*K")
 _PALETTE = (
     (0, 0, 0), (187, 0, 0), (0, 187, 0), (187, 187, 0),
     (0, 0, 187), (187, 0, 187), (0, 187, 187), (187, 187, 187),
@@ -54,22 +55,74 @@ _PLAIN = _Style()
 # A character and its CSS classes.
 _Cell = tuple[str, str]
 _BLANK: _Cell = (" ", "")
+# Where a run of one style starts and ends in its line, and its CSS classes.
+_Run = tuple[int, int, str]
 
 
-def ansi_html(text: str) -> Markup:
-    """The text, escaped, with spans for its colours and styles."""
+# A link in a log; characters that rather end a sentence or close a bracket are not part of it.
+_LINK = re.compile(r"https?://[^\s<>\"'`\\^{}|]*[^\s<>\"'`\\^{}|.,:;!?)\]]", re.IGNORECASE)
+
+
+def ansi_html(text: str, mark: re.Pattern[str] | None = None) -> Markup:
+    """The text, escaped, with spans for its colours and styles, links, and marks where it matches.
+
+    Links lead to web sites only.
+    """
     text = text.replace("\r\n", "\n")
     if "\x1b" not in text and "\r" not in text:
-        return escape(_TOKEN.sub("", text))
-    lines: list[str] = []
-    for cells in _lines(text):
-        parts: list[str] = []
-        for names, run in groupby(cells, key=itemgetter(1)):
-            part = escape("".join(char for char, _ in run))
-            parts.append(f'<span class="{names}">{part}</span>' if names else part)
-        lines.append("".join(parts))
-    # Names of classes are ours, and the characters are escaped.
+        text = _TOKEN.sub("", text)
+        if mark is None and "://" not in text:
+            return escape(text)
+        lines = [_line_html(line, [], mark) for line in text.split("\n")]
+    else:
+        lines: list[str] = []
+        for cells in _lines(text):
+            runs: list[_Run] = []
+            for names, run in groupby(cells, key=itemgetter(1)):
+                start = runs[-1][1] if runs else 0
+                runs.append((start, start + len(list(run)), names))
+            lines.append(_line_html("".join(char for char, _ in cells), runs, mark))
+    # Names of classes are ours, and the characters and addresses are escaped.
     return Markup("\n".join(lines))  # noqa: S704
+
+
+def _line_html(text: str, runs: list[_Run], mark: re.Pattern[str] | None) -> str:
+    """One line; links and marks may begin and end inside of a run of one style."""
+    links = {found.start(): found for found in _LINK.finditer(text)} if "://" in text else {}
+    marks = [found.span() for found in mark.finditer(text)] if mark else []
+    cuts = {0, len(text)}
+    cuts.update(end for found in links.values() for end in found.span())
+    cuts.update(end for span in marks for end in span)
+    cuts.update(end for start, stop, _ in runs for end in (start, stop))
+    ordered = sorted(cuts)
+    parts: list[str] = []
+    run = marked = 0
+    link_end = -1
+    for start, stop in pairwise(ordered):
+        while run < len(runs) and runs[run][1] <= start:
+            run += 1
+        while marked < len(marks) and marks[marked][1] <= start:
+            marked += 1
+        if start in links:
+            link_end = links[start].end()
+            href = escape(links[start][0])
+            parts.append(f'<a href="{href}" rel="noopener noreferrer nofollow">')
+        part = str(escape(text[start:stop]))
+        if marked < len(marks) and marks[marked][0] <= start:
+            part = f"<mark>{part}</mark>"
+        if run < len(runs) and runs[run][2]:
+            part = f'<span class="{runs[run][2]}">{part}</span>'
+        parts.append(part)
+        if stop == link_end:
+            parts.append("</a>")
+    return "".join(parts)
+
+
+def visible_text(text: str) -> str:
+    """The text as people see it, without any escape sequence."""
+    if "\r" in text or _ERASE.search(text):
+        return strip_ansi(text)
+    return _TOKEN.sub("", text)
 
 
 def strip_ansi(text: str) -> str:

@@ -14,8 +14,11 @@ A console page consists of the same five parts everywhere; `deployments` is the 
   browser below `browser/`; add the page to `test_every_page_fits_and_names_its_controls` there.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from secrets import token_hex
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from starlette.applications import Starlette
@@ -30,15 +33,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipecd.controlplane.auth.http_headers import PAGE_HEADERS
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.add_application import AddApplicationPages
+from pipecd.controlplane.console.api_browser import ApiBrowserPage
+from pipecd.controlplane.console.api_keys import ApiKeyPages
+from pipecd.controlplane.console.application_settings import ApplicationSettingsPages
 from pipecd.controlplane.console.applications import ApplicationPages
+from pipecd.controlplane.console.chains import ChainPages
 from pipecd.controlplane.console.deployments import DeploymentPages
+from pipecd.controlplane.console.documentation import DocumentationPages
 from pipecd.controlplane.console.encrypt_secret import EncryptSecretPages
+from pipecd.controlplane.console.events import EventPages
+from pipecd.controlplane.console.first_project import FirstProjectPage
+from pipecd.controlplane.console.insights import InsightPages
+from pipecd.controlplane.console.live_state import LiveStatePages
 from pipecd.controlplane.console.live_updates import LiveUpdates
+from pipecd.controlplane.console.overview import OverviewPages
 from pipecd.controlplane.console.page_context import PageContext
 from pipecd.controlplane.console.pipeds import PipedPages
 from pipecd.controlplane.console.project_settings import ProjectSettingsPages
 from pipecd.controlplane.console.rendering import Assets, Renderer
+from pipecd.controlplane.console.search import SearchPages
 from pipecd.controlplane.console.sign_in import SignInPages
+from pipecd.controlplane.console.traces import TracePages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.address import Networks
@@ -103,11 +118,13 @@ def create_console(
     insecure_cookie: bool,
     sso: SsoSettings = NO_SSO,
     proxies: Networks = (),
+    api_document: Mapping[str, Any] = MappingProxyType({}),
     now: Now = utc_now,
 ) -> Starlette:
     """The console over these use cases; cookies are `Secure` unless `insecure_cookie` is set.
 
-    The `X-Forwarded-For` header is trusted from `proxies` only.
+    The `X-Forwarded-For` header is trusted from `proxies` only. `api_document` is the OpenAPI
+    document that the API browser shows.
     """
     assets = Assets()
     secure = not insecure_cookie
@@ -119,13 +136,25 @@ def create_console(
         routes=[
             *assets.routes(),
             *SignInPages(context, single_sign_on).routes(),
+            *FirstProjectPage(context, sso.encryption_key).routes(),
+            *OverviewPages(context).routes(),
             # Before the pages of applications, which would take "add" for an id.
             *AddApplicationPages(context).routes(),
             *ApplicationPages(context).routes(),
+            *LiveStatePages(context).routes(),
+            *ApplicationSettingsPages(context).routes(),
             *EncryptSecretPages(context).routes(),
             *DeploymentPages(context).routes(),
+            *ChainPages(context).routes(),
+            *TracePages(context).routes(),
+            *EventPages(context).routes(),
+            *InsightPages(context).routes(),
             *PipedPages(context).routes(),
-            *ProjectSettingsPages(context).routes(),
+            *ApiKeyPages(context).routes(),
+            *ProjectSettingsPages(context, single_sign_on).routes(),
+            *ApiBrowserPage(context, api_document).routes(),
+            *SearchPages(context).routes(),
+            *DocumentationPages(context).routes(),
             *live_updates.routes(),
         ],
         middleware=[

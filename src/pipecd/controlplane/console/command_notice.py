@@ -3,8 +3,15 @@
 
 from dataclasses import dataclass
 
+from pipecd.controlplane.console.formatting import clause
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
-from pipecd.model.command import TRIGGERED_KEY, CommandKind, CommandStatus
+from pipecd.model.command import (
+    REASON_KEY,
+    REJECTION_KEY,
+    TRIGGERED_KEY,
+    CommandKind,
+    CommandStatus,
+)
 from pipecd.proto.model.command_pb2 import Command
 
 _NOUNS = {
@@ -32,7 +39,7 @@ class Notice:
 
 def command_notice(command: Command, piped: PipedStatus) -> Notice:
     """What became of the command so far."""
-    noun = _NOUNS[CommandKind(command.type)]
+    noun = "rejection" if REJECTION_KEY in command.metadata else _NOUNS[CommandKind(command.type)]
     status = CommandStatus(command.status)
     if status is CommandStatus.NOT_HANDLED_YET:
         if piped.is_unavailable:
@@ -45,9 +52,14 @@ def command_notice(command: Command, piped: PipedStatus) -> Notice:
             badge = Badge(Tone.RUN, "run", "requested")
             text = f"The {noun} is requested; piped {piped.name} picks it up in a moment."
         return Notice(command.id, badge, text, is_pending=True)
+    reason = command.metadata.get(REASON_KEY) or f"piped {piped.name} gave no reason; see its log"
     texts = {
         CommandStatus.SUCCEEDED: (Tone.OK, "check", f"The {noun} you requested succeeded."),
-        CommandStatus.FAILED: (Tone.BAD, "cross", f"The {noun} you requested failed."),
+        CommandStatus.FAILED: (
+            Tone.BAD,
+            "cross",
+            f"The {noun} you requested failed: {clause(reason)}",
+        ),
         CommandStatus.TIMEOUT: (
             Tone.BAD,
             "clock",

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of deployments: the list, the page of one with its logs, cancel, approve and skip."""
+"""The pages of deployments: the list, the page of one with its logs, and its commands."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from urllib.parse import quote, unquote, urlencode
+from datetime import datetime
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.command_notice import Notice, command_notice
+from pipecd.controlplane.console.deployment_changes import ChangesView, deployment_changes
+from pipecd.controlplane.console.deployment_timeline import TimelineStep, deployment_timeline
 from pipecd.controlplane.console.deployments_view import (
+    STATUS_FILTERS,
     ChainView,
     DeploymentView,
     chain_view,
@@ -21,46 +24,41 @@ from pipecd.controlplane.console.deployments_view import (
     group_by_day,
     matches,
     selected_stage,
+    unfinished_counts,
 )
-from pipecd.controlplane.console.list_filters import PageUrl, parse_deployment_query
-from pipecd.controlplane.console.page_context import (
-    BrowserSession,
-    PageContext,
-    browser_time_zone,
+from pipecd.controlplane.console.formatting import zone_name
+from pipecd.controlplane.console.list_filters import (
+    PERIODS,
+    PageUrl,
+    canonical_params,
+    parse_deployment_query,
 )
-from pipecd.controlplane.console.pipeline_view import StageView, has_pending_approval
-from pipecd.controlplane.console.stage_log import (
-    TAIL_LINES,
-    LogCursor,
-    LogView,
-    log_after,
-    log_tail,
-    log_text,
-    parse_cursor,
-)
-from pipecd.controlplane.console.status_badge import deployment_badge, piped_status
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.pipeline_view import StageView
+from pipecd.controlplane.console.stage_log import LogView, parse_log_query
+from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
+from pipecd.controlplane.console.status_badge import WAITING, piped_status
+from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
-from pipecd.model.count import parse_count
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
+from pipecd.model.clock import to_unix
 from pipecd.model.errors import Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
+_SYNC = Permission(Resource.APPLICATION, Action.UPDATE)
 _PAGE_SIZE = 50
-# How many pages of the datastore one search reads before it offers to continue.
-_MAX_READS = 20
-_MAX_LINES = 20_000
+# What the page shows below the pipeline instead of a log.
+_TABS = ("changes", "timeline")
 # Cancel modes of the form: (with rollback, without rollback).
 _CANCEL_MODES = {"": (False, False), "rollback": (True, False), "keep": (False, True)}
-_STATUSES = tuple((int(status), deployment_badge(status).text) for status in DeploymentStatus)
 
 
 class DeploymentPages:
     """Routes and handlers of the pages of deployments."""
 
     def __init__(self, context: PageContext) -> None:
-        self._context = context
+        self._context, self._logs = context, StageLogPages(context)
 
     def routes(self) -> list[Route]:
         deployment, stage = "/deployments/{id}", "/deployments/{id}/stages/{stage}"
@@ -68,41 +66,46 @@ class DeploymentPages:
         return [
             Route("/deployments", page(self.list_page), methods=["GET"]),
             Route(deployment, page(self.show_page), methods=["GET"]),
-            Route(f"{stage}/log.txt", page(self.raw_log), methods=["GET"]),
+            Route(f"{stage}/log.txt", page(self._logs.raw_log), methods=["GET"]),
             Route(f"{deployment}/cancel", action(self.cancel), methods=["POST"]),
             Route(f"{stage}/approve", action(self.approve), methods=["POST"]),
+            Route(f"{stage}/reject", action(self.reject), methods=["POST"]),
             Route(f"{stage}/skip", action(self.skip), methods=["POST"]),
         ]
 
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user = session.user
-        query = parse_deployment_query(request.query_params)
+        params = canonical_params(request.query_params, status="status")
+        query = parse_deployment_query(params)
         found: list[Deployment] = []
         cursor = query.before
-        for _ in range(_MAX_READS):
+        since = to_unix(self._context.now()) - PERIODS[query.since] if query.since else 0
+        while True:
             part = await self._context.cases.deployments.list(
-                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor), by=user
+                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor, since), by=user
             )
             found += (d for d in part.items if matches(d, query))
             cursor = part.cursor
             if not cursor or len(found) >= _PAGE_SIZE:
                 break
+        in_progress = DeploymentFilter(user.project, statuses=NOT_COMPLETED)
+        unfinished = await self._context.cases.deployments.list(in_progress, by=user)
         pipeds = await self._context.visible_pipeds(user) or ()
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
-        url = PageUrl(request.url.path, request.query_params, reset=("before",))
+        url = PageUrl(request.url.path, params, reset=("before",))
         return self._context.render(
             request,
             "deployments.html",
-            days=group_by_day(found, self._context.now(), browser_time_zone(request)),
+            days=group_by_day(found, self._context.local_now(request)),
             query=query,
             chips=url.chips(names),
             url=url,
             older=url.with_params(before=cursor) if cursor else "",
             pipeds=pipeds,
-            statuses=_STATUSES,
-            in_progress=sum(not DeploymentStatus(d.status).is_completed for d in found),
-            waiting=sum(map(has_pending_approval, found)),
+            statuses=STATUS_FILTERS,
+            selected=(WAITING,) if query.waiting else tuple(map(str, query.statuses)),
+            counts=unfinished_counts(unfinished.items),
         )
 
     async def show_page(self, request: Request, session: BrowserSession) -> Response:
@@ -110,65 +113,72 @@ class DeploymentPages:
         deployment = await self._context.cases.deployments.get(request.path_params["id"], by=user)
         pipeds = await self._context.visible_pipeds(user)
         piped = piped_status(deployment.piped_id, pipeds)
-        view = deployment_view(deployment, piped, user.name, self._context.now())
+        now = self._context.local_now(request)
+        view = deployment_view(deployment, piped, user.name, now)
         stage = selected_stage(view, params.get("stage", ""))
-        log = await self._log(request, deployment, stage, user)
+        query = parse_log_query(params)
+        tab = params.get("tab", "") if params.get("tab", "") in _TABS else ""
+        log: LogView | None = None
+        if stage and not tab:
+            log = await self._logs.view(request, deployment, stage, query, user)
         command = await self._context.requested_command(request, user)
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
-        chain: ChainView | None = None
-        if chain_id := deployment.deployment_chain_id:
-            with suppress(Denied, NotFound):
-                document = await self._context.cases.chains.get(chain_id, by=user)
-                chain = chain_view(document, deployment.deployment_chain_block_index)
         return self._context.render(
             request,
             "deployment.html",
             view=view,
             stage=stage,
             is_selected=bool(stage and params.get("stage", "") == stage.id),
+            tab=tab,
             log=log,
-            chain=chain,
+            log_query=query,
+            log_key=log_key(stage, query) if stage else "",
+            changes=await self._changes(deployment, user),
+            timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
+            chain=await self._chain(deployment, user),
+            trace=deployment.deployment_trace_commit_hash,
+            can_sync=view.completed and await self._can_sync(deployment, user),
+            zone=zone_name(now),
+            can_reject=bool(view.approvals)
+            and await self._context.cases.deployments.can_reject(deployment),
+            max_reason=MAX_REJECTION_LENGTH,
             wraps=params.get("wrap", "1") != "0",
             notice=notice,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
-            url=PageUrl(f"/deployments/{deployment.id}", params, reset=("lines",)),
+            url=PageUrl(f"/deployments/{deployment.id}", params, reset=("from", "at", "match")),
             topics=_topics(view, stage, log, notice),
         )
 
-    async def _log(
-        self, request: Request, deployment: Deployment, stage: StageView | None, user: User
-    ) -> LogView | None:
-        """The end of the log, or only new lines if live.js says in `HX-Log` what it has."""
-        if stage is None:
+    async def _changes(self, deployment: Deployment, user: User) -> ChangesView:
+        previous: Deployment | None = None
+        with suppress(Denied):
+            deployments = self._context.cases.deployments
+            previous = await deployments.previous_success(deployment, by=user)
+        return deployment_changes(deployment, previous)
+
+    async def _timeline(
+        self, deployment: Deployment, now: datetime, user: User
+    ) -> tuple[TimelineStep, ...]:
+        commands = await self._context.cases.deployments.commands_of(deployment.id, by=user)
+        return deployment_timeline(deployment, commands, now)
+
+    async def _chain(self, deployment: Deployment, user: User) -> ChainView | None:
+        if not (chain_id := deployment.deployment_chain_id):
             return None
-        run = StageRun(deployment.id, stage.id, stage.retried_count)
-        log_id, _, cursor = request.headers.get("HX-Log", "").partition(" ")
-        if unquote(log_id) == f"{stage.id}:{stage.retried_count}":
-            after = parse_cursor(cursor)
-            part = await self._read_log(run, after, user)
-            return await asyncio.to_thread(log_after, part.blocks, after, completed=part.completed)
-        part = await self._read_log(run, LogCursor(), user)
-        requested = parse_count(request.query_params.get("lines", "")) or 0
-        size = min(max(requested, TAIL_LINES), _MAX_LINES)
-        return await asyncio.to_thread(log_tail, part.blocks, completed=part.completed, size=size)
+        with suppress(Denied, NotFound):
+            document = await self._context.cases.chains.get(chain_id, by=user)
+            return chain_view(document, deployment.deployment_chain_block_index)
+        return None
 
-    async def _read_log(self, run: StageRun, after: LogCursor, user: User) -> StageLogPart:
+    async def _can_sync(self, deployment: Deployment, user: User) -> bool:
+        """Whether the user can sync the application of the deployment."""
         try:
-            return await self._context.cases.logs.stage_log(run, after.index + 1, by=user)
-        except NotFound:
-            return StageLogPart((), completed=False)
-
-    async def raw_log(self, request: Request, session: BrowserSession) -> Response:
-        deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
-        deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
-        stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
-        if stage is None:
-            raise NotFound("the deployment has no such stage")
-        run = StageRun(deployment_id, stage_id, stage.retried_count)
-        part = await self._read_log(run, LogCursor(), session.user)
-        ansi = request.query_params.get("ansi") == "1"
-        text = await asyncio.to_thread(log_text, part.blocks, ansi=ansi)
-        return PlainTextResponse(text)
+            applications = self._context.cases.applications
+            application = await applications.get(deployment.application_id, by=user)
+        except (NotFound, Denied):
+            return False
+        is_active = not (application.deleted or application.disabled)
+        return is_active and not await self._context.denied_reason(user, _SYNC, application)
 
     async def cancel(self, request: Request, session: BrowserSession) -> Response:
         mode = str((await request.form()).get("mode", ""))
@@ -188,6 +198,13 @@ class DeploymentPages:
         approve, ids = self._context.cases.deployments.approve, request.path_params
         return await self._send_command(
             request, session, lambda: approve(ids["id"], ids["stage"], by=session.user)
+        )
+
+    async def reject(self, request: Request, session: BrowserSession) -> Response:
+        reject, ids = self._context.cases.deployments.reject, request.path_params
+        reason = str((await request.form()).get("reason", ""))
+        return await self._send_command(
+            request, session, lambda: reject(ids["id"], ids["stage"], reason, by=session.user)
         )
 
     async def skip(self, request: Request, session: BrowserSession) -> Response:
@@ -218,7 +235,8 @@ def _topics(
     """What the page follows; for a finished deployment only a log or command that is not."""
     deployment_id = view.row.id
     topics = [] if view.completed else [f"dep:{deployment_id}", "pipeds"]
-    if stage and log and not log.completed and (stage.started or not view.completed):
+    follows = log and log.is_at_end and not log.completed
+    if stage and follows and (stage.started or not view.completed):
         topics.append(f"log:{deployment_id}:{quote(stage.id, safe='')}:{stage.retried_count}")
     if notice and notice.is_pending:
         topics.append(f"cmd:{notice.command_id}")

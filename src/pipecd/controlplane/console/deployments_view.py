@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of deployments: the list by day, the page of one, its deployment chain."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 from itertools import groupby
 
 from pipecd.controlplane.console.deploy_targets import platform_name, target_names
@@ -29,7 +30,15 @@ from pipecd.controlplane.console.pipeline_view import (
     is_skippable,
     pipeline_view,
 )
-from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, deployment_badge
+from pipecd.controlplane.console.status_badge import (
+    WAITING,
+    WAITING_FOR_APPROVAL,
+    Badge,
+    PipedStatus,
+    StatusCount,
+    Tone,
+    deployment_badge,
+)
 from pipecd.controlplane.console.status_text import StatusText, deployment_status_text
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
 from pipecd.proto.model.chain_pb2 import (
@@ -39,6 +48,23 @@ from pipecd.proto.model.chain_pb2 import (
 )
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment
+
+# The values of the status filter and what rows show for them, in the order of the filter.
+STATUS_FILTERS = (
+    (WAITING, WAITING_FOR_APPROVAL),
+    *(
+        (str(int(status)), deployment_badge(status))
+        for status in (
+            DeploymentStatus.ROLLING_BACK,
+            DeploymentStatus.RUNNING,
+            DeploymentStatus.PLANNED,
+            DeploymentStatus.PENDING,
+            DeploymentStatus.FAILURE,
+            DeploymentStatus.CANCELLED,
+            DeploymentStatus.SUCCESS,
+        )
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +111,7 @@ class DeploymentRow:
     summary: str
     commit: CommitView
     triggered_by: str
+    # Without rollback stages, whose success is no progress.
     segments: tuple[StageView, ...]
     elapsed: Elapsed
     created: Timestamp | None
@@ -124,6 +151,7 @@ class ChainStep:
 class ChainView:
     """The deployment chain of a deployment; `block_number` counts from one."""
 
+    id: str
     badge: Badge
     block_number: int
     blocks: tuple[tuple[ChainStep, ...], ...]
@@ -149,6 +177,7 @@ def chain_view(chain: DeploymentChain, block_index: int) -> ChainView:
         )
         blocks.append(tuple(steps))
     return ChainView(
+        id=chain.id,
         badge=deployment_badge(DeploymentStatus[status]),
         block_number=block_index + 1,
         blocks=tuple(blocks),
@@ -167,7 +196,7 @@ def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
         summary=deployment.summary,
         commit=commit_view(deployment.trigger.commit, now),
         triggered_by=triggered_by(deployment),
-        segments=pipeline_view(deployment, now).stages,
+        segments=pipeline_view(deployment, now).forward,
         elapsed=elapsed_time(
             deployment.created_at, deployment.completed_at if status.is_completed else 0, now
         ),
@@ -250,7 +279,8 @@ def strategy_view(deployment: Deployment) -> StrategyView:
     if requested is SyncStrategy.PIPELINE:
         return StrategyView("Pipeline", reason)
     if not forward:
-        return StrategyView("Not planned yet", reason)
+        completed = DeploymentStatus(deployment.status).is_completed
+        return StrategyView("Never planned" if completed else "Not planned yet", reason)
     quick = len(forward) == 1 and is_quick_sync(forward[0])
     return StrategyView("Quick sync" if quick else "Pipeline", reason)
 
@@ -273,28 +303,33 @@ class DeploymentDay:
 
 
 def matches(deployment: Deployment, query: DeploymentQuery) -> bool:
-    """Whether a deployment matches the filters that the datastore does not know."""
-    if query.waiting and not has_pending_approval(deployment):
-        return False
-    if query.piped_id and deployment.piped_id != query.piped_id:
-        return False
-    text = query.text.casefold()
-    commit = deployment.trigger.commit
-    contained_in = (deployment.application_name, commit.message, deployment.summary)
-    prefix_of = (commit.hash, deployment.id)
-    return (
-        not text
-        or any(text in value.casefold() for value in contained_in)
-        or any(value.casefold().startswith(text) for value in prefix_of)
+    """Whether a deployment that the datastore has found is in the list.
+
+    The datastore does not know which of the running ones wait for an approval.
+    """
+    running = DeploymentStatus.RUNNING
+    if deployment.status != running or not (query.statuses or query.waiting):
+        return True
+    return query.waiting if has_pending_approval(deployment) else running in query.statuses
+
+
+def unfinished_counts(deployments: Iterable[Deployment]) -> tuple[StatusCount, ...]:
+    """How many deployments are in progress, by status; those that need somebody come first."""
+    counts = Counter(_status_value(deployment) for deployment in deployments)
+    return tuple(
+        StatusCount(value, badge, counts[value]) for value, badge in STATUS_FILTERS if counts[value]
     )
 
 
-def group_by_day(
-    deployments: Sequence[Deployment], now: datetime, zone: tzinfo
-) -> tuple[DeploymentDay, ...]:
-    """Newest first, grouped by day in the user's time zone."""
+def _status_value(deployment: Deployment) -> str:
+    waiting = deployment.status == DeploymentStatus.RUNNING and has_pending_approval(deployment)
+    return WAITING if waiting else str(deployment.status)
+
+
+def group_by_day(deployments: Sequence[Deployment], now: datetime) -> tuple[DeploymentDay, ...]:
+    """Newest first, grouped by day in the time zone of `now`."""
     newest = sorted(deployments, key=lambda d: (-d.created_at, d.id))
-    groups = groupby(newest, key=lambda d: day_heading(d.created_at, now, zone))
+    groups = groupby(newest, key=lambda d: day_heading(d.created_at, now))
     return tuple(
         DeploymentDay(heading, tuple(deployment_row(deployment, now) for deployment in group))
         for heading, group in groups

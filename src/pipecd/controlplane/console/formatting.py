@@ -8,13 +8,14 @@ The browser keeps relative times and running durations up to date with the same 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from pipecd.model.clock import from_unix, to_unix
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MONTH, YEAR = 30 * DAY, 365 * DAY
+_PLAIN_WORD = re.compile(r"[a-z]+[,.:;!?]*(\s|$)")
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,23 @@ class Timestamp:
 
 
 def timestamp(seconds: int, now: datetime) -> Timestamp | None:
-    """A Unix time for a page; None if it is not set."""
+    """A Unix time for a page, in the time zone of `now`; None if it is not set."""
     if seconds <= 0:
         return None
     at = from_unix(seconds)
+    local = at.astimezone(now.tzinfo)
     return Timestamp(
         iso=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        exact=at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        exact=f"{local:%Y-%m-%d %H:%M:%S} {zone_name(local)}",
         relative=ago(to_unix(now) - seconds),
-        clock=at.strftime("%H:%M:%S"),
+        clock=local.strftime("%H:%M:%S"),
     )
+
+
+def zone_name(at: datetime) -> str:
+    """The abbreviation of a time zone, or its offset where it has none."""
+    name = at.strftime("%Z")
+    return name if name[:1].isalpha() else f"UTC{name}"
 
 
 def ago(seconds: int) -> str:
@@ -68,9 +76,9 @@ def duration(seconds: int) -> str:
     return f"{seconds // DAY}d {seconds % DAY // HOUR:02}h"
 
 
-def day_heading(seconds: int, now: datetime, zone: tzinfo) -> str:
-    """The heading for a day in the user's time zone."""
-    at, today = from_unix(seconds).astimezone(zone).date(), now.astimezone(zone).date()
+def day_heading(seconds: int, now: datetime) -> str:
+    """The heading for a day in the time zone of `now`."""
+    at, today = from_unix(seconds).astimezone(now.tzinfo).date(), now.date()
     match (today - at).days:
         case 0:
             return "Today"
@@ -94,12 +102,19 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital first letter and a full stop."""
-    text = text.strip()
-    if not text:
-        return ""
-    text = text[0].upper() + text[1:]
-    return text if text.endswith((".", "!", "?", "…")) else text + "."
+    """The text with a full stop, and a capital first letter if it begins with a plain word.
+
+    An identifier at its beginning, such as `app.pipecd.yaml` or `replicaCount`, stays as it is.
+    """
+    text = clause(text)
+    return text[0].upper() + text[1:] if _PLAIN_WORD.match(text) else text
+
+
+def clause(text: str) -> str:
+    """The text with a full stop, to follow a colon."""
+    # What a program printed nothing after, such as "exited with code 1:".
+    text = text.strip().rstrip(":").rstrip()
+    return text if not text or text.endswith((".", "!", "?", "…")) else text + "."
 
 
 def safe_link(url: str) -> str:

@@ -21,11 +21,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipecd.controlplane.bus.signal import Bus, Signal
 from pipecd.controlplane.bus.signal import Topic as SignalTopic
-from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    PageContext,
+    browser_time_zone,
+)
 from pipecd.controlplane.console.stage_log import LogCursor, log_lines, parse_cursor
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.count import parse_count
 from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable, UserMistake
@@ -51,19 +56,27 @@ class TopicKind(Enum):
     APPLICATION = "app"
     DEPLOYMENTS = "deployments"
     DEPLOYMENT = "dep"
+    CHAINS = "chains"
+    CHAIN = "chain"
+    EVENTS = "events"
     PIPEDS = "pipeds"
     COMMAND = "cmd"
     LOG = "log"
+    # Says that a log has grown; the lines of one log at most are part of a stream.
+    TAIL = "tail"
 
 
 _SIGNALS_OF_LISTS = {
     TopicKind.APPLICATIONS: SignalTopic.APPLICATION,
     TopicKind.DEPLOYMENTS: SignalTopic.DEPLOYMENT,
+    TopicKind.CHAINS: SignalTopic.CHAIN,
+    TopicKind.EVENTS: SignalTopic.EVENT,
     TopicKind.PIPEDS: SignalTopic.PIPED,
 }
 _SIGNALS_OF_OBJECTS = {
     TopicKind.APPLICATION: SignalTopic.APPLICATION,
     TopicKind.DEPLOYMENT: SignalTopic.DEPLOYMENT,
+    TopicKind.CHAIN: SignalTopic.CHAIN,
     TopicKind.COMMAND: SignalTopic.COMMAND,
 }
 
@@ -83,6 +96,10 @@ class PageTopic:
         """Whether the signal may concern the topic."""
         if signal.topic is SignalTopic.EVERYTHING:
             return True
+        if self.kind is TopicKind.TAIL:
+            deployment_id, stage_id = self.id.split(":")
+            grown = f"{deployment_id}/{unquote(stage_id)}"
+            return signal.topic is SignalTopic.STAGE_LOG and signal.id == grown
         if self.run is not None:
             stage = f"{self.run.deployment_id}/{self.run.stage_id}"
             return signal.topic is SignalTopic.STAGE_LOG and signal.id == stage
@@ -112,6 +129,8 @@ def _parse_topic(text: str) -> PageTopic:
         return PageTopic(kind)
     if kind in _SIGNALS_OF_OBJECTS and len(rest) == 1 and rest[0]:
         return PageTopic(kind, rest[0])
+    if kind is TopicKind.TAIL and len(rest) == 2 and all(rest):
+        return PageTopic(kind, ":".join(rest))
     if kind is TopicKind.LOG and len(rest) in (2, 3):
         retried = parse_count(rest[2]) if len(rest) == 3 else 0
         if retried is not None:
@@ -319,6 +338,7 @@ class LiveUpdates:
         await self._authorize(topics, session)
         # A browser that reconnects by itself sends the header; live.js sends the parameter.
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
+        zone = browser_time_zone(request)
         run = next((topic.run for topic in topics if topic.run is not None), None)
 
         async def read_log(cursor: LogCursor) -> LogChunk:
@@ -329,7 +349,7 @@ class LiveUpdates:
                 part = await logs.stage_log(run, cursor.index + 1, by=session.user)
             except NotFound:
                 return LogChunk("", cursor, completed=False)
-            lines = await asyncio.to_thread(log_lines, part.blocks, cursor)
+            lines = await asyncio.to_thread(log_lines, part.blocks, cursor, zone)
             if not lines:
                 return LogChunk("", cursor, part.completed)
             html = self._context.renderer.render("log_lines.html", lines=lines)
@@ -372,9 +392,15 @@ class LiveUpdates:
                     await cases.applications.get(topic.id, by=user)
                 case TopicKind.DEPLOYMENT:
                     await cases.deployments.get(topic.id, by=user)
+                case TopicKind.CHAINS:
+                    await cases.chains.list(_ONE, by=user)
+                case TopicKind.CHAIN:
+                    await cases.chains.get(topic.id, by=user)
+                case TopicKind.EVENTS:
+                    await cases.events.list(EventFilter(user.project), _ONE, by=user)
                 case TopicKind.COMMAND:
                     await cases.commands.get(topic.id, by=user)
-                case TopicKind.LOG:
+                case TopicKind.LOG | TopicKind.TAIL:
                     await cases.deployments.get(topic.id.split(":")[0], by=user)
                 case TopicKind.PIPEDS:
                     # The event carries no data, and the page hides pipeds without permission.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 from weakref import WeakValueDictionary
 from zoneinfo import ZoneInfo
 
@@ -24,7 +24,8 @@ from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
 from pipecd.model.address import Networks
-from pipecd.model.clock import Now
+from pipecd.model.clock import Now, to_unix
+from pipecd.model.command import CommandStatus
 from pipecd.model.errors import (
     AlreadyExists,
     Conflict,
@@ -33,12 +34,16 @@ from pipecd.model.errors import (
     Unauthenticated,
     UserMistake,
 )
+from pipecd.observe.version import build_version
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.wire.credentials import SESSION_COOKIE
 
+_VERSION = build_version()
 _MAX_RETURN_PATH = 2048
 _DUPLICATE_WINDOW = timedelta(seconds=3)
+# How long the page shows what became of a command, in seconds.
+_SHOWN_SUCCESS, _SHOWN_FAILURE = 60, 600
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class PageContext:
         self.renderer, self._proxies = renderer, proxies
         self.deduplicator = FormDeduplicator(now)
 
+    def local_now(self, request: Request) -> datetime:
+        """Now in the time zone of the browser, in which view models write times."""
+        return self.now().astimezone(browser_time_zone(request))
+
     def page(self, handler: Handler) -> Endpoint:
         """An endpoint for signed-in users; others are sent to the sign-in page and back."""
 
@@ -101,7 +110,7 @@ class PageContext:
                 target = path_and_query(request)
                 if needs_same_site_redirect(request):
                     return self.render(request, "redirect.html", target=target)
-                return RedirectResponse(f"/login?return={quote(target, safe='')}", 303)
+                return sign_in_redirect(request, target, "page")
             return await handler(request, session)
 
         return endpoint
@@ -114,7 +123,7 @@ class PageContext:
             try:
                 session = await self.authenticate(request)
             except Unauthenticated:
-                return RedirectResponse("/login", 303)
+                return sign_in_redirect(request, referring_page(request), "form")
             form = await request.form()
             if not hmac.compare_digest(str(form.get("csrf", "")).encode(), session.csrf.encode()):
                 raise Denied(
@@ -175,14 +184,21 @@ class PageContext:
             return None
 
     async def requested_command(self, request: Request, user: User) -> Command | None:
-        """The command in the `cmd` parameter, which redirects after a form carry."""
+        """The command in the `cmd` parameter, which redirects after a form carry.
+
+        A minute after it has been handled it is old news, and its failure after ten.
+        """
         command_id = request.query_params.get("cmd", "")
         if not command_id:
             return None
         try:
-            return await self.cases.commands.get(command_id, by=user)
+            command = await self.cases.commands.get(command_id, by=user)
         except (NotFound, Denied):
             return None
+        succeeded = command.status == CommandStatus.SUCCEEDED
+        shown_until = command.updated_at + (_SHOWN_SUCCESS if succeeded else _SHOWN_FAILURE)
+        is_handled = command.status != CommandStatus.NOT_HANDLED_YET
+        return None if is_handled and to_unix(self.now()) > shown_until else command
 
     def public_url(self, request: Request) -> str:
         """The base URL of the control plane, without a slash at the end."""
@@ -199,12 +215,14 @@ class PageContext:
             template,
             layout="fragment.html" if is_fragment else "layout.html",
             path=request.url.path,
+            theme=chosen_theme(request),
             user=session.user if session else None,
             initials=initials(session.user.name) if session else "",
             csrf=session.csrf if session else "",
             other_project=(
                 linked_project if session and linked_project != session.user.project else ""
             ),
+            program_version=_VERSION,
             server_now=self.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             **values,
         )
@@ -244,6 +262,24 @@ def needs_same_site_redirect(request: Request) -> bool:
     )
 
 
+def sign_in_redirect(request: Request, target: str, expired: str) -> Response:
+    """Sends the user to the sign-in page, which says that the session has ended if there was one.
+
+    `expired` tells what for: to see a page, or to submit a form, of which nothing is kept.
+    """
+    params = {"return": target, "expired": expired if SESSION_COOKIE in request.cookies else ""}
+    query = urlencode({key: value for key, value in params.items() if value})
+    return RedirectResponse(f"/login?{query}" if query else "/login", 303)
+
+
+def referring_page(request: Request) -> str:
+    """The page of this host that a form was submitted on; empty if the browser does not say."""
+    referrer = urlsplit(request.headers.get("Referer", ""))
+    if referrer.netloc != request.headers.get("Host", ""):
+        return ""
+    return safe_return(f"{referrer.path}?{referrer.query}" if referrer.query else referrer.path)
+
+
 def reject_cross_site(request: Request) -> None:
     """Raises Denied for a form that a page of another origin submitted."""
     if is_cross_site(request.headers):
@@ -264,6 +300,12 @@ def path_and_query(request: Request) -> str:
     """The address of a request on this host."""
     query = f"?{request.url.query}" if request.url.query else ""
     return f"{quote(request.url.path)}{query}"
+
+
+def chosen_theme(request: Request) -> str:
+    """The theme in the `theme` cookie that console.js sets; empty means that of the system."""
+    theme = request.cookies.get("theme", "")
+    return theme if theme in ("light", "dark") else ""
 
 
 def browser_time_zone(request: Request) -> tzinfo:

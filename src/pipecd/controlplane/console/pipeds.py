@@ -30,7 +30,9 @@ from pipecd.controlplane.console.pipeds_view import (
     restart_notice,
 )
 from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.model.count import parse_count
 from pipecd.model.errors import Denied, UserMistake
+from pipecd.observe.version import build_version
 
 LIST_PATH = "/settings/piped"
 _CREATE = Permission(Resource.PIPED, Action.CREATE)
@@ -62,6 +64,7 @@ class PipedPages:
             Route(LIST_PATH, page(self.list_page), methods=["GET"]),
             Route(piped, page(self.show_page), methods=["GET"]),
             Route(LIST_PATH, self._form("add", self.register), methods=["POST"]),
+            Route(f"{LIST_PATH}/upgrade", self._form("upgrade", self.upgrade), methods=["POST"]),
             *(
                 Route(f"{piped}/{name}", self._form(name, handler), methods=["POST"])
                 for name, handler in forms.items()
@@ -93,7 +96,7 @@ class PipedPages:
         user, cases = session.user, self._context.cases
         pipeds = await cases.pipeds.list(by=user)
         activity = await cases.pipeds.activity(pipeds, by=user)
-        rows = piped_rows(pipeds, activity, self._context.now())
+        rows = piped_rows(pipeds, activity, self._context.local_now(request))
         return self._context.render(
             request,
             "pipeds.html",
@@ -101,9 +104,21 @@ class PipedPages:
             rows=rows,
             summary=list_summary(rows),
             disabled_reason=await self._context.denied_reason(user, _CREATE),
+            upgrade_reason=await self._context.denied_reason(user, _UPDATE),
+            offered_version=await self._offered_version(user),
+            upgraded=parse_count(request.query_params.get("upgraded", "")) or 0,
             error=error,
             topics=_topics(rows, error),
         )
+
+    async def _offered_version(self, user: User) -> str:
+        """The version of this control plane, if that is one of the project's pipeds, too.
+
+        Upstream's releases have other numbers.
+        """
+        version = build_version()
+        is_ours = not await self._context.cases.pipeds.has_upstream(by=user)
+        return version if version[:1] == "v" and is_ours else ""
 
     async def show_page(
         self, request: Request, session: BrowserSession, error: FormError | None = None
@@ -112,7 +127,10 @@ class PipedPages:
         piped = await cases.pipeds.get(request.path_params["id"], by=user)
         activity = await cases.pipeds.activity((piped,), by=user)
         lease = await cases.piped_leases.get(piped.id)
-        view = piped_view(piped, activity[piped.id], lease, self._context.now())
+        failures = await cases.pipeds.plugin_failures(piped.id, by=user)
+        view = piped_view(
+            piped, activity[piped.id], lease, self._context.local_now(request), failures
+        )
         command = await self._context.requested_command(request, user)
         is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
         of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
@@ -186,10 +204,21 @@ class PipedPages:
         name, description = _required_name(form), _text(form, "description")
         await self._context.cases.pipeds.update(piped_id, name, description, by=user)
 
+    async def upgrade(self, request: Request, session: BrowserSession) -> Response:
+        """Requests one version of all selected pipeds."""
+        await self._context.cases.access.require(session.user, _UPDATE)
+        form, pipeds = await request.form(), self._context.cases.pipeds
+        version = _version(form)
+        own = {piped.id for piped in await pipeds.list(by=session.user)}
+        # An unknown id changes nothing, rather than some of the pipeds.
+        selected = list(dict.fromkeys(map(str, form.getlist("piped"))))
+        if not selected or not own.issuperset(selected):
+            raise UserMistake("Select at least one piped of this project.")
+        await pipeds.set_desired_version(version, selected, by=session.user)
+        return RedirectResponse(f"{LIST_PATH}?upgraded={len(selected)}#upgrade", 303)
+
     async def set_desired_version(self, piped_id: str, form: FormData, user: User) -> None:
-        version = _text(form, "version")
-        if version and not _VERSION.fullmatch(version):
-            raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
+        version = _version(form)
         await self._context.cases.pipeds.set_desired_version(version, [piped_id], by=user)
 
     async def enable(self, piped_id: str, _form: FormData, user: User) -> None:
@@ -204,6 +233,14 @@ class PipedPages:
 
 def _text(form: FormData, name: str) -> str:
     return str(form.get(name, "")).strip()
+
+
+def _version(form: FormData) -> str:
+    """The version of a form; empty if the launcher may choose."""
+    version = _text(form, "version")
+    if version and not _VERSION.fullmatch(version):
+        raise UserMistake(f"{version!r} is not a version; write it like v0.1.0.")
+    return version
 
 
 def _required_name(form: FormData) -> str:

@@ -3,7 +3,7 @@
 # v0 pipeds report fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 
 RECENT_TAKEOVER_SECONDS = 3600
 
@@ -38,6 +39,7 @@ class PipedRow:
     seen: Timestamp | None
     started: Timestamp | None
     restart: str
+    failing_plugins: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,15 @@ class PlatformRow:
 
     name: str
     details: str
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    """A plugin or deploy target that the piped runs without."""
+
+    name: str
+    reason: str
+    since: Timestamp | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,8 @@ class PipedView:
 
     row: PipedRow
     status_text: str
+    failures: tuple[FailureRow, ...]
+    """What it runs without; nobody knows that of a piped that is offline."""
     desired_version: str
     platforms: tuple[PlatformRow, ...]
     repositories: tuple[RepositoryRow, ...]
@@ -109,6 +122,7 @@ def piped_row(piped: Piped, activity: PipedActivity, now: datetime) -> PipedRow:
         seen=timestamp(activity.last_seen, now),
         started=timestamp(piped.started_at, now),
         restart=activity.restart_command,
+        failing_plugins=activity.failing_plugins if online else 0,
     )
 
 
@@ -134,10 +148,15 @@ def list_summary(rows: Iterable[PipedRow]) -> str:
 
 
 def piped_view(
-    piped: Piped, activity: PipedActivity, lease: PipedLease, now: datetime
+    piped: Piped,
+    activity: PipedActivity,
+    lease: PipedLease,
+    now: datetime,
+    failures: Sequence[PluginFailure] = (),
 ) -> PipedView:
     """The view of a piped."""
     row = piped_row(piped, activity, now)
+    failing = _failures(failures, now) if row.is_online else ()
     restart_disabled_reason = ""
     if row.is_disabled:
         restart_disabled_reason = "A disabled piped receives no commands."
@@ -149,7 +168,8 @@ def piped_view(
     newest = max(numbers, key=lambda number: piped.keys[number].created_at, default=-1)
     return PipedView(
         row=row,
-        status_text=_status_text(row),
+        status_text=_status_text(row, has_failures=bool(failing)),
+        failures=failing,
         desired_version=piped.desired_version,
         platforms=_platforms(piped),
         repositories=tuple(RepositoryRow(r.id, r.remote, r.branch) for r in piped.repositories),
@@ -185,7 +205,24 @@ def restart_notice(command: Command, piped: Piped) -> Notice:
     return replace(notice, badge=Badge(Tone.BAD, "warn", "offline"), text=text)
 
 
-def _status_text(row: PipedRow) -> str:
+def _failures(failures: Sequence[PluginFailure], now: datetime) -> tuple[FailureRow, ...]:
+    """One row for each failure; a plugin without a usable deploy target has only their rows."""
+    reasons: dict[str, list[str]] = {}
+    for failure in failures:
+        if failure.target:
+            reasons.setdefault(failure.plugin, []).append(failure.reason)
+    return tuple(
+        FailureRow(
+            f"{failure.target} ({failure.plugin})" if failure.target else failure.plugin,
+            failure.reason,
+            timestamp(failure.since, now),
+        )
+        for failure in failures
+        if failure.target or failure.reason != "\n".join(reasons.get(failure.plugin, ()))
+    )
+
+
+def _status_text(row: PipedRow, *, has_failures: bool) -> str:
     if row.is_disabled:
         return "Disabled: it gets no work and its reports are rejected until it is enabled."
     if not row.started:
@@ -196,7 +233,8 @@ def _status_text(row: PipedRow) -> str:
         return "A restart is requested."
     if row.desired_version:
         return f"Its launcher is requested to run version {row.desired_version}."
-    return "It is connected and ready."
+    is_partial = ", but cannot use everything that its configuration has"
+    return f"It is connected{is_partial if has_failures else ' and ready'}."
 
 
 def _generation(piped: Piped) -> str:

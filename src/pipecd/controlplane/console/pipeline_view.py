@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipecd.controlplane.console.formatting import duration, join_words, sentence, timestamp
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    duration,
+    join_words,
+    sentence,
+    timestamp,
+)
 from pipecd.controlplane.console.status_badge import Badge, stage_badge
-from pipecd.controlplane.usecases.deployments import approvers_of
+from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.clock import to_unix
+from pipecd.model.count import parse_count
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
+    REQUIRED_APPROVALS_KEY,
     ROLLBACK_STAGE,
+    TIMEOUT_KEY,
     ManualOperation,
     StageStatus,
+    running_since,
 )
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -58,25 +68,35 @@ class PipelineView:
     has_cycle: bool = False
 
     @property
+    def forward(self) -> tuple[StageView, ...]:
+        """The stages without those of the rollback."""
+        return tuple(stage for column in self.columns for stage in column)
+
+    @property
     def stages(self) -> tuple[StageView, ...]:
-        return (*(stage for column in self.columns for stage in column), *self.rollback)
+        return (*self.forward, *self.rollback)
 
 
 @dataclass(frozen=True)
 class ApprovalView:
-    """A stage that waits for approval; the user may approve if `disabled_reason` is empty."""
+    """A stage that waits for approval; the user may decide if `disabled_reason` is empty.
+
+    `required` is 0 if the piped does not say how many approvals it waits for.
+    """
 
     stage: StageView
     next_step: str
     approvers: tuple[str, ...]
     approved_by: tuple[str, ...]
+    required: int
+    expires: Timestamp | None
+    has_approved: bool
     disabled_reason: str = ""
 
-
-def is_waiting_for_approval(stage: PipelineStage) -> bool:
-    """Whether the stage is running and waits for an approval."""
-    approvable = stage.available_operation == ManualOperation.APPROVE
-    return stage.status == StageStatus.RUNNING and (approvable or stage.name == "WAIT_APPROVAL")
+    @property
+    def progress(self) -> str:
+        """How many of the required approvals there are."""
+        return f"{len(self.approved_by)} of {self.required}" if self.required > 1 else ""
 
 
 def is_skippable(stage: PipelineStage) -> bool:
@@ -162,7 +182,12 @@ def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> S
 
 
 def started_at(stage: PipelineStage, deployment: Deployment) -> int:
-    """When a stage started: the API does not say, so it is the end of the stages it requires."""
+    """When a stage started.
+
+    Of a stage that has ended the API does not say it, so it is the end of those it requires.
+    """
+    if since := running_since(stage):
+        return since
     before = set(stage.requires)
     if is_rollback(stage):
         before = {other.id for other in deployment.stages if not is_rollback(other)}
@@ -211,10 +236,10 @@ def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[Ap
     for stage in filter(is_waiting_for_approval, deployment.stages):
         approvers, approved = approvers_of(stage), approved_by(stage)
         disabled_reason = ""
-        if user in approved:
-            disabled_reason = "You have approved already."
-        elif approvers and user not in approvers:
+        if approvers and user not in approvers:
             disabled_reason = f"You are signed in as {user}, who is not one of the approvers."
+        timeout = parse_count(stage.metadata.get(TIMEOUT_KEY, ""))
+        deadline = started_at(stage, deployment) + timeout if timeout else 0
         following = [other.name for other in deployment.stages if stage.id in other.requires]
         views.append(
             ApprovalView(
@@ -226,6 +251,9 @@ def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[Ap
                 ),
                 approvers=approvers,
                 approved_by=approved,
+                required=parse_count(stage.metadata.get(REQUIRED_APPROVALS_KEY, "")) or 0,
+                expires=timestamp(deadline, now),
+                has_approved=user in approved,
                 disabled_reason=disabled_reason,
             )
         )

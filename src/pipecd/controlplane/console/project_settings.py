@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.rbac_policy import parse_policies
+from pipecd.controlplane.auth.request_origin import lockout_source
+from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console import pipeds
 from pipecd.controlplane.console.page_context import (
@@ -23,16 +25,24 @@ from pipecd.controlplane.console.page_context import (
 from pipecd.controlplane.console.project_settings_view import (
     GITHUB,
     OIDC,
+    RESOURCE_NAMES,
     SSO_FIELDS,
     ProjectSettingsView,
     WebhookView,
     project_settings_view,
     webhook_view,
 )
+from pipecd.controlplane.console.sign_in import (
+    STATE_COOKIE,
+    STATE_SECONDS,
+    TRIAL_COOKIE,
+    Cookies,
+)
 from pipecd.controlplane.usecases.projects import CLIENT_FIELDS
-from pipecd.controlplane.usecases.sso import CALLBACK
-from pipecd.model.errors import Denied, UserMistake
+from pipecd.controlplane.usecases.sso import CALLBACK, SingleSignOn
+from pipecd.model.errors import Denied, Unauthenticated, Unavailable, UserMistake
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+from pipecd.wire.credentials import SESSION_COOKIE
 
 PATH = "/settings/project"
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
@@ -44,13 +54,12 @@ Change = Callable[[FormData, User], Awaitable[None]]
 class ProjectSettingsPages:
     """Routes and handlers of the project settings."""
 
-    def __init__(self, context: PageContext) -> None:
-        self._context = context
+    def __init__(self, context: PageContext, sso: SingleSignOn) -> None:
+        self._context, self._sso = context, sso
 
     def routes(self) -> list[Route]:
         page, action = self._context.page, self._context.action
         forms: dict[str, Change] = {
-            "admin": self.set_admin,
             "admin/enable": self.enable_admin,
             "admin/disable": self.disable_admin,
             f"sso/{GITHUB}": self.set_github,
@@ -69,6 +78,19 @@ class ProjectSettingsPages:
             Route(PATH, page(self.show_page), methods=["GET"]),
             Route(f"{PATH}/webhook", action(self.rotate_webhook_secret), methods=["POST"]),
             Route(f"{PATH}/webhook/remove", action(self.remove_webhook), methods=["POST"]),
+            Route(
+                f"{PATH}/admin",
+                self._context.validated_action("admin", self.set_admin, self.show_page),
+                methods=["POST"],
+            ),
+            *(
+                Route(
+                    f"{PATH}/sso/{provider}/try",
+                    self._context.validated_action(f"sso/{provider}", try_it, self.show_page),
+                    methods=["POST"],
+                )
+                for provider, try_it in ((GITHUB, self.try_github), (OIDC, self.try_oidc))
+            ),
             *(
                 Route(f"{PATH}/{name}", self._form(name, change), methods=["POST"])
                 for name, change in forms.items()
@@ -94,7 +116,7 @@ class ProjectSettingsPages:
         with suppress(Denied):
             settings = await self._context.cases.webhooks.settings(by=session.user)
             url = f"{self._context.public_url(request)}/webhooks/{quote(session.user.project)}"
-            webhook = webhook_view(url, settings, self._context.now())
+            webhook = webhook_view(url, settings, self._context.local_now(request))
         return self._context.render(
             request,
             "project_settings.html",
@@ -104,6 +126,7 @@ class ProjectSettingsPages:
             error=error,
             sso_fields=SSO_FIELDS,
             secret_fields=CLIENT_FIELDS,
+            resources=tuple(RESOURCE_NAMES.values()),
         )
 
     async def _project(self, request: Request, user: User) -> ProjectSettingsView | None:
@@ -144,9 +167,24 @@ class ProjectSettingsPages:
         await self._context.cases.webhooks.remove(by=session.user)
         return RedirectResponse(PATH, 303)
 
-    async def set_admin(self, form: FormData, user: User) -> None:
+    async def set_admin(self, request: Request, session: BrowserSession) -> Response:
+        """Changes the static admin; if it is the user, the session goes on with the new password.
+
+        All other sessions that began with the old password have ended.
+        """
+        form, cases, project = await request.form(), self._context.cases, session.user.project
         username, password = _required(form, "username"), _required(form, "password")
-        await self._context.cases.projects.set_static_admin(username, password, by=user)
+        await cases.projects.set_static_admin(username, password, by=session.user)
+        response = RedirectResponse(f"{PATH}#admin", 303)
+        try:
+            await cases.sessions.user(session.token, afresh=True)
+        except Unauthenticated:
+            source = lockout_source(self._context.client_address(request))
+            renewed = await cases.sessions.sign_in(project, username, password, source=source)
+            seconds = int(DEFAULT_TTL.total_seconds())
+            cookies = Cookies(secure=self._context.secure)
+            cookies.set(response, SESSION_COOKIE, renewed.token, seconds)
+        return response
 
     async def enable_admin(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.enable_static_admin(by=user)
@@ -155,20 +193,34 @@ class ProjectSettingsPages:
         await self._context.cases.projects.disable_static_admin(by=user)
 
     async def set_github(self, form: FormData, user: User) -> None:
-        sso = ProjectSSOConfig(
-            provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_session_hours(form)
-        )
-        sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_sso_values(form, GITHUB)))
-        await self._context.cases.projects.set_sso(sso, by=user)
+        await self._context.cases.projects.set_sso(_github(form), by=user)
 
     async def set_oidc(self, form: FormData, user: User) -> None:
-        sso = ProjectSSOConfig(
-            provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_session_hours(form)
-        )
-        values = _sso_values(form, OIDC)
-        scopes = values.pop("scopes").split()
-        sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **values))
-        await self._context.cases.projects.set_sso(sso, by=user)
+        await self._context.cases.projects.set_sso(_oidc(form), by=user)
+
+    async def try_github(self, request: Request, session: BrowserSession) -> Response:
+        return await self._try_sso(request, session, _github(await request.form()))
+
+    async def try_oidc(self, request: Request, session: BrowserSession) -> Response:
+        return await self._try_sso(request, session, _oidc(await request.form()))
+
+    async def _try_sso(
+        self, request: Request, session: BrowserSession, sso: ProjectSSOConfig
+    ) -> Response:
+        """Redirects to the provider; its callback shows who would be signed in."""
+        try:
+            trial = await self._sso.begin_trial(sso, by=session.user)
+        except Unavailable as e:
+            raise UserMistake(e.message.removeprefix("Internal error: ")) from e
+        # The policy `form-action 'self'` of our pages applies to redirects of a form as well.
+        response = self._context.render(request, "redirect.html", target=trial.redirect.url)
+        cookies = Cookies(secure=self._context.secure)
+        for name, value in (
+            (STATE_COOKIE, trial.redirect.cookie),
+            (TRIAL_COOKIE, trial.settings),
+        ):
+            cookies.set(response, name, value, STATE_SECONDS, same_site="Lax")
+        return response
 
     async def remove_sso(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.remove_sso(by=user)
@@ -211,6 +263,24 @@ def _session_hours(form: FormData) -> int:
     if not is_number or int(text) > _MAX_SESSION_HOURS:
         raise UserMistake("The session lifetime must be a whole number of hours, a year at most.")
     return int(text)
+
+
+def _github(form: FormData) -> ProjectSSOConfig:
+    sso = ProjectSSOConfig(
+        provider=ProjectSSOConfig.Provider.GITHUB, session_ttl=_session_hours(form)
+    )
+    sso.github.CopyFrom(ProjectSSOConfig.GitHub(**_sso_values(form, GITHUB)))
+    return sso
+
+
+def _oidc(form: FormData) -> ProjectSSOConfig:
+    sso = ProjectSSOConfig(
+        provider=ProjectSSOConfig.Provider.OIDC, session_ttl=_session_hours(form)
+    )
+    values = _sso_values(form, OIDC)
+    scopes = values.pop("scopes").split()
+    sso.oidc.CopyFrom(ProjectSSOConfig.Oidc(scopes=scopes, **values))
+    return sso
 
 
 def _sso_values(form: FormData, provider: str) -> dict[str, str]:

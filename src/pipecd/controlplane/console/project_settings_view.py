@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of the project settings: static admin, single sign-on, roles, groups, webhook."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource, scope_of
 from pipecd.controlplane.auth.rbac_policy import render_policies
 from pipecd.controlplane.console.formatting import Timestamp, timestamp
 from pipecd.controlplane.usecases.webhooks import WebhookSettings
-from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
+from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOConfig
 
 GITHUB, OIDC = "github", "oidc"
 # The form fields of each single sign-on provider, and their labels.
@@ -53,10 +54,49 @@ class SsoView:
 
 @dataclass(frozen=True)
 class RoleView:
+    """A role; `grants` says for each of `RESOURCE_NAMES` what it allows."""
+
     name: str
     policies: str
+    grants: tuple[str, ...]
     is_built_in: bool
     groups: tuple[str, ...]
+
+
+# The rows of the grid of roles.
+RESOURCE_NAMES: Mapping[Resource, str] = {
+    Resource.APPLICATION: "Applications",
+    Resource.DEPLOYMENT: "Deployments",
+    Resource.PIPED: "Pipeds",
+    Resource.EVENT: "Events",
+    Resource.DEPLOYMENT_CHAIN: "Deployment chains",
+    Resource.INSIGHT: "Insights",
+    Resource.API_KEY: "API keys",
+    Resource.PROJECT: "Project settings",
+}
+_ACTIONS = tuple(action for action in Action if action is not Action.ALL)
+
+
+def role_grants(role: ProjectRBACRole) -> tuple[str, ...]:
+    """What a role allows on each kind of resource, in a few words."""
+    return tuple(_grant(role, resource) for resource in RESOURCE_NAMES)
+
+
+def _grant(role: ProjectRBACRole, resource: Resource) -> str:
+    scopes = {action: scope_of((role,), Permission(resource, action)) for action in _ACTIONS}
+    on_all = [action for action, scope in scopes.items() if scope.is_everything]
+    on_some = [a for a, scope in scopes.items() if not (scope.is_everything or scope.is_empty)]
+    texts = [_action_text(on_all)] if on_all else []
+    texts += [f"{_action_text(on_some)} with certain labels"] if on_some else []
+    return "; ".join(texts)
+
+
+def _action_text(actions: Sequence[Action]) -> str:
+    if len(actions) == len(_ACTIONS):
+        return "everything"
+    if all(action.is_reading for action in actions):
+        return "read"
+    return ", ".join(action.name.lower() for action in actions)
 
 
 @dataclass(frozen=True)
@@ -90,6 +130,7 @@ def project_settings_view(
             RoleView(
                 role.name,
                 render_policies(role.policies),
+                role_grants(role),
                 role.is_builtin,
                 tuple(group for group, name in groups if name == role.name),
             )

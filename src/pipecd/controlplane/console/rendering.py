@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jinja templates, and the static assets under versioned URLs."""
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -12,8 +13,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pipecd.controlplane.console.markdown import description_html
+
 _DIRECTORY = Path(__file__).parent
-_STYLES = ("tokens.css", "layout.css", "pages.css")
+_STYLES = ("tokens.css", "layout.css", "pages.css", "live-state.css")
+# In an order in which every module follows those that it imports.
+_SCRIPTS = (
+    "times.js",
+    "morph.js",
+    "log.js",
+    "notify.js",
+    "stream.js",
+    "live.js",
+    "graph.js",
+    "palette.js",
+    "api.js",
+    "console.js",
+)
+_IMPORT = re.compile(rb"^import .*\n", re.MULTILINE)
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
@@ -31,8 +48,12 @@ class Assets:
 
     def __init__(self, directory: Path = _DIRECTORY / "assets") -> None:
         files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
-        # Browsers get one style sheet in one request.
+        # Browsers get one style sheet and one script, each in one request.
         files["console.css"] = b"\n".join(files.pop(name) for name in _STYLES)
+        # The worker that all windows share is a script of its own.
+        files["worker.js"] = files["stream.js"] + _IMPORT.sub(b"", files["worker.js"])
+        modules = [_IMPORT.sub(b"", files.pop(name)) for name in _SCRIPTS]
+        files["console.js"] = b"\n".join(modules)
         self._files = {
             name: Asset(content, _TYPES[Path(name).suffix]) for name, content in files.items()
         }
@@ -85,6 +106,7 @@ class Renderer:
             auto_reload=False,
         )
         cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
+        cast("dict[str, Any]", self._environment.filters)["markdown"] = description_html
 
     def render(self, template: str, **context: Any) -> str:
         return self._environment.get_template(template).render(**context)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing in and out: the sign-in page, passwords of static admins, single sign-on, cookies."""
 
+from contextlib import suppress
 from typing import Literal, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
@@ -30,9 +31,10 @@ SameSite: TypeAlias = Literal["Strict", "Lax"]
 STATE_COOKIE = "state"
 ERROR_COOKIE = "error"
 RETURN_COOKIE = "return"
+TRIAL_COOKIE = "sso_trial"
 PROJECTS_COOKIE = "projects"
 _ERROR_SECONDS = 600
-_STATE_SECONDS = int(MAX_AGE.total_seconds())
+STATE_SECONDS = int(MAX_AGE.total_seconds())
 _YEAR_SECONDS = 365 * 24 * 3600
 _MAX_RECENT_PROJECTS = 10
 # More than for passwords: there is nothing to guess, and many users share one address.
@@ -59,6 +61,19 @@ _PAGE_MESSAGES = {
         "There is no single sign-on for this project. Sign in with a password."
     ),
 }
+
+
+# What the page says when a session has ended, by what the user wanted.
+_EXPIRED = {
+    "page": "Your session has ended. Sign in to go on where you were.",
+    "form": "Your session had ended, so nothing was changed. Sign in and submit the form again.",
+}
+
+
+_NO_PROJECT = (
+    "This installation has no project yet. Its operator creates the first one with the link in the "
+    "log of the server."
+)
 
 
 class SignInPages:
@@ -98,9 +113,14 @@ class SignInPages:
         else:
             switches = "switch" in query or project not in ("", session.user.project)
             if request.url.path == "/" or not switches:
-                return RedirectResponse(return_path or "/applications", 302)
+                return RedirectResponse(return_path or "/overview", 302)
         message = request.cookies.get(ERROR_COOKIE, "").strip('"')
-        response = await self._form(request, {"project": project, "return": return_path}, message)
+        values = {
+            "project": project,
+            "return": return_path,
+            "expired": query.get("expired", ""),
+        }
+        response = await self._form(request, values, message)
         if message:
             self._cookies.clear(response, ERROR_COOKIE)
         return response
@@ -156,9 +176,9 @@ class SignInPages:
         if "return" in form:
             # The policy `form-action 'self'` of our pages applies to redirects of a form as well.
             response = self._context.render(request, "redirect.html", target=redirect.url)
-        self._cookies.set(response, STATE_COOKIE, redirect.cookie, _STATE_SECONDS, same_site="Lax")
+        self._cookies.set(response, STATE_COOKIE, redirect.cookie, STATE_SECONDS, same_site="Lax")
         return_path = safe_return(str(form.get("return", "")))
-        seconds = _STATE_SECONDS if return_path else 0
+        seconds = STATE_SECONDS if return_path else 0
         self._cookies.set(response, RETURN_COOKIE, return_path, seconds, same_site="Lax")
         return response
 
@@ -172,6 +192,10 @@ class SignInPages:
             error=query.get("error", ""),
             cookie=cookies.get(STATE_COOKIE, ""),
         )
+        if trial := cookies.get(TRIAL_COOKIE, ""):
+            response = await self._finish_trial(request, callback, trial)
+            if response is not None:
+                return response
         try:
             result = await self._sso.finish(callback)
         except PipecdError as e:
@@ -184,6 +208,24 @@ class SignInPages:
         self._cookies.set(response, SESSION_COOKIE, result.token, seconds, same_site="Lax")
         self._cookies.clear(response, STATE_COOKIE, RETURN_COOKIE)
         self._cookies.add_recent_project(request, response, result.user.project)
+        return response
+
+    async def _finish_trial(
+        self, request: Request, callback: AuthCallback, trial: str
+    ) -> Response | None:
+        """The result of settings that are tried before they are saved; None if this is no trial.
+
+        Whoever is signed in stays so: nothing but the two cookies of the trial changes.
+        """
+        identity, reason = None, ""
+        try:
+            identity = await self._sso.finish_trial(callback, trial)
+        except PipecdError as e:
+            reason = e.message
+        if identity is None and not reason:
+            return None
+        response = self._context.render(request, "sso_trial.html", identity=identity, reason=reason)
+        self._cookies.clear(response, STATE_COOKIE, TRIAL_COOKIE)
         return response
 
     async def _reject_password(
@@ -211,6 +253,11 @@ class SignInPages:
     ) -> Response:
         project = str(values.get("project", ""))
         status = 422 if field or (message and request.method == "POST") else 200
+        if not project and not message:
+            # The page is shown while the datastore is unavailable, too.
+            with suppress(Unavailable):
+                is_empty = not await self._context.cases.projects.list_all()
+                message = _NO_PROJECT if is_empty else ""
         options: SignInOptions | None = None
         if project and field != "project":
             options = await self._sso.options(project)
@@ -225,6 +272,7 @@ class SignInPages:
             return_path=safe_return(str(values.get("return", ""))),
             message=_PAGE_MESSAGES.get(message, message),
             field=field,
+            expired=_EXPIRED.get(str(values.get("expired", "")), ""),
         )
 
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.health import HealthStatus
 from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.livestate_pb2 import ResourceState
 from pipecd.proto.model.piped_pb2 import Piped
 
 
@@ -31,6 +31,17 @@ class Badge:
     text: str
 
 
+@dataclass(frozen=True)
+class StatusCount:
+    """How many objects of the project have a status; `value` filters a list by it in the URL."""
+
+    value: str
+    badge: Badge
+    count: int
+
+
+# What the filter of deployments calls this status, for which the API has no number.
+WAITING = "waiting"
 WAITING_FOR_APPROVAL = Badge(Tone.WAIT, "clock", "Waiting for approval")
 DEPLOYED = Badge(Tone.OK, "check", "Deployed")
 NOT_DEPLOYED = Badge(Tone.WAIT, "warn", "Not deployed")
@@ -62,10 +73,11 @@ _SYNC = {
     SyncStatus.OUT_OF_SYNC: Badge(Tone.WAIT, "differ", "Out of sync"),
     SyncStatus.INVALID_CONFIG: Badge(Tone.BAD, "warn", "Invalid configuration"),
 }
-_HEALTH: Mapping[int, Badge] = {
-    ResourceState.UNKNOWN: Badge(Tone.OFF, "question", "Health unknown"),
-    ResourceState.HEALTHY: Badge(Tone.OK, "check", "Healthy"),
-    ResourceState.UNHEALTHY: Badge(Tone.BAD, "cross", "Unhealthy"),
+_HEALTH = {
+    HealthStatus.UNHEALTHY: Badge(Tone.BAD, "broken", "Unhealthy"),
+    HealthStatus.PROGRESSING: Badge(Tone.RUN, "run", "Progressing"),
+    HealthStatus.UNKNOWN: Badge(Tone.OFF, "question", "Unknown"),
+    HealthStatus.HEALTHY: Badge(Tone.OK, "heart", "Healthy"),
 }
 
 
@@ -85,9 +97,9 @@ def sync_badge(status: SyncStatus) -> Badge:
     return _SYNC[status]
 
 
-def health_badge(status: int) -> Badge:
-    """The badge of a resource's health; a status of a later version counts as unknown."""
-    return _HEALTH.get(status) or _HEALTH[ResourceState.UNKNOWN]
+def health_badge(status: HealthStatus) -> Badge:
+    """The badge of the health of a resource or an application."""
+    return _HEALTH[status]
 
 
 def sync_status(application: Application) -> SyncStatus:
@@ -100,16 +112,41 @@ def sync_status(application: Application) -> SyncStatus:
         return SyncStatus.UNKNOWN
 
 
-def application_badge(application: Application) -> Badge:
-    """The sync status; if that is unknown, whether the latest deployment has succeeded."""
+# The statuses of applications that rows, counts and the filter show, worst first. The numbers are
+# upstream's sync statuses; the words stand for what an unknown sync status means.
+APPLICATION_STATUSES: Mapping[str, Badge] = {
+    str(int(SyncStatus.INVALID_CONFIG)): _SYNC[SyncStatus.INVALID_CONFIG],
+    str(int(SyncStatus.OUT_OF_SYNC)): _SYNC[SyncStatus.OUT_OF_SYNC],
+    WAITING: WAITING_FOR_APPROVAL,
+    "not-deployed": NOT_DEPLOYED,
+    str(int(SyncStatus.DEPLOYING)): _SYNC[SyncStatus.DEPLOYING],
+    "never-deployed": NEVER_DEPLOYED,
+    "deployed": DEPLOYED,
+    str(int(SyncStatus.SYNCED)): _SYNC[SyncStatus.SYNCED],
+}
+
+
+def application_status(application: Application, *, waiting: bool = False) -> str:
+    """The status to show, one of `APPLICATION_STATUSES`.
+
+    It is that of a deployment which waits for an approval, else the sync status; if that is
+    unknown, whether the latest deployment has succeeded.
+    """
     status = sync_status(application)
-    latest = application.most_recently_triggered_deployment.deployment_id
+    if waiting:
+        return WAITING
     if status is not SyncStatus.UNKNOWN:
-        return sync_badge(status)
+        return str(int(status))
+    latest = application.most_recently_triggered_deployment.deployment_id
     if not latest:
-        return NEVER_DEPLOYED
+        return "never-deployed"
     succeeded = application.most_recently_successful_deployment.deployment_id == latest
-    return DEPLOYED if succeeded else NOT_DEPLOYED
+    return "deployed" if succeeded else "not-deployed"
+
+
+def application_badge(application: Application, *, waiting: bool = False) -> Badge:
+    """The badge of an application; `waiting` means that a deployment waits for an approval."""
+    return APPLICATION_STATUSES[application_status(application, waiting=waiting)]
 
 
 @dataclass(frozen=True)

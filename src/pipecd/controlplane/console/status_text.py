@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of an application or deployment in a sentence or two: what happens, and why."""
 
+import re
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.formatting import duration, join_words, plural, sentence
+from pipecd.controlplane.console.formatting import clause, duration, join_words, plural, sentence
 from pipecd.controlplane.console.pipeline_view import (
     PipelineView,
     StageView,
     approved_by,
-    is_waiting_for_approval,
 )
 from pipecd.controlplane.console.status_badge import PipedStatus, Tone, sync_status
-from pipecd.controlplane.usecases.deployments import approvers_of
+from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
+from pipecd.model.deployment import REQUIRED_APPROVALS_KEY, WAITING_FOR, DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -34,8 +34,13 @@ class StatusText:
     stage: StageView | None = None
 
 
-def application_status_text(application: Application, piped: PipedStatus) -> str:
-    """The sync status of an application, its reason and what to do about it."""
+def application_status_text(
+    application: Application, piped: PipedStatus, *, waiting: bool = False
+) -> str:
+    """The sync status of an application, its reason and what to do about it.
+
+    `waiting` means that one of its deployments waits for an approval.
+    """
     if application.disabled:
         return "Disabled: neither deployed nor checked for drift until it is enabled again."
     if piped.is_unavailable:
@@ -43,6 +48,8 @@ def application_status_text(application: Application, piped: PipedStatus) -> str
             f"Piped {piped.name} is {piped.badge.text.lower()}: this is the last known state, "
             "and a sync waits until that piped is back."
         )
+    if waiting:
+        return "A deployment waits for approval."
     status, state = sync_status(application), application.sync_state
     text, reason = _SYNC_TEXTS[status], ""
     if status is SyncStatus.OUT_OF_SYNC:
@@ -103,21 +110,34 @@ def deployment_status_text(
                 text += rolled_back if is_rolled_back else " The rollback failed too."
         case DeploymentStatus.CANCELLED:
             stage = next((each for each in pipeline.stages if each.status == "CANCELLED"), None)
-            text = sentence(deployment.status_reason) or "The deployment was cancelled."
+            reason = with_stage_names(deployment.status_reason, deployment)
+            text = sentence(reason) or "The deployment was cancelled."
             if pipeline.rollback and is_rolled_back:
                 text += f" It was rolled back{to_commit}."
     return StatusText(text, stage)
 
 
+def with_stage_names(text: str, deployment: Deployment) -> str:
+    """The text with the names of stages where a piped wrote their ids."""
+    for stage in deployment.stages:
+        text = re.sub(rf"(?<=stage ){re.escape(stage.id)}(?![\w-])", stage.name, text)
+        text = re.sub(rf"(?<=stage of ){re.escape(stage.id)}(?![\w-])", stage.name, text)
+    return text
+
+
 def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
     for waiting in filter(is_waiting_for_approval, deployment.stages):
         approved, approvers = approved_by(waiting), approvers_of(waiting)
-        so_far = f" Approved by {join_words(approved)} so far." if approved else ""
+        required = waiting.metadata.get(REQUIRED_APPROVALS_KEY, "1")
+        count = f", {len(approved)} of {required}" if required != "1" else ""
+        so_far = f" {required} approvals are required." if count else ""
+        if approved:
+            so_far = f" Approved by {join_words(approved)} so far{count}."
         who = join_words(approvers, "or") if approvers else "anyone who may update deployments"
         return StatusText(f"Waiting for approval by {who}.{so_far}")
     for number, stage in enumerate(pipeline.stages, 1):
         if stage.running:
-            description = sentence(stage.desc or stage.name)
+            description = clause(stage.desc or stage.name)
             text = f"Stage {number} of {len(pipeline.stages)} is running: {description}"
             return StatusText(text, stage)
     return StatusText("The next stage starts in a moment.")
@@ -140,6 +160,6 @@ def _cause(deployment: Deployment, failed: StageView | None) -> str:
     """The reason of the failed stage, which is more specific than the deployment's."""
     if failed and failed.reason:
         return f"{failed.name} failed: {failed.reason}"
-    reason = sentence(deployment.status_reason)
+    reason = sentence(with_stage_names(deployment.status_reason, deployment))
     default = f"{failed.name} failed." if failed else "The deployment failed without a reason."
     return reason or default

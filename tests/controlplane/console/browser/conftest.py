@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
@@ -15,6 +15,9 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from servers import browser
 from servers.browser import OpenPage
 from servers.console import PipedReports
+
+# As long as for actions: the browser shares the cores with everything else that is tested.
+expect.set_options(timeout=10_000)
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,8 @@ async def test_without_a_stream_the_page_polls(
     open_page: OpenPage, console_url: str, running: Deployment, reports: PipedReports
 ) -> None:
     page = await open_page("/applications")
+    # The requests of a shared worker cannot be intercepted.
+    await page.add_init_script("delete globalThis.SharedWorker")
     await page.route("**/_/stream*", lambda route: route.abort())
     await page.goto(f"{console_url}/deployments/{running.id}")
     await expect(connection_state(page)).to_have_text("Polling", timeout=15_000)
@@ -169,7 +171,7 @@ async def test_approving_from_one_browser_is_seen_in_another(
     await expect(other.get_by_test_id("approval-card")).to_have_count(0)
 
 
-async def test_new_rows_are_shown_on_request(
+async def test_new_rows_appear_at_the_top(
     *,
     open_page: OpenPage,
     running: Deployment,
@@ -177,15 +179,17 @@ async def test_new_rows_are_shown_on_request(
     cases: UseCases,
     piped: PipedCaller,
     new_deployment: Callable[[], Deployment],
+    advance: Callable[[float], None],
 ) -> None:
     page = await open_page("/deployments")
     await expect(connection_state(page)).to_have_text("Live")
     row = page.locator(f"#dep-{running.id}")
     await reports.deployment(running, DeploymentStatus.FAILURE)
     await expect(row.get_by_test_id("dep-status")).to_have_text("Failed")
+    advance(1)
     await cases.deployment_reports.create(new_deployment(), by=piped)
-    await page.get_by_role("button", name="Show new deployments").click()
     await expect(page.get_by_test_id("dep-row")).to_have_count(2)
+    await expect(page.get_by_test_id("dep-status").first).to_have_text("Pending")
 
 
 async def test_a_row_that_no_longer_matches_is_removed(
@@ -209,10 +213,10 @@ async def test_the_log_can_be_searched_and_followed(
     at_end = "e => e.scrollHeight - e.scrollTop - e.clientHeight < 4"
     assert await lines.evaluate(at_end)
     await page.get_by_label("Find in log").fill("line 19")
-    await expect(page.locator("[data-match-count]")).to_have_text("1 of 11")
+    await expect(page.get_by_test_id("log-matches")).to_have_text("1 of 11")
     await expect(page.locator("#L19")).to_be_in_viewport()
     await page.get_by_label("Find in log").press("Enter")
-    await expect(page.locator("[data-match-count]")).to_have_text("2 of 11")
+    await expect(page.get_by_test_id("log-matches")).to_have_text("2 of 11")
     await expect(page.locator("#L190")).to_be_in_viewport()
     await page.get_by_label("Find in log").press("Shift+Enter")
     await reports.lines(running, "s1", "line 200")
@@ -221,3 +225,78 @@ async def test_the_log_can_be_searched_and_followed(
     await page.get_by_test_id("log-follow").click()
     await expect(page.locator("#L200")).to_be_in_viewport()
     assert await lines.evaluate(at_end)
+
+
+async def test_a_text_selection_survives_updates(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    selected = "() => getSelection().toString()"
+    await page.evaluate(
+        """() => getSelection().selectAllChildren(document.querySelector("dl.facts > div dd"))"""
+    )
+    before = await page.evaluate(selected)
+    assert "more coffee" in before
+    # The card appears above the selected text, and disappears again.
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+    assert await page.evaluate(selected) == before
+    await reports.stage(running, "s2", StageStatus.SUCCESS)
+    await expect(page.get_by_test_id("approval-card")).to_have_count(0)
+    assert await page.evaluate(selected) == before
+
+
+async def test_a_window_too_many_polls_and_says_so_without_a_shared_worker(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    first = await open_page("/settings")
+    await first.context.add_init_script("delete globalThis.SharedWorker")
+    address = first.url.replace("/settings/piped", f"/deployments/{running.id}")
+    await first.goto(address)
+    await expect(connection_state(first)).to_have_text("Live")
+    for _ in range(4):
+        other = await first.context.new_page()
+        await other.goto(address)
+        await expect(connection_state(other)).to_have_text("Live")
+    await expect(connection_state(first)).to_have_text("Polling")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(first.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+
+
+async def test_all_windows_of_a_session_share_one_stream(
+    *,
+    open_page: OpenPage,
+    console_url: str,
+    running: Deployment,
+    reports: PipedReports,
+    bus: MemoryBus,
+) -> None:
+    def streams() -> int:
+        return sum(len(of_project) for of_project in bus._subscriptions.values())
+
+    first = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(first)).to_have_text("Live")
+    alone = streams()
+    windows = [first]
+    for path in ("/deployments", "/applications", "/overview", "/settings/piped", "/events"):
+        window = await first.context.new_page()
+        await window.goto(console_url + path)
+        windows.append(window)
+    second = await first.context.new_page()
+    await second.goto(first.url)
+    windows.append(second)
+    for window in windows:
+        await expect(connection_state(window)).to_have_text("Live")
+    assert streams() == alone
+    # Each window shows what concerns it, also the log of a window that is not the last one.
+    await reports.lines(running, "s1", "line 2")
+    for window in (first, second):
+        await expect(window.locator("#L2 code")).to_have_text("line 2")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await expect(first.get_by_test_id("dep-status").first).to_have_text("Failed")
+    await expect(windows[1].get_by_test_id("dep-status").first).to_have_text("Failed")
+    # The others go on when one is closed.
+    await second.close()
+    await reports.lines(running, "s1", "line 3")
+    await expect(first.locator("#L3 code")).to_have_text("line 3")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Request, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import formatting
@@ -98,14 +98,28 @@ async def test_every_page_fits_and_names_its_controls(
         "/applications", viewport={"width": width, "height": 800}, color_scheme=theme
     )
     for path in (
+        "/overview",
         "/applications",
         "/applications/add",
         f"/applications/{application.id}",
+        f"/applications/{application.id}/settings",
         "/deployments",
         f"/deployments/{running.id}",
+        f"/deployments/{running.id}?tab=changes",
+        f"/deployments/{running.id}?tab=timeline",
+        f"/deployments/{running.id}?stage=s1&find=line&only=matches",
+        "/chains",
+        "/deployment-traces",
+        "/events",
+        "/insights",
+        "/search?q=cart",
+        "/help",
+        "/help/console",
         "/settings/piped",
         f"/settings/piped/{application.piped_id}",
+        "/settings/api-key",
         "/settings/project",
+        "/docs/api",
         "/nowhere",
     ):
         await page.goto(console_url + path)
@@ -128,6 +142,25 @@ CHECK = """() => {
 }"""
 
 
+async def test_the_theme_can_be_chosen(open_page: OpenPage, console_url: str) -> None:
+    page = await open_page("/applications", color_scheme="light")
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    light = await page.evaluate(background)
+    await page.get_by_label("Account of").click()
+    await page.get_by_role("button", name="Dark").click()
+    dark = await page.evaluate(background)
+    assert dark != light
+    # The server knows it, so that no page flashes in the other theme.
+    for path in ("/deployments", "/login?switch=1"):
+        await page.goto(console_url + path)
+        assert await page.evaluate(background) == dark
+    await page.goto(f"{console_url}/applications")
+    await page.get_by_label("Account of").click()
+    await page.get_by_role("button", name="Auto").click()
+    await page.reload()
+    assert await page.evaluate(background) == light
+
+
 async def test_keyboard_shortcuts(open_page: OpenPage, running: Deployment) -> None:
     page = await open_page("/applications")
     await page.keyboard.press("g")
@@ -139,7 +172,7 @@ async def test_keyboard_shortcuts(open_page: OpenPage, running: Deployment) -> N
     await page.keyboard.press("]")
     await page.wait_for_url("**stage=s2")
     await page.keyboard.press("/")
-    await expect(page.get_by_label("Find an application")).to_be_focused()
+    await expect(page.get_by_label("Find anything")).to_be_focused()
     await page.keyboard.type("cart")
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/applications?q=cart")
@@ -151,12 +184,25 @@ async def test_browser_and_server_format_times_alike(open_page: OpenPage) -> Non
     seconds = [0, 9, 10, 59, 60, 3599, 3600, 86399, 86400, 86400 * 29, 86400 * 65, 86400 * 800]
     formatted = await page.evaluate(
         """async ([address, all]) => {
-            const { ago, duration } = await import(address.replace("console.js", "times.js"));
+            const { ago, duration } = await import(address);
             return all.map((s) => [ago(s), duration(s)]);
         }""",
         [script, seconds],
     )
     assert formatted == [[formatting.ago(s), formatting.duration(s)] for s in seconds]
+
+
+async def test_the_first_load_is_small(
+    open_page: OpenPage, console_url: str, running: Deployment
+) -> None:
+    page = await open_page("data:text/html,")
+    requests: list[Request] = []
+    page.on("requestfinished", lambda request: requests.append(request))  # noqa: PLW0108 - Playwright wraps functions only
+    await page.goto(f"{console_url}/deployments")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    sizes = [await request.sizes() for request in requests if "/_/stream" not in request.url]
+    assert 3 <= len(sizes) <= 8
+    assert sum(size["responseBodySize"] for size in sizes) <= 60_000
 
 
 async def test_times_tick(

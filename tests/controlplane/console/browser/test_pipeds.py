@@ -13,6 +13,7 @@ from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -146,3 +147,24 @@ async def test_a_takeover_is_shown(
     warning = page.get_by_test_id("takeover")
     await expect(warning).to_contain_text("with the ID of this piped on worker-1")
     await expect(warning).to_contain_text("stop one of them")
+
+
+async def test_what_does_not_run_appears_and_disappears(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, reports: PipedReports
+) -> None:
+    await reports.online()
+    page = await open_page(f"{PAGE}/{piped.piped}")
+    await is_live(page)
+    failure = PluginFailure(
+        plugin="greeter",
+        reason="plugin greeter ended with exit code 3 instead of starting; its last output was:\n"
+        "the licence is missing",
+        since=1,
+    )
+    await cases.pipeds.report_plugin_failures([failure], by=piped)
+    row = page.get_by_test_id("failure")
+    await expect(row).to_contain_text("the licence is missing")
+    await expect(page.locator(".head .reason")).to_contain_text("cannot use everything")
+    await cases.pipeds.report_plugin_failures([], by=piped)
+    await expect(row).to_have_count(0)
+    await expect(page.locator(".head .reason")).to_contain_text("connected and ready")

@@ -1,11 +1,12 @@
-// One event stream per page: the server says what changed, and the page fetches itself again.
+// The server says what changed, and the page fetches itself again.
 import { append, logCursor, logState, resetLog } from "./log.js";
-import { morph, morphRows } from "./morph.js";
+import { morph } from "./morph.js";
+import { isWatching, news, notifyIfNew, showToggle, startNotifications } from "./notify.js";
+import { openStream } from "./stream.js";
 
 const STATE_TEXTS = { live: "Live", reconnecting: "Reconnecting", polling: "Polling", paused: "Paused" };
-const SILENCE_TIMEOUT = 45000;
 const main = () => document.getElementById("main");
-let source, failures = 0, retryTimer, silenceTimer, pollTimer, isFetching = false, fetchAgain = false, lastFetch = 0;
+let stream, isFollowing = false, pollTimer, isFetching = false, fetchAgain = false, lastFetch = 0;
 
 function showConnection(state) {
   const dot = document.querySelector(".live");
@@ -13,6 +14,17 @@ function showConnection(state) {
   dot.hidden = !state;
   dot.dataset.state = state;
   dot.lastElementChild.textContent = STATE_TEXTS[state] ?? "";
+}
+
+const currentStage = () => document.querySelector(".stage[aria-current]");
+
+// Scrolls a long pipeline, never the page, so that the selected stage is visible.
+export function showCurrentStage() {
+  const stage = currentStage();
+  const strip = stage?.closest(".pipeline");
+  if (!strip) return;
+  const [outer, inner] = [strip.getBoundingClientRect(), stage.getBoundingClientRect()];
+  if (inner.left < outer.left || inner.right > outer.right) strip.scrollLeft += inner.left - outer.left - (outer.width - inner.width) / 2;
 }
 
 const showOffline = (isOffline) => { document.getElementById("offline").hidden = !isOffline; };
@@ -29,26 +41,21 @@ function apply(html) {
   if (!fresh) return;
   const [old, active] = [main(), document.activeElement];
   const { topics, title } = old.dataset;
-  const rows = old.querySelector("[data-rows]");
-  const newRows = fresh.querySelector("[data-rows]");
-  if (rows && newRows) {
-    const button = document.getElementById("new-rows");
-    const added = morphRows(rows, newRows);
-    for (const part of [".reason", ".foot"]) if (old.querySelector(part) && fresh.querySelector(part)) morph(old.querySelector(part), fresh.querySelector(part));
-    button.hidden = added === 0;
-    button.onclick = () => { button.hidden = true; morph(rows, newRows); };
-  } else {
-    const shownLog = document.getElementById("lines")?.dataset.preserve;
-    const lines = fresh.querySelector("#lines");
-    const more = lines && lines.dataset.preserve === shownLog ? [...lines.children] : [];
-    const cursor = lines?.dataset.cursor;
-    morph(old, fresh);
-    append(more, cursor);
-    if (lines && lines.dataset.preserve !== shownLog) resetLog();
-  }
+  const [oldNews, wasWatching] = [news(), isWatching()];
+  const shownLog = document.getElementById("lines")?.dataset.preserve;
+  const lines = fresh.querySelector("#lines");
+  const more = lines && lines.dataset.preserve === shownLog ? [...lines.children] : [];
+  const cursor = lines?.dataset.cursor;
+  const stage = currentStage()?.dataset.stageId;
+  morph(old, fresh);
+  append(more, cursor);
+  if (lines && lines.dataset.preserve !== shownLog) resetLog();
+  if (stage !== currentStage()?.dataset.stageId) showCurrentStage();
   if (active !== document.activeElement && active?.isConnected) active.focus({ preventScroll: true });
   document.title = main().dataset.title;
   if (title !== main().dataset.title) announce(main().dataset.title.replace(" · PipeCD", ""));
+  notifyIfNew(oldNews, wasWatching);
+  showToggle();
   if (topics !== main().dataset.topics) connect();
 }
 
@@ -62,7 +69,8 @@ export async function refresh() {
   const busyTimer = setTimeout(() => main().setAttribute("aria-busy", "true"), 400);
   try {
     const response = await fetch(address, { headers: { "HX-Request": "true", "HX-Log": logState() } });
-    if (response.status === 401) { location.reload(); return; }
+    // The session has ended, or the page may no longer be shown: a reload says which.
+    if ([401, 403, 404].includes(response.status)) { location.reload(); return; }
     if (response.ok && address === location.href) { apply(await response.text()); showOffline(!navigator.onLine); }
   } catch {
     showOffline(true);
@@ -74,72 +82,78 @@ export async function refresh() {
   }
 }
 
-export async function navigate(address, push = true) {
-  if (push) history.pushState(null, "", address);
+export async function navigate(address, push = true, replace = false) {
+  if (push) history[replace ? "replaceState" : "pushState"](null, "", address);
   await refresh();
 }
 
-function disconnect() {
-  source?.close();
-  source = undefined;
-  for (const timer of [retryTimer, silenceTimer]) clearTimeout(timer);
+// All windows of a session share one stream, which a worker holds; without one each has its own.
+const worker = (() => {
+  const { worker: address, session } = document.documentElement.dataset;
+  if (!address || !globalThis.SharedWorker) return undefined;
+  const { port } = new SharedWorker(address, { name: `pipecd ${session}`, type: "module" });
+  port.onmessage = ({ data }) => onReport(data);
+  return port;
+})();
+
+function poll(isOn) {
+  if (isOn === Boolean(pollTimer)) return;
+  clearInterval(pollTimer);
+  pollTimer = isOn ? setInterval(refresh, 1000 * Number(main().dataset.poll ?? 15)) : undefined;
+  if (isOn) refresh();
 }
 
-function onEvent() {
-  clearTimeout(silenceTimer);
-  silenceTimer = setTimeout(onConnectionLost, SILENCE_TIMEOUT);
-}
-
-function onConnectionLost() {
-  disconnect();
-  failures += 1;
-  showConnection(failures < 3 ? "reconnecting" : "polling");
-  if (failures >= 3 && !pollTimer) pollTimer = setInterval(refresh, 1000 * Number(main().dataset.poll ?? 15));
-  if (failures >= 3) refresh();
-  const wait = failures === 1 ? 1000 : Math.min(3000 * 2 ** (failures - 2), failures < 3 ? 30000 : 60000);
-  retryTimer = setTimeout(connect, wait * (0.75 + Math.random() / 2));
-}
-
-function connect() {
-  disconnect();
-  const topics = main()?.dataset.topics;
-  if (!topics) return showConnection("");
-  if (document.hidden) return showConnection("paused");
-  const stream = new EventSource(`/_/stream?t=${encodeURIComponent(topics)}&after=${encodeURIComponent(logCursor())}`);
-  source = stream;
-  silenceTimer = setTimeout(onConnectionLost, 5000);
-  stream.onerror = onConnectionLost;
-  stream.addEventListener("hello", () => {
-    failures = 0;
-    clearInterval(pollTimer);
-    pollTimer = undefined;
-    showConnection("live");
-    onEvent();
+function onReport(report) {
+  if (!isFollowing) return;
+  if (report.kind === "state") {
+    showConnection(report.state);
+    poll(report.state === "polling");
+    if (report.state === "live") refresh();
+  } else if (report.kind === "change") {
     refresh();
-  });
-  stream.addEventListener("heartbeat", onEvent);
-  stream.addEventListener("change", () => { onEvent(); refresh(); });
-  stream.addEventListener("log", (event) => {
-    onEvent();
+  } else if (report.kind === "log") {
     const part = document.createElement("template");
-    part.innerHTML = event.data;
-    append([...part.content.children], event.lastEventId);
-  });
-  stream.addEventListener("close", (event) => {
-    if (event.data === "restarting") return onConnectionLost();
+    part.innerHTML = report.html;
+    append([...part.content.children], report.cursor);
+  } else {
+    // The session has ended, or one of the windows may no longer follow what it shows.
     disconnect();
-    showConnection("paused");
-    if (event.data !== "replaced") location.reload();
-  });
+    showConnection("reconnecting");
+    refresh();
+    setTimeout(connect, 1000);
+  }
+}
+
+function disconnect() {
+  isFollowing = false;
+  poll(false);
+  stream?.close();
+  stream = undefined;
+  worker?.postMessage({ topics: [] });
+}
+
+function connect(isRetry = false) {
+  const topics = main()?.dataset.topics;
+  if (!topics || (document.hidden && !isWatching())) {
+    disconnect();
+    return showConnection(topics ? "paused" : "");
+  }
+  isFollowing = true;
+  if (worker) return worker.postMessage({ topics: topics.split(","), cursor: logCursor(), isRetry });
+  stream?.close();
+  stream = openStream(topics, logCursor(), onReport);
 }
 
 export function startLiveUpdates() {
-  const reconnect = () => { failures = 0; connect(); };
+  const reconnect = () => connect(true);
+  startNotifications(announce);
   connect();
-  document.addEventListener("visibilitychange", () => { if (document.hidden) { disconnect(); showConnection("paused"); } else { reconnect(); } });
+  if (worker) setInterval(() => { if (isFollowing) worker.postMessage({ isAlive: true }); }, 30000);
+  document.addEventListener("visibilitychange", () => connect());
+  window.addEventListener("pagehide", disconnect);
   window.addEventListener("offline", () => showOffline(true));
-  window.addEventListener("online", reconnect);
-  window.addEventListener("focus", () => { if (!source) reconnect(); });
+  window.addEventListener("online", () => { reconnect(); refresh(); });
+  window.addEventListener("focus", () => connect());
   window.addEventListener("popstate", () => navigate(location.href, false));
   document.addEventListener("click", (event) => {
     if (!event.target.closest("[data-retry]")) return;

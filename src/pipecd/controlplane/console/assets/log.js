@@ -1,10 +1,13 @@
-// The log: new lines, following its end, finding text, wrapping.
+// The log: new lines, following its end, finding text on the server, choosing lines, wrapping.
+import { announce, navigate } from "./live.js";
+
 const MAX_LINES = 5000;
 const logBox = () => document.getElementById("lines");
 const tool = (name) => document.querySelector(`[data-${name}]`);
 let unreadLines = 0;
 
 const following = () => tool("follow")?.getAttribute("aria-pressed") === "true";
+const hasEnd = () => logBox()?.dataset.end === "1";
 
 function follow(on) {
   tool("follow")?.setAttribute("aria-pressed", String(on));
@@ -17,76 +20,233 @@ function follow(on) {
 
 function updateFollowLabel() {
   const button = tool("follow");
-  if (button) button.textContent = unreadLines ? `${unreadLines} new ${unreadLines === 1 ? "line" : "lines"}` : "Follow";
+  if (!button) return;
+  button.hidden = !hasEnd();
+  button.textContent = unreadLines ? `${unreadLines} new ${unreadLines === 1 ? "line" : "lines"}` : "Follow";
 }
 
 export const logCursor = () => logBox()?.dataset.cursor ?? "";
 
 // Which log the page has and how far, so that the server sends only new lines.
-export const logState = () => (logBox() ? `${encodeURIComponent(logBox().dataset.preserve)} ${logCursor()}` : "");
+export const logState = () => (logBox() ? `${encodeURIComponent(logBox().dataset.preserve)} ${hasEnd() ? logCursor() : "-"}` : "");
 
 const number = (line) => Number(line.id.slice(1));
 
 // Appends lines of the stream or of a fetched page, without those that are shown already.
 export function append(lines, cursor) {
   const list = logBox();
-  if (!list || !lines.length) return;
-  const last = list.querySelector("li[id]:last-of-type");
-  const newLines = lines.filter((line) => line.id && (!last || number(line) > number(last)));
-  if (!newLines.length) return;
-  list.querySelector(".empty-log")?.remove();
-  list.append(...newLines);
+  if (!list || !lines.length || !hasEnd()) return;
   if (cursor) list.dataset.cursor = cursor;
-  const all = list.querySelectorAll("li[id]");
-  for (let i = 0; i < all.length - MAX_LINES; i += 1) all[i].remove();
+  const last = list.querySelector("li[id]:last-of-type");
+  const find = tool("find")?.getAttribute("value")?.toLowerCase() ?? "";
+  const isShown = (line) => (list.dataset.only !== "errors" || line.dataset.sev === "error")
+    && (!list.dataset.only || !find || line.querySelector("code").textContent.toLowerCase().includes(find));
+  const newLines = lines.filter((line) => line.id && (!last || number(line) > number(last)));
+  const errors = newLines.filter((line) => line.dataset.sev === "error").length;
+  const counter = tool("error-count");
+  if (counter && errors) counter.textContent = (Number(counter.textContent.replaceAll(",", "")) + errors).toLocaleString("en");
+  const shown = newLines.filter(isShown);
+  if (!shown.length) return;
+  list.querySelector(".empty-log")?.remove();
+  list.append(...shown);
+  trim(list);
   if (following()) list.scrollTo({ top: list.scrollHeight });
-  else unreadLines += newLines.length;
+  else unreadLines += shown.length;
   updateFollowLabel();
-  if (tool("find")?.value) find(0);
 }
 
-let matches = [];
-let currentMatch = -1;
+// Keeps the page small; the lines that go can be shown again.
+function trim(list) {
+  const all = list.querySelectorAll("li[id]");
+  const excess = all.length - MAX_LINES;
+  if (excess <= 0) return;
+  for (let i = 0; i < excess; i += 1) all[i].remove();
+  const first = number(all[excess]);
+  let note = list.querySelector("[data-side=before]");
+  if (!note) {
+    note = document.createElement("li");
+    note.className = "omitted";
+    note.dataset.side = "before";
+    list.prepend(note);
+  }
+  const link = document.createElement("a");
+  link.href = withParams({ from: Math.max(1, first - 1000), at: "", match: "" });
+  link.dataset.more = "before";
+  link.textContent = "Show earlier lines";
+  note.replaceChildren(link);
+}
 
-function find(step, isTyped = false) {
-  const text = tool("find").value.toLowerCase();
-  for (const line of matches) line.classList.remove("found");
-  matches = text ? [...logBox().querySelectorAll("li[id]")].filter((line) => line.textContent.toLowerCase().includes(text)) : [];
-  currentMatch = matches.length ? (Math.max(currentMatch, 0) + step + matches.length) % matches.length : -1;
-  tool("match-count").textContent = text ? `${currentMatch + 1} of ${matches.length}` : "";
-  for (const line of matches) line.classList.add("found");
-  if (!(step || isTyped) || !matches[currentMatch]) return;
+function withParams(changes) {
+  const here = new URL(location);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) here.searchParams.set(name, value);
+    else here.searchParams.delete(name);
+  }
+  here.searchParams.delete("cmd");
+  return here;
+}
+
+// Inserts the lines before or after those that are shown, where the reader stays.
+async function showMore(link) {
+  const list = logBox();
+  const side = link.dataset.more;
+  const response = await fetch(link.href, { headers: { "HX-Request": "true" } });
+  if (!response.ok || !list.isConnected) return;
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("lines");
+  if (!fresh) return;
+  const lines = [...fresh.querySelectorAll("li[id]")].filter((line) => !document.getElementById(line.id));
+  const note = list.querySelector(`[data-side=${side}]`);
+  const next = fresh.querySelector(`[data-side=${side}]`);
+  const [height, top] = [list.scrollHeight, list.scrollTop];
+  if (side === "before") note.after(...lines);
+  else note.before(...lines);
+  if (next) note.replaceWith(next);
+  else note.remove();
+  if (side === "before") list.scrollTop = top + list.scrollHeight - height;
+  if (side === "after" && !next) {
+    list.dataset.end = "1";
+    list.dataset.cursor = fresh.dataset.cursor;
+    navigate(location.href, false);
+  }
+  updateFollowLabel();
+  (lines[side === "before" ? lines.length - 1 : 0]?.querySelector(".n"))?.focus({ preventScroll: true });
+}
+
+// Lines that a permalink or the reader has chosen: #L10 or #L10-L20.
+const RANGE = /^#L(\d+)(?:-L(\d+))?$/;
+let firstChosen = 0;
+
+function chosenRange() {
+  const found = RANGE.exec(location.hash);
+  if (!found) return null;
+  const [a, b] = [Number(found[1]), Number(found[2] ?? found[1])];
+  return [Math.min(a, b), Math.max(a, b)];
+}
+
+const chosenLines = () => [...(logBox()?.querySelectorAll("li.chosen") ?? [])];
+
+function showChosen() {
+  const range = chosenRange();
+  for (const line of chosenLines()) line.classList.remove("chosen");
+  const bar = tool("chosen");
+  if (bar) bar.hidden = !range;
+  if (!range || !logBox()) return;
+  for (const line of logBox().querySelectorAll("li[id]")) if (number(line) >= range[0] && number(line) <= range[1]) line.classList.add("chosen");
+  tool("chosen-text").textContent = range[0] === range[1] ? `Line ${range[0]}` : `Lines ${range[0]} to ${range[1]}`;
+}
+
+function choose(line, extend) {
+  const at = number(line);
+  const range = chosenRange();
+  if (!extend || !range) firstChosen = at;
+  else if (firstChosen < range[0] || firstChosen > range[1]) firstChosen = range[0];
+  const [from, to] = [Math.min(firstChosen, at), Math.max(firstChosen, at)];
+  history.replaceState(history.state, "", from === to ? `#L${from}` : `#L${from}-L${to}`);
   follow(false);
-  matches[currentMatch].scrollIntoView({ block: "nearest" });
+  showChosen();
+}
+
+// Shows the chosen lines or the current match; the page may have to fetch them.
+function showTarget() {
+  const range = chosenRange();
+  const list = logBox();
+  showChosen();
+  if (!list) return;
+  const target = range ? document.getElementById(`L${range[0]}`) : list.querySelector("li.current");
+  if (range && !target && new URL(location).searchParams.get("at") !== range.join("-")) {
+    navigate(withParams({ at: range.join("-"), from: "", match: "", find: "", only: "" }).href, true, true);
+    return;
+  }
+  if (!target) return;
+  follow(false);
+  list.scrollTop += target.getBoundingClientRect().top - list.getBoundingClientRect().top - list.clientHeight / 3;
+  target.scrollIntoView({ block: "nearest" });
+}
+
+async function copyLines() {
+  const text = chosenLines().map((line) => line.querySelector("code").textContent).join("\n");
+  await navigator.clipboard.writeText(text);
+  announce(`${chosenLines().length === 1 ? "Line" : `${chosenLines().length} lines`} copied`);
+}
+
+async function copyLink() {
+  const range = chosenRange();
+  const link = withParams({ stage: document.querySelector(".stage[aria-current]")?.dataset.stageId, at: range.join("-"), from: "", find: "", match: "", only: "" });
+  await navigator.clipboard.writeText(link.href);
+  announce("Link copied");
+}
+
+let typingTimer;
+
+function find(text) {
+  clearTimeout(typingTimer);
+  const only = logBox()?.dataset.only === "errors" ? "errors" : "";
+  const address = withParams({ find: text, only, match: "", from: "", at: "", stage: document.querySelector("[data-find-form] [name=stage]").value });
+  address.hash = "";
+  navigate(address.href, true, true);
+}
+
+function onFindKey(event) {
+  const input = event.target;
+  const text = input.value.trim();
+  if (event.key === "Escape") { input.value = ""; find(""); }
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  if (text !== (new URL(location).searchParams.get("find") ?? "")) return find(text);
+  document.querySelector(`[data-match=${event.shiftKey ? "previous" : "next"}]`)?.click();
+}
+
+function toggleWrap(button) {
+  const wraps = logBox().classList.toggle("nowrap") === false;
+  button.toggleAttribute("aria-current", wraps);
+  if (wraps) button.setAttribute("aria-current", "true");
+  history.replaceState(history.state, "", withParams({ wrap: wraps ? "" : "0" }));
 }
 
 export function startLog() {
-  const url = new URL(location);
-  follow(!location.hash.startsWith("#L") && url.searchParams.get("follow") !== "0");
+  const params = new URL(location).searchParams;
+  const isPlaced = RANGE.test(location.hash) || ["at", "from", "find"].some((name) => params.get(name)) || params.get("follow") === "0";
+  follow(!isPlaced && hasEnd());
+  showTarget();
+  window.addEventListener("hashchange", showTarget);
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-follow], [data-wrap]");
+    const line = event.target.closest(".lines .n");
+    if (line && !event.ctrlKey && !event.metaKey) { event.preventDefault(); return choose(line.parentElement, event.shiftKey); }
+    const more = event.target.closest("[data-more]");
+    if (more && !event.ctrlKey && !event.metaKey) { event.preventDefault(); return showMore(more); }
+    const button = event.target.closest("[data-follow], [data-wrap], [data-copy-lines], [data-copy-link], [data-forget]");
     if (!button) return;
-    if (button.matches("[data-follow]")) return follow(!following() || unreadLines > 0);
-    const wraps = logBox().classList.toggle("nowrap") === false;
-    button.setAttribute("aria-pressed", String(wraps));
-    const here = new URL(location);
-    here.searchParams.set("wrap", wraps ? "1" : "0");
-    history.replaceState(history.state, "", here);
+    if (button.matches("[data-wrap]")) { event.preventDefault(); return toggleWrap(button); }
+    if (button.matches("[data-copy-lines]")) return copyLines();
+    if (button.matches("[data-copy-link]")) return copyLink();
+    if (button.matches("[data-forget]")) { history.replaceState(history.state, "", location.pathname + location.search); return showChosen(); }
+    follow(!following() || unreadLines > 0);
+    // The end of the log may be below the window.
+    if (following()) logBox()?.lastElementChild?.scrollIntoView({ block: "nearest" });
   });
-  document.addEventListener("input", (event) => { if (event.target.matches("[data-find]")) { currentMatch = -1; find(0, true); } });
-  document.addEventListener("keydown", (event) => {
-    if (!event.target.matches?.("[data-find]")) return;
-    if (event.key === "Enter") find(event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") { event.target.value = ""; find(0); }
+  document.addEventListener("submit", (event) => { if (event.target.matches("[data-find-form]")) { event.preventDefault(); find(tool("find").value.trim()); } });
+  document.addEventListener("input", (event) => {
+    if (!event.target.matches("[data-find]")) return;
+    clearTimeout(typingTimer);
+    typingTimer = setTimeout(() => find(event.target.value.trim()), 300);
   });
+  document.addEventListener("keydown", (event) => { if (event.target.matches?.("[data-find]")) onFindKey(event); });
   // Scrolling up stops following; scrolling to the end starts it again.
   document.addEventListener("wheel", (event) => { if (event.deltaY < 0 && event.target.closest?.("#lines")) follow(false); }, { passive: true });
   document.addEventListener("scroll", (event) => {
     const list = event.target;
     if (list.id !== "lines") return;
     const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 4;
-    if (atEnd && !following()) follow(true);
+    if (atEnd && !following() && hasEnd() && !chosenRange() && !list.querySelector("li.current")) follow(true);
   }, true);
 }
 
-export const resetLog = () => { unreadLines = 0; matches = []; currentMatch = -1; follow(true); };
+// Other lines are shown now: those of another stage, or what was found.
+export function resetLog() {
+  unreadLines = 0;
+  const input = tool("find");
+  if (input && input !== document.activeElement) input.value = input.getAttribute("value") ?? "";
+  const isPlaced = chosenRange() || logBox()?.querySelector("li.current");
+  follow(!isPlaced && hasEnd());
+  showTarget();
+}

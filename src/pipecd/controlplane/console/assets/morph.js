@@ -11,11 +11,21 @@ function morphAttributes(from, to) {
 
 function morphChildren(from, to) {
   const byId = new Map([...from.children].filter((c) => c.id).map((c) => [c.id, c]));
+  const wanted = new Set([...to.children].map((c) => c.id).filter(Boolean));
   let next = from.firstChild;
+  // Nodes that are gone are removed rather than the others moved, which would lose a selection.
+  const dropUntil = (node) => {
+    while (next && next !== node && !wanted.has(next.id)) {
+      const dropped = next;
+      next = next.nextSibling;
+      dropped.remove();
+    }
+  };
   for (const target of [...to.childNodes]) {
     const matches = (node) => node && node.nodeName === target.nodeName && (node.id ?? "") === (target.id ?? "");
     const existing = target.id ? byId.get(target.id) : matches(next) ? next : null;
     if (existing && matches(existing)) {
+      dropUntil(existing);
       if (existing === next) next = next.nextSibling;
       else from.insertBefore(existing, next);
       morph(existing, target);
@@ -37,17 +47,8 @@ export function morph(from, to) {
     return;
   }
   if (from.dataset.preserve !== undefined && from.dataset.preserve === to.dataset.preserve) return;
+  // Other lines of a log have nothing in common with those before.
+  if (from.matches("ol[data-preserve]")) { from.replaceWith(to); return; }
   morphAttributes(from, to);
   morphChildren(from, to);
-}
-
-// Updates and removes rows of a list; returns the number of new ones, which a button shows on request.
-export function morphRows(from, to) {
-  const newRows = new Map([...to.querySelectorAll("tr[id]")].map((row) => [row.id, row]));
-  for (const row of from.querySelectorAll("tr[id]")) {
-    if (!newRows.has(row.id)) row.remove();
-    else morph(row, newRows.get(row.id).cloneNode(true));
-    newRows.delete(row.id);
-  }
-  return newRows.size;
 }

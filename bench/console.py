@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console in a real browser, with 5,000 applications and 50,000 deployments.
+
+Measures the first load, every page, a search, the time from a report of a piped to the change on
+the screen, and what an idle page requests. The server runs in this process.
+"""
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
+from pipecd.controlplane.datastore.stores import Stores, create_stores
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.web import WebServer, http_server
+from pipecd.model.clock import utc_now
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.livestate_pb2 import (
+    ApplicationLiveState,
+    ApplicationLiveStateSnapshot,
+    ApplicationLiveStateVersion,
+    ResourceState,
+)
+from rig.history import LARGE, Scale, id_of, write_history
+
+KEY = b"0123456789abcdef0123456789abcdef\n"
+IDLE_SECONDS = 5.0
+RESOURCES = 1000
+TIMING = """() => {
+  const page = performance.getEntriesByType("navigation")[0];
+  const loaded = performance.getEntriesByType("resource");
+  const all = [page, ...loaded.filter((r) => !r.name.includes("/_/stream"))];
+  return {ttfb: page.responseStart - page.requestStart, usable: page.domContentLoadedEventEnd,
+          bytes: all.reduce((sum, r) => sum + r.encodedBodySize, 0), requests: all.length};
+}"""
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--applications", type=int, default=5000)
+    parser.add_argument("--deployments", type=int, default=50_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    flags = parser.parse_args()
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        sys.exit("no chromium on PATH; install it with the package manager of this system")
+    with tempfile.TemporaryDirectory() as directory:
+        files = await LocalFiles.open(Path(directory, "files"))
+        async with open_sqlite(Path(directory, "pipecd.db")) as database:
+            stores = create_stores(database, files, MemoryCache(), now=utc_now)
+            bus = MemoryBus()
+            cases = build_use_cases(
+                stores, bus, address="http://127.0.0.1", encryption_key=KEY, now=utc_now
+            )
+            admin = await cases.projects.add(LARGE)
+            # The small project of the history has one application in twenty.
+            scale = Scale(flags.applications * 20 // 19, flags.deployments * 20 // 19)
+            await write_history(database, scale)
+            web = WebServer(create_console(cases, bus, insecure_cookie=True))
+            user = User(LARGE, admin.username, ("Admin",))
+            async with (
+                http_server(web, host="127.0.0.1", port=0) as port,
+                async_playwright() as playwright,
+            ):
+                browser = await playwright.chromium.launch(
+                    executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+                )
+                bench = Bench(browser, f"http://127.0.0.1:{port}", cases, stores, user)
+                await bench.run(flags.repeats)
+                await browser.close()
+                await web.stop()
+
+
+class Bench:
+    """The measurements of one running console."""
+
+    def __init__(
+        self, browser: Browser, url: str, cases: UseCases, stores: Stores, user: User
+    ) -> None:
+        self._browser, self._url = browser, url
+        self._cases, self._stores, self._user = cases, stores, user
+
+    async def run(self, repeats: int) -> None:
+        """Prints every measurement beside its target."""
+        application = await self._stores.applications.get(id_of("application", 7))
+        piped = PipedCaller(application.project_id, application.piped_id)
+        await self._cases.livestate.report(live_state(application, healthy=True), by=piped)
+        await self._first_load()
+        for name, path in (
+            ("overview", "/overview"),
+            ("applications", "/applications"),
+            ("applications, by health", "/applications?sort=health"),
+            ("application", f"/applications/{application.id}"),
+            ("live state of 1,000", f"/applications/{application.id}/live"),
+            ("graph of 1,000", f"/applications/{application.id}/live?view=graph"),
+            ("deployments", "/deployments"),
+            ("deployment", f"/deployments/{id_of('deployment', 7)}"),
+            ("pipeds", "/settings/piped"),
+            ("project settings", "/settings/project"),
+        ):
+            await self._page(name, path, repeats)
+        await self._page("search applications", "/applications?q=app-4", repeats)
+        await self._page("search deployments", "/deployments?q=app-4", repeats)
+        await self._change(application, piped, repeats)
+
+    async def _context(self) -> BrowserContext:
+        context = await self._browser.new_context(viewport={"width": 1440, "height": 900})
+        token = self._cases.sessions.issue(self._user)
+        await context.add_cookies(
+            [{"name": "token", "value": token, "url": self._url, "sameSite": "Strict"}]
+        )
+        return context
+
+    async def _first_load(self) -> None:
+        context = await self._context()
+        page = await context.new_page()
+        await page.goto(f"{self._url}/applications")
+        await page.wait_for_load_state("load")
+        timing = await page.evaluate(TIMING)
+        show("first load", "size", timing["bytes"] / 1024, "KB", 60)
+        show("first load", "requests", timing["requests"], "", 8)
+        await context.close()
+
+    async def _page(self, name: str, path: str, repeats: int) -> None:
+        context = await self._context()
+        page = await context.new_page()
+        await page.goto(self._url + path)
+        timings: list[dict[str, float]] = []
+        for _ in range(repeats):
+            await page.goto(self._url + path)
+            timings.append(await page.evaluate(TIMING))
+        await context.close()
+        show(name, "first byte", statistics.median(t["ttfb"] for t in timings), "ms", 150)
+        show(name, "usable", statistics.median(t["usable"] for t in timings), "ms", 500)
+
+    async def _change(self, application: Application, piped: PipedCaller, repeats: int) -> None:
+        context = await self._context()
+        page = await context.new_page()
+        await page.goto(f"{self._url}/applications/{application.id}")
+        await page.wait_for_selector("[data-testid=conn-dot][data-state=live]")
+        durations: list[float] = []
+        for number in range(repeats * 2):
+            # A page fetches itself at most twice a second.
+            await asyncio.sleep(1)
+            healthy = bool(number % 2)
+            text = "Healthy" if healthy else "Unhealthy"
+            seen = asyncio.ensure_future(_wait_for_health(page, text))
+            await asyncio.sleep(0.1)
+            start = time.monotonic()
+            state = live_state(application, healthy=healthy)
+            await self._cases.livestate.report(state, by=piped)
+            await seen
+            durations.append(1000 * (time.monotonic() - start))
+        show("report to screen", "median", statistics.median(durations), "ms", 100)
+        await asyncio.sleep(2)
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        await asyncio.sleep(IDLE_SECONDS)
+        show("idle page", "requests", len(requests), "", 0)
+        await context.close()
+
+
+async def _wait_for_health(page: Page, text: str) -> None:
+    await page.wait_for_function(
+        "text => document.querySelector('[data-testid=app-health]')?.textContent.trim() === text",
+        arg=text,
+    )
+
+
+def live_state(application: Application, *, healthy: bool) -> ApplicationLiveStateSnapshot:
+    """A live state of deployments with pods, one of which may crash."""
+    resources: list[ResourceState] = []
+    for number in range(RESOURCES):
+        owner = number - number % 20
+        is_bad = not healthy and number == 21
+        resources.append(
+            ResourceState(
+                id=f"r{number}",
+                name=f"service-{owner // 20}-{number % 20}",
+                resource_type="Pod" if number % 20 else "Deployment",
+                parent_ids=[f"r{owner}"] if number % 20 else [],
+                health_status=ResourceState.UNHEALTHY if is_bad else ResourceState.HEALTHY,
+                health_description="CrashLoopBackOff" if is_bad else "",
+                created_at=1,
+                updated_at=1,
+            )
+        )
+    return ApplicationLiveStateSnapshot(
+        application_id=application.id,
+        kind=application.kind,
+        health_status=ApplicationLiveStateSnapshot.HEALTHY
+        if healthy
+        else ApplicationLiveStateSnapshot.UNHEALTHY,
+        application_live_state=ApplicationLiveState(resources=resources),
+        version=ApplicationLiveStateVersion(timestamp=1),
+    )
+
+
+def show(name: str, what: str, value: float, unit: str, target: float) -> None:
+    """Prints a measurement and whether it meets its target."""
+    verdict = "ok" if value <= target else "MISSED"
+    print(f"{name:<26} {what:<12} {value:8.0f} {unit:<3} target {target:g} {unit:<3} {verdict}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

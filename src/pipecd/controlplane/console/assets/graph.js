@@ -1,0 +1,62 @@
+// The graph of live resources: dragged with the pointer, zoomed with buttons or Ctrl and the wheel.
+const MIN_ZOOM = 0.25, MAX_ZOOM = 2;
+let zoom = 1;
+const zoomStyle = new CSSStyleSheet();
+
+// A style sheet keeps the zoom while live updates replace the attributes of the graph.
+function setZoom(value) {
+  zoom = Math.min(MAX_ZOOM, Math.max(MIN_ZOOM, value));
+  zoomStyle.replaceSync(`.graph svg { zoom: ${zoom}; }`);
+}
+
+function fit(graph) {
+  const picture = graph.querySelector("svg");
+  const [width, height] = ["width", "height"].map((side) => Number(picture.getAttribute(side)));
+  setZoom(Math.min(1, graph.clientWidth / width, Math.max(graph.clientHeight, 320) / height));
+}
+
+export function startGraph() {
+  document.adoptedStyleSheets.push(zoomStyle);
+  let drag = null;
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-zoom]");
+    const graph = document.querySelector("[data-graph]");
+    if (button && graph) {
+      if (button.dataset.zoom === "fit") fit(graph);
+      else setZoom(zoom * (button.dataset.zoom === "in" ? 1.25 : 0.8));
+    }
+    const all = event.target.closest("[data-open-all]");
+    if (all) for (const each of document.querySelectorAll(all.dataset.openAll)) each.open = all.dataset.open === "true";
+  });
+  document.addEventListener("change", (event) => {
+    const name = event.target.dataset?.tickAll;
+    if (name) for (const each of document.querySelectorAll(`input[name="${name}"]:not(:disabled)`)) each.checked = event.target.checked;
+  });
+  document.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey || !event.target.closest?.("[data-graph]")) return;
+    event.preventDefault();
+    setZoom(zoom * (event.deltaY < 0 ? 1.1 : 1 / 1.1));
+  }, { passive: false });
+  document.addEventListener("pointerdown", (event) => {
+    const graph = event.target.closest?.("[data-graph]");
+    if (graph && event.button === 0 && event.pointerType === "mouse") drag = { graph, x: event.clientX, y: event.clientY, moved: false };
+  });
+  document.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+    if (!drag.moved && Math.hypot(dx, dy) < 5) return;
+    drag.graph.scrollBy(-dx, -dy);
+    Object.assign(drag, { x: event.clientX, y: event.clientY, moved: true });
+  });
+  document.addEventListener("pointerup", () => { if (drag && !drag.moved) drag = null; else setTimeout(() => { drag = null; }); });
+  document.addEventListener("dragstart", (event) => { if (event.target.closest?.("[data-graph]")) event.preventDefault(); });
+  // The end of a drag is no click on the box below the pointer.
+  document.addEventListener("click", (event) => {
+    if (!drag?.moved || !event.target.closest?.("[data-graph]")) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }, true);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.target.closest?.("input, select, textarea")) document.querySelector("[data-close]")?.click();
+  });
+}

@@ -1,0 +1,46 @@
+// Notifications of the browser about what somebody waits for: the end of a deployment, or an approval.
+const NEWS = { WAITING: "waits for an approval", SUCCESS: "has succeeded", FAILURE: "has failed", CANCELLED: "was cancelled" };
+const storageKey = () => `notify ${location.pathname}`;
+const toggle = () => document.querySelector("[data-notify-me]");
+
+// What the page would notify about now; empty if it is nothing.
+export function news() {
+  const { page, title, news: text } = document.getElementById("main").dataset;
+  if (page !== "deployment") return text ?? "";
+  const [status, name] = title.split(" · ");
+  return NEWS[status] ? `${name} ${NEWS[status]}` : "";
+}
+
+const isOffered = () => {
+  const { page, topics } = document.getElementById("main")?.dataset ?? {};
+  return "Notification" in globalThis && Boolean(topics) && ["deployment", "overview"].includes(page);
+};
+
+// Whether the page goes on following while it is hidden, to be able to notify.
+export const isWatching = () => isOffered() && Notification.permission === "granted" && localStorage.getItem(storageKey()) === "1";
+
+export function showToggle() {
+  const button = toggle();
+  if (!button) return;
+  button.hidden = !isOffered();
+  button.setAttribute("aria-pressed", String(isWatching()));
+}
+
+export function notifyIfNew(before, wasWatching) {
+  const now = news();
+  if (!wasWatching || !now || now === before || (document.hasFocus() && !document.hidden)) return;
+  const shown = new Notification(now, { body: "PipeCD", tag: location.pathname, icon: document.querySelector("link[rel=icon]").href });
+  shown.onclick = () => { window.focus(); shown.close(); };
+}
+
+export function startNotifications(announce) {
+  showToggle();
+  document.addEventListener("click", async (event) => {
+    if (!event.target.closest("[data-notify-me]")) return;
+    if (isWatching()) { localStorage.removeItem(storageKey()); announce("You are not notified any more"); return showToggle(); }
+    if ((await Notification.requestPermission()) !== "granted") return announce("The browser blocks notifications of this site");
+    localStorage.setItem(storageKey(), "1");
+    announce(document.getElementById("main").dataset.page === "deployment" ? "You are notified when it ends or waits for an approval" : "You are notified when something waits for you");
+    showToggle();
+  });
+}

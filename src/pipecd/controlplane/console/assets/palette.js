@@ -1,0 +1,77 @@
+// The palette (Ctrl-K) and the help (?): dialogs with what /search and /help show as pages.
+let dialog, request, typed;
+
+function openDialog(name, label, content) {
+  if (dialog?.open) { const isSame = dialog.dataset.name === name; dialog.close(); if (isSame) return undefined; }
+  const opened = document.createElement("dialog");
+  opened.className = "dialog";
+  opened.dataset.name = name;
+  opened.dataset.testid = name;
+  opened.setAttribute("aria-label", label);
+  opened.append(...content);
+  opened.addEventListener("close", () => opened.remove());
+  opened.addEventListener("click", (event) => { if (event.target === opened) opened.close(); });
+  document.body.append(opened);
+  opened.showModal();
+  dialog = opened;
+  return opened;
+}
+
+async function part(address, selector, signal) {
+  const response = await fetch(address, { headers: { "HX-Request": "true" }, signal });
+  if (response.status === 401) location.reload();
+  const found = new DOMParser().parseFromString(await response.text(), "text/html").querySelector(selector);
+  found?.removeAttribute("id");
+  return found ?? "";
+}
+
+async function search(text, results) {
+  request?.abort();
+  request = new AbortController();
+  try {
+    results.replaceChildren(await part(`/search?q=${encodeURIComponent(text)}`, "#results", request.signal));
+  } catch (error) {
+    if (error.name !== "AbortError") results.textContent = "The control plane is unreachable.";
+  }
+}
+
+export function openPalette() {
+  const input = document.createElement("input");
+  Object.assign(input, { type: "search", className: "input", placeholder: "Find an application, deployment, piped or page", autocomplete: "off" });
+  input.setAttribute("aria-label", "Find anything");
+  const results = document.createElement("div");
+  results.setAttribute("aria-live", "polite");
+  const opened = openDialog("palette", "Find anything", [input, results]);
+  if (!opened) return;
+  input.addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => search(input.value, results), 80); });
+  opened.addEventListener("keydown", (event) => {
+    const found = [...opened.querySelectorAll(".result")];
+    const at = found.indexOf(document.activeElement);
+    if (event.key === "ArrowDown") found[Math.min(at + 1, found.length - 1)]?.focus();
+    else if (event.key === "ArrowUp") (at > 0 ? found[at - 1] : input).focus();
+    // In a search field the browser would only clear it.
+    else if (event.key === "Escape") opened.close();
+    else if (event.key === "Enter" && at < 0) found[0]?.click();
+    else if (at >= 0 && event.key.length === 1 && !event.ctrlKey && !event.metaKey && event.key !== " ") { input.focus(); return; }
+    else return;
+    event.preventDefault();
+  });
+  search("", results);
+}
+
+export async function openHelp() {
+  const close = document.createElement("form");
+  close.method = "dialog";
+  close.innerHTML = '<button class="btn small">Close</button> <a class="btn small" href="/help">Documentation</a>';
+  openDialog("help", "Keys on the keyboard", [await part("/help", "#keys"), close]);
+}
+
+export function startPalette() {
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openPalette(); }
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-palette]")) { event.preventDefault(); openPalette(); }
+    if (event.target.closest("[data-help]")) { event.preventDefault(); openHelp(); }
+  });
+}

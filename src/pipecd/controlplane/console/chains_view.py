@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View models of deployment chains: the list, and the page of one with its blocks."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    clause,
+    join_words,
+    plural,
+    timestamp,
+)
+from pipecd.controlplane.console.pipeline_view import Elapsed, elapsed_time
+from pipecd.controlplane.console.status_badge import Badge, Tone, deployment_badge
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.chain_pb2 import (
+    ChainBlock,
+    ChainBlockStatus,
+    ChainNode,
+    ChainStatus,
+    DeploymentChain,
+)
+
+_MAX_NAMES = 3
+
+
+@dataclass(frozen=True)
+class ChainNodeView:
+    """An application of a block; `deployment_id` is empty before its deployment."""
+
+    application_id: str
+    name: str
+    deployment_id: str
+    badge: Badge
+    reason: str
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """A block of a chain; `number` counts from one."""
+
+    number: int
+    badge: Badge
+    started: bool
+    elapsed: Elapsed | None
+    nodes: tuple[ChainNodeView, ...]
+
+    @property
+    def names(self) -> str:
+        """The applications, shortened to a few of them."""
+        names = [node.name for node in self.nodes[:_MAX_NAMES]]
+        others = len(self.nodes) - len(names)
+        return join_words([*names, f"{others} more"] if others else names)
+
+
+@dataclass(frozen=True)
+class ChainPage:
+    """A deployment chain; in the list, its first application is its name."""
+
+    id: str
+    badge: Badge
+    name: str
+    text: str
+    blocks: tuple[BlockView, ...]
+    elapsed: Elapsed
+    created: Timestamp | None
+    completed: bool
+
+    @property
+    def succeeded(self) -> int:
+        """The number of blocks that have succeeded."""
+        return sum(block.badge.tone is Tone.OK for block in self.blocks)
+
+
+def chain_page(chain: DeploymentChain, now: datetime) -> ChainPage:
+    status = _chain_status(chain)
+    blocks = tuple(_block_view(n, block, now) for n, block in enumerate(chain.blocks, start=1))
+    return ChainPage(
+        id=chain.id,
+        badge=deployment_badge(status),
+        name=blocks[0].names if blocks else chain.id[:8],
+        text=_chain_text(status, blocks),
+        blocks=blocks,
+        elapsed=elapsed_time(
+            chain.created_at, chain.completed_at if status.is_completed else 0, now
+        ),
+        created=timestamp(chain.created_at, now),
+        completed=status.is_completed,
+    )
+
+
+def _chain_status(chain: DeploymentChain) -> DeploymentStatus:
+    return DeploymentStatus[ChainStatus.Name(chain.status).removeprefix("DEPLOYMENT_CHAIN_")]
+
+
+def _block_view(number: int, block: ChainBlock, now: datetime) -> BlockView:
+    name = ChainBlockStatus.Name(block.status).removeprefix("DEPLOYMENT_BLOCK_")
+    status = DeploymentStatus[name]
+    # One that was cancelled before it began has no end, or no beginning.
+    has_times = block.started_at > 0 and (block.completed_at > 0 or not status.is_completed)
+    return BlockView(
+        number=number,
+        badge=deployment_badge(status),
+        started=block.started_at > 0,
+        elapsed=elapsed_time(block.started_at, block.completed_at, now) if has_times else None,
+        nodes=tuple(_node_view(node, status) for node in block.nodes),
+    )
+
+
+def _node_view(node: ChainNode, of_block: DeploymentStatus) -> ChainNodeView:
+    """An application without a deployment has the status of its block."""
+    has_deployment = node.HasField("deployment_ref")
+    status = DeploymentStatus(node.deployment_ref.status) if has_deployment else of_block
+    return ChainNodeView(
+        application_id=node.application_ref.application_id,
+        name=node.application_ref.application_name or node.application_ref.application_id[:8],
+        deployment_id=node.deployment_ref.deployment_id,
+        badge=deployment_badge(status),
+        reason=node.deployment_ref.status_reason,
+    )
+
+
+def _chain_text(status: DeploymentStatus, blocks: tuple[BlockView, ...]) -> str:
+    """One sentence about where the chain is, or why it has ended."""
+    ended = next((b for b in blocks if b.badge.tone in (Tone.BAD, Tone.OFF) and b.started), None)
+    match status:
+        case DeploymentStatus.SUCCESS:
+            return f"All of its {plural(len(blocks), 'block')} succeeded."
+        case DeploymentStatus.FAILURE | DeploymentStatus.CANCELLED:
+            verb = "failed" if status is DeploymentStatus.FAILURE else "was cancelled"
+            if ended is None:
+                return f"The chain {verb}."
+            culprit = next((n for n in ended.nodes if n.badge == ended.badge), None)
+            cause = f" because of {culprit.name}" if culprit else ""
+            if culprit and culprit.reason:
+                cause += f": {clause(culprit.reason)}"
+            else:
+                cause += "."
+            after = len(blocks) - ended.number
+            rest = f" {plural(after, 'block')} after it did not start." if after else ""
+            return f"Block {ended.number} {verb}{cause}{rest}"
+        case _:
+            running = next((b for b in blocks if b.started and b.badge.tone is not Tone.OK), None)
+            if running is None:
+                return "The first block has not started yet."
+            waiting = len(blocks) - running.number
+            rest = f"; {plural(waiting, 'block')} after it wait" if waiting else ""
+            rest += "s" if waiting == 1 else ""
+            return f"Block {running.number} of {len(blocks)} is in progress{rest}."

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View model of a diff as plugins and pipeds of upstream write it: by resource, with counts.
+
+Drift and plan previews are text on the wire. Three kinds of headings begin a resource: numbered
+ones of manifests, comments of a Terraform plan, and the file names of a unified diff. Text without
+any difference, such as the findings of the process plugin, is a list of sentences.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+
+from pipecd.controlplane.console.formatting import plural, sentence
+from pipecd.controlplane.console.status_badge import Badge, Tone
+
+# A run of unchanged lines is folded if it is longer than this; some lines around it stay visible.
+_FOLDED_FROM, _CONTEXT = 8, 2
+# Resources are folded if the diff has more lines than this.
+MAX_OPEN_LINES = 120
+MAX_LINES = 5000
+
+_TARGET_HEAD = re.compile(r"(?:(?P<target>[^\s:]+): )?(?P<text>Diff between .*)")
+_NUMBERED = re.compile(
+    r'(?P<sign>[-+#]) \d+\. name="(?P<name>[^"]*)", kind="(?P<kind>[^"]*)", '
+    r'namespace="(?P<namespace>[^"]*)", apiVersion="[^"]*"'
+)
+_TERRAFORM = re.compile(r"\s*# (?P<address>\S.*?) (?P<verb>will be|must be|has) (?P<what>.+)")
+_DEFINITION = re.compile(r"  (?P<name>[A-Z]\w*Definition):$")
+_OMITTED = re.compile(r"\.\.\. \((?P<text>.+)\)")
+_PLAN = re.compile(r"Plan: .*\.$")
+_ASSIGNMENT = re.compile(r"(?P<key>~\s+\S+\s*=\s*)(?P<old>.+?) -> (?P<new>.+)")
+_PLAN_SIGN = re.compile(r"(?P<indent> +)(?P<sign>[-+~])(?:/[-+])? (?P<text>.*)")
+_MODULE = re.compile(r"module\.[^.\[]+(\[[^\]]*\])?\.")
+
+
+class ChangeKind(StrEnum):
+    """What becomes of a resource; the values are CSS classes."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    CHANGE = "change"
+
+
+class LineKind(StrEnum):
+    """What a line of a diff is; the values are CSS classes."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    CHANGE = "change"
+    SAME = "same"
+    # The path of the field that follows, or the position of a hunk.
+    PLACE = "place"
+
+
+_SIGNS = {"+": LineKind.ADD, "-": LineKind.REMOVE, "~": LineKind.CHANGE}
+_NUMBERED_KINDS = {"+": ChangeKind.ADD, "-": ChangeKind.REMOVE, "#": ChangeKind.CHANGE}
+_DRIFT_BADGES = {
+    ChangeKind.ADD: Badge(Tone.WAIT, "plus", "Only in Git"),
+    ChangeKind.REMOVE: Badge(Tone.WAIT, "minus", "Not in Git"),
+    ChangeKind.CHANGE: Badge(Tone.WAIT, "differ", "Differs"),
+}
+_WHOLE = {
+    "Only in Git": "It is in Git and does not run.",
+    "Not in Git": "It runs and is not in Git.",
+    "Added": "It is added.",
+    "Deleted": "It is deleted.",
+}
+_PREVIEW_BADGES = {
+    ChangeKind.ADD: Badge(Tone.OK, "plus", "Added"),
+    ChangeKind.REMOVE: Badge(Tone.BAD, "minus", "Deleted"),
+    ChangeKind.CHANGE: Badge(Tone.WAIT, "differ", "Changed"),
+}
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """A line without its sign."""
+
+    kind: LineKind
+    text: str
+
+
+@dataclass(frozen=True)
+class DiffPair:
+    """A row of the view side by side; None where a side has no line."""
+
+    old: DiffLine | None
+    new: DiffLine | None
+
+
+@dataclass(frozen=True)
+class DiffBlock:
+    """Lines that are shown, or unchanged lines that are folded."""
+
+    lines: tuple[DiffLine, ...]
+    is_folded: bool = False
+
+    @property
+    def pairs(self) -> tuple[DiffPair, ...]:
+        """The same lines side by side."""
+        return tuple(side_by_side(self.lines))
+
+
+@dataclass(frozen=True)
+class DiffSection:
+    """The differences of one resource."""
+
+    anchor: str
+    change: ChangeKind
+    badge: Badge
+    name: str
+    kind: str = ""
+    namespace: str = ""
+    target: str = ""
+    note: str = ""
+    blocks: tuple[DiffBlock, ...] = ()
+    added: int = 0
+    removed: int = 0
+    is_open: bool = True
+
+    # What is different if there are no lines.
+    whole: str = ""
+
+    @property
+    def location(self) -> str:
+        return " · ".join(part for part in (self.namespace, self.target) if part)
+
+
+@dataclass(frozen=True)
+class DiffView:
+    """A diff by resource; `findings` are the sentences of a text that is no diff."""
+
+    summary: str = ""
+    note: str = ""
+    sections: tuple[DiffSection, ...] = ()
+    findings: tuple[str, ...] = ()
+    omitted: str = ""
+    raw: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.sections or self.findings)
+
+
+@dataclass
+class _Section:
+    change: ChangeKind
+    name: str
+    kind: str = ""
+    namespace: str = ""
+    target: str = ""
+    note: str = ""
+    # A plan of Terraform has its signs after the indentation.
+    is_plan: bool = False
+    lines: list[DiffLine] = field(default_factory=list[DiffLine])
+
+
+def drift_view(text: str) -> DiffView:
+    """The differences between the live state and Git."""
+    return _view(text, _DRIFT_BADGES, "{} in Git only, {} not in Git, {} different")
+
+
+def preview_view(text: str) -> DiffView:
+    """What a change would do."""
+    return _view(text, _PREVIEW_BADGES, "{} added, {} deleted, {} changed")
+
+
+def _view(text: str, badges: dict[ChangeKind, Badge], summary: str) -> DiffView:
+    lines = text.strip("\n").splitlines()
+    parsed = _parse(lines[:MAX_LINES])
+    omitted = parsed.omitted
+    if len(lines) > MAX_LINES:
+        omitted = f"{plural(len(lines) - MAX_LINES, 'more line')} are not shown"
+    if not parsed.sections:
+        findings = tuple(sentence(line) for line in lines if line.strip())
+        return DiffView(note=parsed.note, findings=findings, omitted=omitted, raw=text)
+    is_long = sum(len(each.lines) for each in parsed.sections) > MAX_OPEN_LINES
+    sections = tuple(
+        _section(each, badges[each.change], is_open=index == 0 or not is_long)
+        for index, each in enumerate(parsed.sections)
+    )
+    changes = [section.change for section in sections]
+    return DiffView(
+        summary=_without_zeros(summary.format(*(changes.count(kind) for kind in ChangeKind))),
+        note=parsed.note,
+        sections=sections,
+        omitted=omitted,
+        raw=text,
+    )
+
+
+def _without_zeros(summary: str) -> str:
+    return ", ".join(part for part in summary.split(", ") if not part.startswith("0 "))
+
+
+@dataclass
+class _Parsed:
+    note: str = ""
+    omitted: str = ""
+    sections: list[_Section] = field(default_factory=list[_Section])
+
+
+def _parse(lines: Sequence[str]) -> _Parsed:
+    parsed, target, current = _Parsed(), "", None
+    for index, line in enumerate(lines):
+        following = lines[index + 1] if index + 1 < len(lines) else ""
+        if head := _TARGET_HEAD.fullmatch(line):
+            parsed.note = parsed.note or head["text"].rstrip(":")
+            target, current = head["target"] or "", None
+        elif line.startswith("--- ") and following.startswith("+++ "):
+            current = _unified(line, following)
+            parsed.sections += [current] if current else []
+        elif line.startswith("+++ ") and index and lines[index - 1].startswith("--- "):
+            continue
+        elif _PLAN.fullmatch(line):
+            parsed.note = ". ".join(filter(None, (parsed.note, line.rstrip("."))))
+        elif omitted := _OMITTED.fullmatch(line.strip()):
+            parsed.omitted = omitted["text"]
+        elif (section := _heading(line)) is not None:
+            section.target = target
+            current = section
+            parsed.sections.append(section)
+        elif current is not None:
+            current.lines.append(_line(line, is_plan=current.is_plan))
+        elif line[:1] in _SIGNS or _begins_differences(lines[index:]):
+            current = _Section(ChangeKind.CHANGE, "", target=target, lines=[_line(line)])
+            parsed.sections.append(current)
+    parsed.sections = [
+        each for each in parsed.sections if each.name or any(line.text for line in each.lines)
+    ]
+    return parsed
+
+
+def _begins_differences(lines: Sequence[str]) -> bool:
+    """Whether the ancestors of a field begin, before any heading of a resource."""
+    if not lines[0].startswith("  "):
+        return False
+    for line in lines:
+        if _heading(line) is not None or _TARGET_HEAD.fullmatch(line):
+            return False
+        if line[:1] in _SIGNS:
+            return True
+    return False
+
+
+def _heading(line: str) -> _Section | None:
+    if numbered := _NUMBERED.fullmatch(line):
+        kind = _NUMBERED_KINDS[numbered["sign"]]
+        return _Section(kind, numbered["name"], numbered["kind"], numbered["namespace"])
+    if definition := _DEFINITION.fullmatch(line):
+        return _Section(ChangeKind.CHANGE, definition["name"])
+    if terraform := _TERRAFORM.fullmatch(line):
+        what, address = terraform["what"], terraform["address"]
+        if "(" in terraform["address"]:
+            return None
+        change = (
+            ChangeKind.ADD
+            if what.startswith("created")
+            else ChangeKind.REMOVE
+            if what.startswith("destroyed")
+            else ChangeKind.CHANGE
+        )
+        kind = _MODULE.sub("", address).partition(".")[0]
+        return _Section(change, address, kind, note=f"{terraform['verb']} {what}", is_plan=True)
+    return None
+
+
+def _unified(old: str, new: str) -> _Section | None:
+    """The file of a unified diff; None if the lines only name the two sides."""
+    before, after = old[4:].partition(" (")[0].strip(), new[4:].partition(" (")[0].strip()
+    return _Section(ChangeKind.CHANGE, after) if before == after else None
+
+
+def _line(line: str, *, is_plan: bool = False) -> DiffLine:
+    if line.startswith("@@") or line.lstrip().startswith("#"):
+        return DiffLine(LineKind.PLACE, line)
+    if is_plan and (indented := _PLAN_SIGN.fullmatch(line)):
+        line = indented["sign"] + indented["indent"][1:] + " " + indented["text"]
+    sign = _SIGNS.get(line[:1], LineKind.SAME)
+    return DiffLine(sign, line if sign is LineKind.CHANGE else " " + line[1:] if line else "")
+
+
+def _section(parsed: _Section, badge: Badge, *, is_open: bool) -> DiffSection:
+    key = "\0".join((parsed.target, parsed.kind, parsed.namespace, parsed.name))
+    filled = [at for at, line in enumerate(parsed.lines) if line.text.strip()]
+    parsed.lines = parsed.lines[filled[0] : filled[-1] + 1] if filled else []
+    kinds = [line.kind for line in parsed.lines]
+    changed = kinds.count(LineKind.CHANGE)
+    return DiffSection(
+        anchor="diff-" + sha256(key.encode()).hexdigest()[:12],
+        change=parsed.change,
+        badge=badge,
+        name=parsed.name,
+        kind=parsed.kind,
+        namespace=parsed.namespace,
+        target=parsed.target,
+        note=parsed.note,
+        blocks=tuple(_blocks(parsed.lines)),
+        added=kinds.count(LineKind.ADD) + changed,
+        removed=kinds.count(LineKind.REMOVE) + changed,
+        is_open=is_open,
+        whole=_WHOLE.get(badge.text, "Its differences are not listed."),
+    )
+
+
+def _blocks(lines: Sequence[DiffLine]) -> Iterator[DiffBlock]:
+    """The lines, with long runs of unchanged ones folded."""
+    shown: list[DiffLine] = []
+    run: list[DiffLine] = []
+    for line in (*lines, None):
+        if line is not None and line.kind is LineKind.SAME:
+            run.append(line)
+            continue
+        if len(run) > _FOLDED_FROM:
+            yield DiffBlock((*shown, *run[:_CONTEXT]))
+            yield DiffBlock(tuple(run[_CONTEXT:-_CONTEXT]), is_folded=True)
+            shown, run = run[-_CONTEXT:], []
+        shown += run
+        run = []
+        if line is not None:
+            shown.append(line)
+    if shown:
+        yield DiffBlock(tuple(shown))
+
+
+def side_by_side(lines: Iterable[DiffLine]) -> Iterator[DiffPair]:
+    """Pairs removed lines with the added ones that follow them."""
+    removed: list[DiffLine] = []
+    added: list[DiffLine] = []
+
+    def flush() -> Iterator[DiffPair]:
+        for index in range(max(len(removed), len(added))):
+            old = removed[index] if index < len(removed) else None
+            yield DiffPair(old, added[index] if index < len(added) else None)
+        removed.clear()
+        added.clear()
+
+    for line in lines:
+        match line.kind:
+            case LineKind.REMOVE:
+                if added:
+                    yield from flush()
+                removed.append(line)
+            case LineKind.ADD:
+                added.append(line)
+            case LineKind.CHANGE:
+                yield from flush()
+                yield _split_assignment(line)
+            case LineKind.SAME | LineKind.PLACE:
+                yield from flush()
+                yield DiffPair(line, line)
+    yield from flush()
+
+
+def _split_assignment(line: DiffLine) -> DiffPair:
+    """Both sides of `~ key = old -> new`, which Terraform writes in one line."""
+    parts = _ASSIGNMENT.fullmatch(line.text)
+    if parts is None:
+        return DiffPair(line, line)
+    key = " " + parts["key"][1:]
+    return DiffPair(
+        DiffLine(LineKind.REMOVE, key + parts["old"]), DiffLine(LineKind.ADD, key + parts["new"])
+    )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation of this version, what is new in it, and the keys of the keyboard."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipecd.controlplane.console.markdown import document_html, web_link
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.model.errors import NotFound
+
+PATH = "/help"
+CHANGES = "whats-new"
+_PACKAGE = Path(__file__).parents[2]
+_GUIDE_LINK = re.compile(r"(?:\./)?([a-z-]+)\.md(#[\w-]*)?")
+_FIRST = ("quickstart", "installation", "console", "configuration", "deployments")
+
+# The keys of console.js and what they do.
+KEYS = (
+    (
+        "Everywhere",
+        (
+            ("Ctrl K", "Find anything, and act"),
+            ("/", "Search this list"),
+            ("?", "This help"),
+            ("Esc", "Close"),
+        ),
+    ),
+    (
+        "Go to",
+        (
+            ("g o", "Overview"),
+            ("g a", "Applications"),
+            ("g d", "Deployments"),
+            ("g i", "Insights"),
+            ("g e", "Events"),
+            ("g s", "Settings"),
+        ),
+    ),
+    ("In lists", (("j", "Next row"), ("k", "Previous row"), ("Enter", "Open"))),
+    (
+        "On a deployment",
+        (("[", "Previous stage"), ("]", "Next stage"), ("f", "Follow the log")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A page of the guide."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def title(self) -> str:
+        return self.text.partition("\n")[0].removeprefix("# ").strip()
+
+    @cached_property
+    def summary(self) -> str:
+        """The first sentence, unless the page begins with a table."""
+        body = self.text.partition("\n")[2].strip().partition("\n\n")[0]
+        if body.startswith("|"):
+            return ""
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`]", r"\1", body.replace("\n", " "))
+        return re.split(r"(?<=\w\.)\s", plain, maxsplit=1)[0]
+
+
+class DocumentationPages:
+    """Routes and handlers of the documentation."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+        self._documents = read_documents()
+
+    def routes(self) -> list[Route]:
+        page = self._context.page
+        return [
+            Route(PATH, page(self.index), methods=["GET"]),
+            Route(f"{PATH}/{{name}}", page(self.show_page), methods=["GET"]),
+        ]
+
+    async def index(self, request: Request, _session: BrowserSession) -> Response:
+        documents = [d for name, d in self._documents.items() if name != CHANGES]
+        ranks = {name: number for number, name in enumerate(_FIRST)}
+        documents.sort(key=lambda each: (ranks.get(each.name, len(ranks)), each.title))
+        return self._context.render(
+            request,
+            "documentation.html",
+            documents=documents,
+            has_changes=CHANGES in self._documents,
+            keys=KEYS,
+        )
+
+    async def show_page(self, request: Request, _session: BrowserSession) -> Response:
+        document = self._documents.get(request.path_params["name"])
+        if document is None:
+            raise NotFound("there is no such page of the documentation")
+        return self._context.render(
+            request,
+            "document.html",
+            document=document,
+            content=document_html(document.text.partition("\n")[2], self._link),
+        )
+
+    def _link(self, url: str) -> str:
+        """The address of a link on this control plane; empty for a file that is not served."""
+        if url.startswith("#"):
+            return url
+        found = _GUIDE_LINK.fullmatch(url)
+        if found and found[1] in self._documents:
+            return f"{PATH}/{found[1]}{found[2] or ''}"
+        return web_link(url)
+
+
+def read_documents() -> dict[str, Document]:
+    """The guide and the list of changes by name: in an installed package, or in a checkout."""
+    directory = _PACKAGE / "documentation"
+    guide, changes = directory / "guide", directory / "CHANGELOG.md"
+    if not directory.exists():
+        checkout = _PACKAGE.parents[1]
+        guide, changes = checkout / "docs" / "guide", checkout / "CHANGELOG.md"
+    documents = {path.stem: Document(path.stem, path.read_text()) for path in guide.glob("*.md")}
+    if changes.exists():
+        text = re.sub(r"<!--.*?-->", "", changes.read_text(), flags=re.DOTALL)
+        documents[CHANGES] = Document(CHANGES, text)
+    return documents

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of events: the list, and the page of one with the deployments it led to."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
+from pipecd.controlplane.console.events_view import (
+    EVENT_STATUSES,
+    event_row,
+    event_status_text,
+    events_by_day,
+    parse_event_query,
+)
+from pipecd.controlplane.console.filled_page import filled_page
+from pipecd.controlplane.console.list_filters import PageUrl
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.model.errors import Denied
+from pipecd.proto.model.event_pb2 import Event
+
+LIST_PATH = "/events"
+_MAX_DEPLOYMENTS = 20
+
+
+class EventPages:
+    """Routes and handlers of the pages of events."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        page = self._context.page
+        return [
+            Route(LIST_PATH, page(self.list_page), methods=["GET"]),
+            Route(f"{LIST_PATH}/{{id}}", page(self.show_page), methods=["GET"]),
+        ]
+
+    async def list_page(self, request: Request, session: BrowserSession) -> Response:
+        user, query = session.user, parse_event_query(request.query_params)
+
+        async def read(part: PageRequest) -> tuple[Sequence[Event], str]:
+            listed = await self._context.cases.events.list(
+                query.filter(user.project), part, by=user
+            )
+            return listed.items, listed.cursor
+
+        found, cursor = await filled_page(read, query.matches, query.before)
+        url = PageUrl(LIST_PATH, request.query_params, reset=("before",))
+        return self._context.render(
+            request,
+            "events.html",
+            days=events_by_day(found, self._context.local_now(request)),
+            query=query,
+            statuses=EVENT_STATUSES,
+            chips=url.chips({}, status=event_status_text),
+            url=url,
+            older=url.with_params(before=cursor) if cursor else "",
+        )
+
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
+        event = await self._context.cases.events.get(request.path_params["id"], by=session.user)
+        now = self._context.local_now(request)
+        rows: tuple[DeploymentRow, ...] = ()
+        if event.trigger_commit_hash:
+            caused = DeploymentFilter(
+                session.user.project, trace_commit_hash=event.trigger_commit_hash
+            )
+            with suppress(Denied):
+                listed = await self._context.cases.deployments.list(
+                    caused, PageRequest(_MAX_DEPLOYMENTS), by=session.user
+                )
+                rows = tuple(deployment_row(each, now) for each in listed.items)
+        return self._context.render(
+            request, "event.html", row=event_row(event, now), deployments=rows
+        )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View models of events: the list by day, the page of one, and the filters in the URL."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+
+from starlette.datastructures import QueryParams
+
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    day_heading,
+    duration,
+    label_texts,
+    sentence,
+    timestamp,
+)
+from pipecd.controlplane.console.list_filters import parse_labels
+from pipecd.controlplane.console.status_badge import Badge, Tone
+from pipecd.controlplane.datastore.events import EventFilter
+from pipecd.proto.model import event_pb2 as pb
+from pipecd.proto.model.event_pb2 import Event
+
+# In the order of the filter; the numbers are those of the upstream console.
+EVENT_STATUSES: Mapping[str, Badge] = {
+    str(pb.EVENT_FAILURE): Badge(Tone.BAD, "cross", "Failed"),
+    str(pb.EVENT_NOT_HANDLED): Badge(Tone.WAIT, "clock", "Not handled yet"),
+    str(pb.EVENT_SUCCESS): Badge(Tone.OK, "check", "Handled"),
+    str(pb.EVENT_OUTDATED): Badge(Tone.OFF, "skip", "Outdated"),
+}
+
+
+@dataclass(frozen=True)
+class EventQuery:
+    """Filters of the list of events, and the cursor of the page."""
+
+    text: str = ""
+    name: str = ""
+    statuses: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    before: str = ""
+
+    def filter(self, project: str) -> EventFilter:
+        """What the datastore filters; `matches` applies the text."""
+        statuses = tuple(map(int, self.statuses))
+        return EventFilter(project, name=self.name, statuses=statuses, labels=self.labels)
+
+    def matches(self, event: Event) -> bool:
+        texts = (event.name, event.data, event.status_description)
+        return any(self.text.lower() in text.lower() for text in texts)
+
+
+@dataclass(frozen=True)
+class EventListRow:
+    """One row of the list of events."""
+
+    id: str
+    name: str
+    badge: Badge
+    data: str
+    labels: tuple[str, ...]
+    contexts: tuple[tuple[str, str], ...]
+    # What the piped reported.
+    description: str
+    commit: str
+    created: Timestamp | None
+    handled: Timestamp | None
+    handled_after: str
+
+
+@dataclass(frozen=True)
+class EventDay:
+    """The events of a day."""
+
+    heading: str
+    rows: tuple[EventListRow, ...]
+
+
+def parse_event_query(params: QueryParams) -> EventQuery:
+    statuses = ",".join(params.getlist("status")).split(",")
+    return EventQuery(
+        text=params.get("q", "").strip(),
+        name=params.get("name", "").strip(),
+        statuses=tuple(dict.fromkeys(s for s in statuses if s in EVENT_STATUSES)),
+        labels=parse_labels(params),
+        before=params.get("before", ""),
+    )
+
+
+def event_status_text(value: str) -> str:
+    """The statuses of the `status` parameter in words."""
+    known = (EVENT_STATUSES[part].text for part in value.split(",") if part in EVENT_STATUSES)
+    return " or ".join(known).lower()
+
+
+def event_row(event: Event, now: datetime) -> EventListRow:
+    badge = EVENT_STATUSES.get(str(event.status), Badge(Tone.OFF, "question", "Unknown"))
+    handled_after = max(event.handled_at - event.created_at, 0) if event.handled_at else 0
+    return EventListRow(
+        id=event.id,
+        name=event.name,
+        badge=badge,
+        data=event.data,
+        labels=label_texts(event.labels),
+        contexts=tuple(sorted(event.contexts.items())),
+        description=_result(event),
+        commit=event.trigger_commit_hash,
+        created=timestamp(event.created_at, now),
+        handled=timestamp(event.handled_at, now),
+        handled_after=duration(handled_after) if event.handled_at else "",
+    )
+
+
+def _result(event: Event) -> str:
+    if event.status == pb.EVENT_NOT_HANDLED:
+        return "No piped has handled it yet."
+    return sentence(event.status_description)
+
+
+def events_by_day(events: Sequence[Event], now: datetime) -> tuple[EventDay, ...]:
+    """Newest first, grouped by day in the time zone of `now`."""
+    newest = sorted(events, key=lambda event: (-event.created_at, event.id))
+    groups = groupby(newest, key=lambda event: day_heading(event.created_at, now))
+    return tuple(
+        EventDay(heading, tuple(event_row(event, now) for event in group))
+        for heading, group in groups
+    )

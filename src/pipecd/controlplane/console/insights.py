@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of insights: the four DORA metrics, the deployments behind a point, and CSV."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.insights_view import (
+    MAX_DEPLOYMENTS,
+    METRICS,
+    RANGES,
+    RESOLUTIONS,
+    DeploymentBehind,
+    InsightsQuery,
+    chart,
+    csv_text,
+    deployment_behind,
+    numbers,
+    offered_resolutions,
+    parse_insights_query,
+    period_text,
+    selected_period,
+    time_range,
+)
+from pipecd.controlplane.console.list_filters import PageUrl
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.insight.series import Metric, Ratio, TimeRange
+from pipecd.controlplane.usecases.insights import InsightQuery
+from pipecd.model.errors import Denied, NotFound
+from pipecd.proto.model.application_pb2 import Application
+
+PATH = "/insights"
+_ONE = PageRequest(size=1)
+
+
+class InsightPages:
+    """Routes and handlers of insights."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        page = self._context.page
+        return [
+            Route(PATH, page(self.show_page), methods=["GET"]),
+            Route(f"{PATH}.csv", page(self.download), methods=["GET"]),
+        ]
+
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
+        user, now = session.user, self._context.local_now(request)
+        query = parse_insights_query(request.query_params)
+        whole = time_range(query, now)
+        application = await self._application(query.application, user)
+        by_metric = await self._by_metric(query, whole, application, user)
+        url = PageUrl(PATH, request.query_params, reset=("at",))
+        period = selected_period(query, whole)
+        behind: tuple[DeploymentBehind, ...] = ()
+        behind_count = 0
+        if period is not None:
+            insight = _query(Metric.DEPLOYMENT_FREQUENCY, period, query, application)
+            found = await self._context.cases.insights.behind(insight, by=user)
+            behind_count = len(found.deployments)
+            ids = [each.id for each in found.deployments[:MAX_DEPLOYMENTS]]
+            with suppress(Denied):
+                documents = await self._context.cases.deployments.get_many(ids, by=user)
+                behind = tuple(
+                    deployment_behind(documents[id], found.restored, now)
+                    for id in ids
+                    if id in documents
+                )
+        return self._context.render(
+            request,
+            "insights.html",
+            query=query,
+            charts=[
+                chart(metric, whole, ratios, url, query.at) for metric, ratios in by_metric.items()
+            ],
+            explanations={words.key: words.explanation for words in METRICS.values()},
+            numbers=numbers(whole, by_metric),
+            ranges=[(name, text) for name, (text, _) in RANGES.items()],
+            resolutions=[(n, RESOLUTIONS[n][0]) for n in offered_resolutions(query.range)],
+            application=application,
+            chips=url.chips({}, app=lambda value: f"application: {_name(application, value)}"),
+            url=url,
+            csv=PageUrl(f"{PATH}.csv", request.query_params, reset=("at",)).with_params(),
+            period=period and period_text(period.start, period.resolution),
+            behind=behind,
+            behind_count=behind_count,
+        )
+
+    async def download(self, request: Request, session: BrowserSession) -> Response:
+        query = parse_insights_query(request.query_params)
+        whole = time_range(query, self._context.now())
+        application = await self._application(query.application, session.user)
+        by_metric = await self._by_metric(query, whole, application, session.user)
+        headers = {"Content-Disposition": 'attachment; filename="insights.csv"'}
+        return PlainTextResponse(csv_text(whole, by_metric), media_type="text/csv", headers=headers)
+
+    async def _by_metric(
+        self, query: InsightsQuery, whole: TimeRange, application: Application | None, user: User
+    ) -> Mapping[Metric, Mapping[int, Ratio]]:
+        insights = self._context.cases.insights
+        return {
+            metric: await insights.ratios(_query(metric, whole, query, application), by=user)
+            for metric in METRICS
+        }
+
+    async def _application(self, name_or_id: str, user: User) -> Application | None:
+        """The application of the filter, given by its name or its id."""
+        if not name_or_id:
+            return None
+        applications = self._context.cases.applications
+        with suppress(Denied):
+            named = ApplicationFilter(user.project, name=name_or_id)
+            listed = (await applications.list(named, _ONE, by=user)).items
+            if listed:
+                return listed[0]
+            with suppress(NotFound):
+                return await applications.get(name_or_id, by=user)
+        return None
+
+
+def _name(application: Application | None, value: str) -> str:
+    return application.name if application else value
+
+
+def _query(
+    metric: Metric, whole: TimeRange, query: InsightsQuery, application: Application | None
+) -> InsightQuery:
+    """The query of one metric; an application that does not exist has no deployments."""
+    insight = InsightQuery(metric, whole, labels=query.labels)
+    if not query.application:
+        return insight
+    return replace(insight, application=application.id if application else query.application)

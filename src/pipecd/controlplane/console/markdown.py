@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markdown as HTML: descriptions that users write, and the documentation.
+
+HTML in the text is shown as text, images are not loaded, and links lead to http(s) only.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+# A description is as long as its writer wants; what is beyond this is not shown.
+MAX_CHARACTERS = 20_000
+_WEB_LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
+_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
+
+_PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+_DOCUMENT_PARSER = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+
+
+def _any_link(url: str) -> bool:
+    del url
+    return True
+
+
+# `_set_links` decides; the parser would show a link it refuses as its source text.
+_PARSER.validateLink = _any_link
+_DOCUMENT_PARSER.validateLink = _any_link
+
+
+def web_link(url: str) -> str:
+    """The URL if it is http(s), else an empty text."""
+    return url if _WEB_LINK.fullmatch(url) else ""
+
+
+@lru_cache(maxsize=256)
+def description_html(text: str) -> Markup:
+    """A description; its headings are below those of the page."""
+    tokens = _PARSER.parse(text[:MAX_CHARACTERS])
+    _set_links(tokens, web_link)
+    for token in tokens:
+        if token.tag[:1] == "h" and token.tag[1:].isdigit():
+            token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
+    return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # noqa: S704
+
+
+def document_html(text: str, link: Callable[[str], str]) -> Markup:
+    """A document whose headings can be linked to; `link` translates the links to other files."""
+    tokens = _DOCUMENT_PARSER.parse(text)
+    _set_links(tokens, link)
+    for heading, inline in pairwise(tokens):
+        if heading.type == "heading_open":
+            heading.attrSet("id", slug(inline.content))
+    return Markup(_DOCUMENT_PARSER.renderer.render(tokens, _DOCUMENT_PARSER.options, {}))  # noqa: S704
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as Git hosts form it."""
+    return _NOT_IN_SLUG.sub("", heading.lower()).replace(" ", "-")
+
+
+def _set_links(tokens: Sequence[Token], link: Callable[[str], str]) -> None:
+    """Replaces the targets of links; a link without a target becomes plain text."""
+    url = ""
+    for token in tokens:
+        _set_links(token.children or (), link)
+        if token.type == "link_open":
+            url = link(str(token.attrGet("href") or ""))
+            token.attrs.clear()
+            if url:
+                token.attrSet("href", url)
+            if url and not url.startswith(("/", "#")):
+                token.attrSet("rel", "noopener noreferrer")
+        # Links are never nested.
+        if token.type in ("link_open", "link_close") and not url:
+            token.tag = "span"

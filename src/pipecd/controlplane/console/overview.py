@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The overview, which users see first: what needs somebody, and what is going on."""
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipecd.controlplane.console.list_filters import PERIODS
+from pipecd.controlplane.console.overview_view import (
+    DIFFERENT,
+    FAILED_SINCE,
+    ProjectState,
+    overview_tiles,
+    waiting_text,
+)
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
+from pipecd.controlplane.datastore.documents import Page, PageRequest
+from pipecd.model.clock import to_unix
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import Denied
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+PATH = "/overview"
+
+T = TypeVar("T", Application, Deployment)
+
+
+class OverviewPages:
+    """Route and handler of the overview."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [Route(PATH, self._context.page(self.show_page), methods=["GET"])]
+
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
+        user, cases, now = session.user, self._context.cases, self._context.local_now(request)
+        in_progress = DeploymentFilter(user.project, statuses=NOT_COMPLETED)
+        failures = DeploymentFilter(user.project, statuses=(int(DeploymentStatus.FAILURE),))
+        since = PageRequest(min_updated_at=to_unix(now) - PERIODS[FAILED_SINCE])
+        different = ApplicationFilter(user.project, sync_statuses=DIFFERENT)
+        state = ProjectState(
+            unfinished=await _or_empty(cases.deployments.list(in_progress, by=user)),
+            failed=await _or_empty(cases.deployments.list(failures, since, by=user)),
+            different=await _or_empty(cases.applications.list(different, by=user)),
+            pipeds=await self._context.visible_pipeds(user) or (),
+        )
+        return self._context.render(
+            request,
+            "overview.html",
+            tiles=overview_tiles(state, user.name, now),
+            news=waiting_text(state.unfinished, user.name),
+        )
+
+
+async def _or_empty(listing: Awaitable[Page[T]]) -> tuple[T, ...]:
+    """The items of a list; none if the user may not see them."""
+    with suppress(Denied):
+        return (await listing).items
+    return ()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View models of the overview: tiles with a number, the first ones of it and a link to all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
+from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
+from pipecd.controlplane.console.formatting import join_words
+from pipecd.controlplane.console.pipeline_view import has_pending_approval
+from pipecd.controlplane.console.status_badge import PipedStatus, Tone, piped_status
+from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
+from pipecd.model.application import SyncStatus
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.piped_pb2 import Piped
+
+FAILED_SINCE = "24h"
+DIFFERENT = (int(SyncStatus.OUT_OF_SYNC), int(SyncStatus.INVALID_CONFIG))
+_IN_PROGRESS = "3,2,1,0"
+_MAX_ROWS = 5
+
+
+@dataclass(frozen=True)
+class ProjectState:
+    """What the overview is made of, as far as the user may see it."""
+
+    unfinished: Sequence[Deployment]
+    failed: Sequence[Deployment]
+    different: Sequence[Application]
+    pipeds: Sequence[Piped]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number of things and the first ones of them; the list at `href` has as many."""
+
+    key: str
+    title: str
+    tone: Tone
+    href: str
+    count: int
+    nothing: str
+    note: str = ""
+    deployments: tuple[DeploymentRow, ...] = ()
+    applications: tuple[ApplicationRow, ...] = ()
+    pipeds: tuple[PipedStatus, ...] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the list has more than the tile shows."""
+        return self.count > len(self.deployments) + len(self.applications) + len(self.pipeds)
+
+
+def may_approve(deployment: Deployment, user: str) -> bool:
+    """Whether the deployment waits for an approval that this user may give."""
+    waiting = filter(is_waiting_for_approval, deployment.stages)
+    return any(not approvers_of(stage) or user in approvers_of(stage) for stage in waiting)
+
+
+def waiting_text(unfinished: Sequence[Deployment], user: str) -> str:
+    """What a notification says about deployments that wait for this user; empty without one."""
+    waiting = [deployment for deployment in unfinished if may_approve(deployment, user)]
+    if not waiting:
+        return ""
+    names = [deployment.application_name for deployment in waiting[:_MAX_ROWS]]
+    others = len(waiting) - len(names)
+    listed = join_words([*names, f"{others} more"] if others else names)
+    return f"{listed} {'waits' if len(waiting) == 1 else 'wait'} for your approval"
+
+
+def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile, ...]:
+    """What needs somebody first, then what is going on by itself."""
+
+    def rows(deployments: Sequence[Deployment]) -> tuple[DeploymentRow, ...]:
+        return tuple(deployment_row(each, now) for each in deployments[:_MAX_ROWS])
+
+    waiting = [each for each in state.unfinished if has_pending_approval(each)]
+    # Those that the user can decide come first.
+    waiting.sort(key=lambda each: not may_approve(each, user))
+    mine = sum(may_approve(each, user) for each in waiting)
+    moving = [each for each in state.unfinished if not has_pending_approval(each)]
+    different = [each for each in state.different if not each.deploying]
+    enabled = [piped_status(each.id, state.pipeds) for each in state.pipeds if not each.disabled]
+    offline = [piped for piped in enabled if piped.is_unavailable]
+    return (
+        Tile(
+            "waiting",
+            "waiting for approval",
+            Tone.WAIT,
+            "/deployments?status=waiting",
+            len(waiting),
+            "Nothing waits for an approval.",
+            note=f"{mine} for you" if waiting else "",
+            deployments=rows(waiting),
+        ),
+        Tile(
+            "failed",
+            "failed in the last 24 hours",
+            Tone.BAD,
+            f"/deployments?status={int(DeploymentStatus.FAILURE)}&since={FAILED_SINCE}",
+            len(state.failed),
+            "No deployment has failed.",
+            deployments=rows(state.failed),
+        ),
+        Tile(
+            "different",
+            "out of sync or invalid",
+            Tone.WAIT,
+            f"/applications?syncStatus={','.join(map(str, DIFFERENT))}",
+            len(different),
+            "Every application that is compared matches Git.",
+            applications=tuple(application_row(each, now) for each in different[:_MAX_ROWS]),
+        ),
+        Tile(
+            "offline",
+            "piped offline" if len(offline) == 1 else "pipeds offline",
+            Tone.BAD,
+            "/settings/piped",
+            len(offline),
+            "Every piped is online." if enabled else "No piped is registered yet.",
+            pipeds=tuple(offline[:_MAX_ROWS]),
+        ),
+        Tile(
+            "running",
+            "in progress",
+            Tone.RUN,
+            f"/deployments?status={_IN_PROGRESS}",
+            len(moving),
+            "No deployment is in progress.",
+            deployments=rows(moving),
+        ),
+    )

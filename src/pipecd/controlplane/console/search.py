@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search over pages, applications, deployments, pipeds and actions, also in the palette."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.deployments_view import deployment_row
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.status_badge import (
+    Badge,
+    application_badge,
+    piped_status,
+)
+from pipecd.controlplane.datastore.applications import ApplicationFilter
+from pipecd.controlplane.datastore.deployments import DeploymentFilter
+from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.model.errors import Denied
+from pipecd.proto.model.application_pb2 import Application
+
+PATH = "/search"
+_UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
+_MAX_RESULTS = 6
+_MAX_ACTIONS = 2
+# Shorter texts are in too many deployments.
+_MIN_DEPLOYMENT_TEXT = 3
+_MAX_TEXT = 100
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A link to `href`, or with `is_form` a button that submits a form there."""
+
+    text: str
+    href: str
+    note: str = ""
+    badge: Badge | None = None
+    is_form: bool = False
+
+
+@dataclass(frozen=True)
+class SearchGroup:
+    """Results of one kind."""
+
+    title: str
+    results: tuple[SearchResult, ...]
+
+
+PAGES = (
+    SearchResult("Overview", "/overview", "what needs somebody"),
+    SearchResult("Applications", "/applications"),
+    SearchResult("Deployments", "/deployments"),
+    SearchResult("Deployments waiting for approval", "/deployments?status=waiting"),
+    SearchResult("Failed deployments", "/deployments?status=5", "of the whole project"),
+    SearchResult("Deployment chains", "/chains"),
+    SearchResult("Deployment traces", "/deployment-traces", "commits and what they deployed"),
+    SearchResult("Events", "/events"),
+    SearchResult("Insights", "/insights", "frequency, lead time, failures, time to restore"),
+    SearchResult("Pipeds", "/settings/piped", "settings"),
+    SearchResult("API keys", "/settings/api-key", "settings"),
+    SearchResult("Project", "/settings/project", "users, roles, single sign-on, webhooks"),
+    SearchResult("Documentation", "/help"),
+    SearchResult("What is new", "/help/whats-new"),
+    SearchResult("Keys on the keyboard", "/help#keys"),
+)
+ACTIONS = (
+    SearchResult("Add an application", "/applications/add"),
+    SearchResult("Add a piped", "/settings/piped#add"),
+    SearchResult("Upgrade pipeds", "/settings/piped#upgrade"),
+    SearchResult("Generate an API key", "/settings/api-key"),
+    SearchResult("Switch project", "/login?switch=1"),
+)
+
+
+def matching(results: Sequence[SearchResult], text: str) -> tuple[SearchResult, ...]:
+    """The results that contain every word of the text, those that begin with it first."""
+    words = text.lower().split()
+    found = [
+        result
+        for result in results
+        if all(word in f"{result.text} {result.note}".lower() for word in words)
+    ]
+    return tuple(sorted(found, key=lambda result: not result.text.lower().startswith(text.lower())))
+
+
+def matching_applications(applications: Sequence[Application], text: str) -> list[Application]:
+    """By name: an equal one first, then those that begin with the text, then the others."""
+    wanted = text.lower()
+    found = [each for each in applications if wanted in each.name.lower() or each.id == text]
+
+    def rank(application: Application) -> tuple[bool, bool, str]:
+        name = application.name.lower()
+        return (name != wanted, not name.startswith(wanted), name)
+
+    return sorted(found, key=rank)
+
+
+class SearchPages:
+    """Route and handler of the search."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [Route(PATH, self._context.page(self.show_page), methods=["GET"])]
+
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
+        text = request.query_params.get("q", "").strip()[:_MAX_TEXT]
+        user = session.user
+        groups = [*await self._objects(request, text, user)] if text else []
+        groups += [
+            SearchGroup("Pages", matching(PAGES, text)),
+            SearchGroup("Actions", matching(ACTIONS, text)),
+        ]
+        return self._context.render(
+            request, "search.html", text=text, groups=[group for group in groups if group.results]
+        )
+
+    async def _objects(self, request: Request, text: str, user: User) -> tuple[SearchGroup, ...]:
+        cases, now = self._context.cases, self._context.local_now(request)
+        applications: list[Application] = []
+        deployments: tuple[SearchResult, ...] = ()
+        with suppress(Denied):
+            listed = await cases.applications.list(ApplicationFilter(user.project), by=user)
+            applications = matching_applications(listed.items, text)
+        with suppress(Denied):
+            if len(text) >= _MIN_DEPLOYMENT_TEXT:
+                mentioned = DeploymentFilter(user.project, text=text)
+                found = await cases.deployments.list(mentioned, PageRequest(_MAX_RESULTS), by=user)
+                rows = (deployment_row(each, now) for each in found.items)
+                deployments = tuple(
+                    SearchResult(
+                        f"{row.application_name} {row.commit.short}",
+                        f"/deployments/{row.id}",
+                        row.commit.subject,
+                        row.badge,
+                    )
+                    for row in rows
+                )
+        pipeds = await self._context.visible_pipeds(user) or ()
+        statuses = (piped_status(each.id, pipeds) for each in pipeds)
+        piped_results = (
+            SearchResult(each.name, f"/settings/piped/{each.id}", "piped", each.badge)
+            for each in statuses
+        )
+        shown = applications[:_MAX_RESULTS]
+        return (
+            SearchGroup("Applications", tuple(map(_application_result, shown))),
+            SearchGroup("Deployments", deployments),
+            SearchGroup("Pipeds", matching(tuple(piped_results), text)[:_MAX_RESULTS]),
+            SearchGroup("Do", await self._actions_on(shown[:_MAX_ACTIONS], user)),
+        )
+
+    async def _actions_on(
+        self, applications: Sequence[Application], user: User
+    ) -> tuple[SearchResult, ...]:
+        """What the user may do with the applications that were found first."""
+        actions: list[SearchResult] = []
+        for each in applications:
+            if each.disabled or await self._context.denied_reason(user, _UPDATE, each):
+                continue
+            path = f"/applications/{each.id}"
+            actions += (
+                SearchResult(f"Sync {each.name}", f"{path}/sync", "now", is_form=True),
+                SearchResult(f"Encrypt a secret for {each.name}", f"{path}/encrypt"),
+                SearchResult(f"Settings of {each.name}", f"{path}/settings"),
+            )
+        return tuple(actions)
+
+
+def _application_result(application: Application) -> SearchResult:
+    labels = ", ".join(f"{key}: {value}" for key, value in sorted(application.labels.items()))
+    badge = application_badge(application)
+    return SearchResult(application.name, f"/applications/{application.id}", labels, badge)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a stage: a part of it for the page of a deployment, and the whole as a text."""
+
+import asyncio
+import re
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    PageContext,
+    browser_time_zone,
+)
+from pipecd.controlplane.console.pipeline_view import StageView
+from pipecd.controlplane.console.stage_log import (
+    LogCursor,
+    LogQuery,
+    LogView,
+    lines_after,
+    log_text,
+    log_view,
+    parse_cursor,
+)
+from pipecd.controlplane.datastore.log_file import StoredLog
+from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.model.errors import NotFound
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+# The cursor that live.js sends for a part of a log that new lines do not continue.
+WITHOUT_END = "-"
+_NOT_IN_FILENAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class StageLogPages:
+    """Reads the logs of stages for people."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    async def view(
+        self,
+        request: Request,
+        deployment: Deployment,
+        stage: StageView,
+        query: LogQuery,
+        user: User,
+    ) -> LogView:
+        """What the query asks for, or only new lines if live.js says in `HX-Log` what it has."""
+        zone = browser_time_zone(request)
+        run = StageRun(deployment.id, stage.id, stage.retried_count)
+        shown, _, cursor = request.headers.get("HX-Log", "").partition(" ")
+        if unquote(shown) == log_key(stage, query):
+            if cursor == WITHOUT_END:
+                return LogView((), 0, completed=False, cursor=LogCursor(), after=1)
+            after = parse_cursor(cursor)
+            part = await self._read_after(run, after, user)
+            return await asyncio.to_thread(
+                lines_after, part.blocks, after, query, zone, completed=part.completed
+            )
+        return await asyncio.to_thread(log_view, await self._read_whole(run, user), query, zone)
+
+    async def raw_log(self, request: Request, session: BrowserSession) -> Response:
+        """The whole log as a text; `download=1` saves it to a file, `times=0` leaves times out."""
+        deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
+        deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
+        stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
+        if stage is None:
+            raise NotFound("the deployment has no such stage")
+        run = StageRun(deployment_id, stage_id, stage.retried_count)
+        log = await self._read_whole(run, session.user)
+        params = request.query_params
+        text = await asyncio.to_thread(
+            lambda: log_text(
+                log.blocks(), ansi=params.get("ansi") == "1", times=params.get("times") != "0"
+            )
+        )
+        headers: dict[str, str] = {}
+        if params.get("download") == "1":
+            names = (deployment.application_name, stage.name, deployment.id[:8])
+            filename = "-".join(_NOT_IN_FILENAMES.sub("_", name)[:60] for name in names)
+            headers["Content-Disposition"] = f'attachment; filename="{filename}.log"'
+        return PlainTextResponse(text, headers=headers)
+
+    async def _read_whole(self, run: StageRun, user: User) -> StoredLog:
+        try:
+            return await self._context.cases.logs.whole_stage_log(run, by=user)
+        except NotFound:
+            return StoredLog((), (), completed=False)
+
+    async def _read_after(self, run: StageRun, after: LogCursor, user: User) -> StageLogPart:
+        try:
+            return await self._context.cases.logs.stage_log(run, after.index + 1, by=user)
+        except NotFound:
+            return StageLogPart((), completed=False)
+
+
+def log_key(stage: StageView, query: LogQuery) -> str:
+    """Identifies the lines of a page, so that live.js knows which log they continue."""
+    run = f"{stage.id}:{stage.retried_count}"
+    return f"{run}:{query.key}" if query.key else run

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The overview, the list of applications and the life of one, in a real browser."""
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+
+async def test_the_overview_counts_what_its_lists_show(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page("/")
+    await page.wait_for_url("**/overview")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    count = page.get_by_test_id("tile-running").get_by_test_id("tile-count")
+    waiting = page.get_by_test_id("tile-waiting")
+    await expect(count).to_have_text("1")
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(count).to_have_text("0")
+    await expect(waiting).to_contain_text("1 for you")
+    await waiting.get_by_role("heading").get_by_role("link").click()
+    await expect(page.get_by_test_id("dep-row")).to_have_count(1)
+    await reports.stage(running, "s2", StageStatus.FAILURE, "Rejected")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await page.get_by_test_id("nav-overview").click()
+    failed = page.get_by_test_id("tile-failed")
+    await expect(failed.get_by_test_id("tile-count")).to_have_text("1")
+    await failed.get_by_role("heading").get_by_role("link").click()
+    await expect(page.get_by_test_id("dep-row")).to_have_count(1)
+    await expect(page.get_by_test_id("chip-filter").last).to_contain_text("last 24 hours")
+
+
+async def test_a_row_tells_the_truth_at_a_glance(
+    open_page: OpenPage, application: Application, running: Deployment, reports: PipedReports
+) -> None:
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    page = await open_page("/applications")
+    row = page.get_by_test_id("app-row")
+    await expect(row.get_by_test_id("app-sync-status")).to_have_text("Waiting for approval")
+    await expect(page.locator("#counts")).to_contain_text("waiting for approval")
+    await row.get_by_role("link", name="env: dev").click()
+    await expect(page.get_by_test_id("chip-filter")).to_contain_text("env:dev")
+    await expect(row).to_have_count(1)
+    await row.get_by_role("link", name="cart").click()
+    await page.get_by_test_id("waiting").click()
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+
+
+async def test_several_applications_are_synced_at_once(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    draft: Application,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+) -> None:
+    draft.name, draft.git_path.path = "off", "apps/off"
+    disabled = await cases.applications.add(draft, by=admin)
+    await cases.applications.disable(disabled, by=admin)
+    page = await open_page("/applications")
+    # Without a filter it would be the whole project.
+    await expect(page.get_by_test_id("bulk-sync")).to_have_count(0)
+    await page.goto(f"{page.url}?labels[0]=env:dev")
+    await page.get_by_test_id("bulk-sync").click()
+    await page.get_by_role("button", name="Sync 2 applications").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("1 sync is requested")
+    rows = page.get_by_test_id("bulk-row")
+    await expect(rows.filter(has_text="off")).to_contain_text("application off is disabled")
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    assert command.application_id == application.id
+    await rows.get_by_role("link", name="cart").click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_the_life_of_an_application(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    application: Application,
+    cases: UseCases,
+    admin: User,
+    other_piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    await cases.pipeds.report_meta(meta, by=other_piped)
+    page = await open_page(f"/applications/{application.id}", java_script_enabled=scripts)
+    settings = page.get_by_test_id("application-settings")
+    await settings.click()
+    await page.get_by_label("Piped").select_option(label="prod (offline)")
+    if not scripts:
+        await page.get_by_role("button", name="Choose").click()
+    await expect(page.get_by_test_id("edit-form")).to_contain_text("cart moves to piped prod")
+    await page.get_by_label("Configuration file").fill("other.pipecd.yaml")
+    await page.get_by_role("button", name="Move to prod").click()
+    await expect(page.locator("dl.facts")).to_contain_text("other.pipecd.yaml")
+    moved = await cases.applications.get(application.id, by=admin)
+    assert moved.piped_id == other_piped.piped
+    await settings.click()
+    button = page.get_by_role("button", name="Disable cart")
+    await expect(button).to_be_hidden()
+    await page.get_by_text("Disable it").click()
+    await button.click()
+    await expect(page.get_by_test_id("sync-button")).to_be_disabled()
+    await page.get_by_role("link", name="Enable it").click()
+    await page.get_by_role("button", name="Enable cart").click()
+    await expect(page.get_by_test_id("sync-button")).to_be_enabled()
+    await settings.click()
+    await page.get_by_text("Delete it").click()
+    await expect(page.get_by_test_id("delete-form")).to_contain_text("keeps running")
+    await page.get_by_role("button", name="Delete cart").click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("cart is deleted.")
+    await expect(page.get_by_test_id("empty")).to_be_visible()
+
+
+async def test_a_viewer_sees_why_nothing_can_be_changed(
+    open_page: OpenPage, application: Application, viewer: User
+) -> None:
+    page = await open_page(f"/applications/{application.id}/settings", user=viewer)
+    await expect(page.get_by_test_id("disabled-reason")).to_contain_text("Your roles (Viewer)")
+    await expect(page.get_by_role("button", name="Delete cart")).to_have_count(0)

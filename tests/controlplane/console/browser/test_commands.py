@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a command is said where it was given, in a real browser."""
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.command import REASON_KEY, CommandStatus
+from pipecd.model.deployment import APPROVED_USERS_KEY, DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+
+async def test_a_failed_sync_shows_its_reason(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    await reports.online()
+    page = await open_page(f"/applications/{application.id}")
+    await page.get_by_test_id("sync-button").click()
+    notice = page.get_by_test_id("notice")
+    await expect(notice).to_contain_text("picks it up in a moment")
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    reason = {REASON_KEY: "apps/cart/app.pipecd.yaml:3: unknown field witth"}
+    result = CommandResult(command.id, CommandStatus.FAILED, 1, reason)
+    await cases.commands.report_handled(result, by=piped)
+    await expect(notice).to_contain_text(f"failed: {reason[REASON_KEY]}.")
+
+
+@pytest.fixture
+async def waiting(running: Deployment, stores: Stores, reports: PipedReports) -> Deployment:
+    """A deployment that waits for two of three approvals, one of which it has."""
+
+    def change(stored: Deployment) -> None:
+        stage = stored.stages[1]
+        stage.authorized_operators.extend(["ann", "bob", "cleo"])
+        stage.requires.append("s1")
+        stage.metadata["pipecd/stage-required-approvals"] = "2"
+        stage.metadata["pipecd/stage-timeout"] = "21600"
+
+    await stores.deployments.update(running.id, change)
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    return running
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_an_approval_says_how_many_who_and_until_when(
+    *,
+    width: int,
+    open_page: OpenPage,
+    waiting: Deployment,
+    cases: UseCases,
+    stores: Stores,
+) -> None:
+    ann, viewport = User("shop", "ann", ("Editor",)), {"width": width, "height": 800}
+    page = await open_page(f"/deployments/{waiting.id}", user=ann, viewport=viewport)
+    card = page.get_by_test_id("approval-card")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await expect(card).to_contain_text("0 of 2 approvals")
+    await expect(card).to_contain_text("ann, bob or cleo")
+    await expect(card).to_contain_text("times out 2026-01-02 09:04:05 UTC")
+    # What there is to do stands before what there is to read.
+    facts = await page.locator("dl.facts").bounding_box()
+    box = await card.bounding_box()
+    assert facts
+    assert box
+    assert box["y"] + box["height"] <= facts["y"]
+    assert box["y"] + box["height"] < 800
+    await page.get_by_test_id("approve-button").click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("approval is requested")
+
+    def approve(stored: Deployment) -> None:
+        stored.stages[1].metadata[APPROVED_USERS_KEY] = "ann"
+
+    await stores.deployments.update(waiting.id, approve)
+    await page.reload()
+    await expect(page.get_by_test_id("approval-progress")).to_have_text("1 of 2 approvals")
+    await expect(card).to_contain_text("Approved by ann.")
+    await expect(card).to_contain_text("You have approved")
+    await expect(page.get_by_test_id("approve-button")).to_be_disabled()
+
+
+async def test_an_approver_rejects_with_a_reason(
+    *,
+    open_page: OpenPage,
+    waiting: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    bob = User("shop", "bob", ("Editor",))
+    page = await open_page(f"/deployments/{waiting.id}", user=bob)
+    # Upstream's piped knows no rejection.
+    await expect(page.get_by_test_id("reject-button")).to_have_count(0)
+    await expect(page.get_by_test_id("approval-card")).to_contain_text("cancel the deployment")
+    request = AcquirePipedLeaseRequest(host="worker")
+    request.ticket = (await cases.piped_leases.acquire(request, by=piped))[0].ticket
+    await cases.piped_leases.acquire(request, by=piped)
+    await page.reload()
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.get_by_test_id("reject-button").click()
+    await page.get_by_label("Why do you reject?").fill("not on a Friday")
+    await page.get_by_role("button", name="Reject", exact=True).click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("The rejection is requested")
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    assert command.commander == "bob"
+    reason = f"Rejected by bob: {command.metadata['RejectionReason']}"
+    await reports.stage(waiting, "s2", StageStatus.FAILURE, reason)
+    await cases.commands.report_handled(
+        CommandResult(command.id, CommandStatus.SUCCEEDED, 1), by=piped
+    )
+    await expect(page.get_by_test_id("notice")).to_contain_text("rejection you requested succeeded")
+    await expect(page.get_by_test_id("log")).to_contain_text("Rejected by bob: not on a Friday.")
+
+
+async def test_an_ended_deployment_can_be_synced_again(
+    *,
+    open_page: OpenPage,
+    running: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    viewer: User,
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    again = page.get_by_test_id("sync-again")
+    await expect(again).to_have_count(0)
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await again.click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    assert command.application_id == running.application_id
+    watched = await open_page(f"/deployments/{running.id}", user=viewer)
+    await expect(watched.get_by_test_id("dep-status").first).to_have_text("Failed")
+    await expect(watched.get_by_test_id("sync-again")).to_have_count(0)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wide tables and long pipelines in a real browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture
+async def long_pipeline(
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+    reports: PipedReports,
+) -> Deployment:
+    """A deployment whose tenth of twelve stages runs, with a rollback stage that has run."""
+    deployment = new_deployment()
+    stages = [
+        PipelineStage(
+            id=f"s{n}",
+            name=f"K8S_TRAFFIC_ROUTING_{n}",
+            index=n,
+            requires=[f"s{n - 1}"] if n else [],
+            visible=True,
+            created_at=1,
+            updated_at=1,
+        )
+        for n in range(12)
+    ]
+    stages.append(PipelineStage(id="r", name="ROLLBACK", rollback=True, created_at=1, updated_at=1))
+    await cases.deployment_reports.create(deployment, by=piped)
+    planned = ReportDeploymentPlannedRequest(
+        deployment_id=deployment.id, summary="canary", stages=stages
+    )
+    await cases.deployment_reports.report_planned(planned, by=piped)
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s9", StageStatus.RUNNING)
+    await reports.stage(deployment, "r", StageStatus.SUCCESS)
+    return deployment
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+async def test_a_long_pipeline_scrolls_to_the_selected_stage(
+    width: int, open_page: OpenPage, long_pipeline: Deployment
+) -> None:
+    viewport = {"width": width, "height": 1400}
+    page = await open_page(f"/deployments/{long_pipeline.id}", viewport=viewport)
+    assert await page.evaluate(OVERFLOW) == 0
+    current = page.locator(".stage[aria-current]")
+    await expect(current).to_have_attribute("data-stage-id", "s9")
+    await expect(current).to_be_in_viewport()
+    await page.locator("[data-stage-id=s0]").click()
+    await expect(current).to_have_attribute("data-stage-id", "s0")
+    await expect(current).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 768])
+async def test_columns_fill_the_table_and_do_not_overlap(
+    width: int, open_page: OpenPage, long_pipeline: Deployment
+) -> None:
+    page = await open_page("/deployments", viewport={"width": width, "height": 800})
+    row = page.get_by_test_id("dep-row")
+    boxes = await row.locator("td:visible").evaluate_all(
+        "cells => cells.map(c => { const b = c.getBoundingClientRect(); return [b.left, b.right]; })"
+    )
+    table = await page.locator("table.list").bounding_box()
+    assert table
+    assert boxes[-1][1] == pytest.approx(table["x"] + table["width"], abs=2)
+    strip = row.locator(".segments")
+    if await strip.is_visible():
+        # The rollback stage is not among them.
+        await expect(strip.locator("i")).to_have_count(12)
+        shown = await strip.bounding_box()
+        duration = await row.locator("td[data-label=Duration]").bounding_box()
+        assert shown
+        assert duration
+        assert shown["x"] + shown["width"] <= duration["x"]

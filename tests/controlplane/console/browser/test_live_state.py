@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live state and its differences with Git, in a real browser."""
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.application import SyncStatus
+from pipecd.proto.model import application_pb2 as model
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from servers.browser import OpenPage
+from servers.live_states import DRIFT, resources, snapshot
+
+pytestmark = pytest.mark.browser
+
+
+async def test_a_thousand_resources_are_explored(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    healthy = snapshot(application, *resources(50, 19, broken=False))
+    await cases.livestate.report(healthy, by=piped)
+    page = await open_page(f"/applications/{application.id}")
+    await expect(page.get_by_test_id("app-health")).to_have_text("Healthy")
+    await page.get_by_test_id("open-live").click()
+    nodes = page.get_by_test_id("live-node")
+    await expect(nodes).to_have_count(1000)
+    # Branches in which everything is healthy are closed.
+    await expect(nodes.filter(visible=True)).to_have_count(50)
+    broken = snapshot(application, *resources(50, 19, broken=True))
+    await cases.livestate.report(broken, by=piped)
+    # The worst branch moves to the top and is open.
+    await expect(nodes.first).to_contain_text("web-1")
+    await expect(page.get_by_test_id("app-health")).to_have_text("Unhealthy")
+    await page.get_by_test_id("filter-health").select_option("unhealthy")
+    await expect(nodes).to_have_count(2)
+    await page.get_by_role("link", name="web-1-0").click()
+    panel = page.get_by_test_id("live-panel")
+    await expect(panel).to_contain_text("CrashLoopBackOff")
+    await expect(panel.get_by_test_id("resource-event")).to_contain_text(
+        "Unhealthy: CrashLoopBackOff"
+    )
+    await panel.get_by_role("link", name="web-1").click()
+    await expect(panel.get_by_role("heading", name="web-1")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(panel).to_have_count(0)
+    await page.get_by_role("link", name="Clear the filter").click()
+    await page.get_by_test_id("target-tab").filter(has_text="osaka").click()
+    await expect(nodes).to_have_count(500)
+    await page.get_by_role("button", name="Expand all").click()
+    await expect(nodes.filter(visible=True)).to_have_count(500)
+    await page.get_by_role("button", name="Collapse all").click()
+    await expect(nodes.filter(visible=True)).to_have_count(25)
+
+
+async def test_the_graph_can_be_zoomed_and_its_boxes_opened(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(3, 6, broken=True)), by=piped)
+    page = await open_page(f"/applications/{application.id}/live?view=graph")
+    boxes = page.get_by_test_id("live-box")
+    await expect(boxes.filter(has_text="6 \N{MULTIPLICATION SIGN} Pod")).to_have_count(2)
+    first = boxes.first
+    before = await first.bounding_box()
+    await page.get_by_role("button", name="Zoom in").click()
+    after = await first.bounding_box()
+    assert before
+    assert after
+    assert after["width"] > before["width"] * 1.2
+    await page.get_by_role("button", name="Fit").click()
+    await (
+        page.get_by_role("button", name="Pod web-1-0, unhealthy: CrashLoopBackOff")
+        .or_(page.get_by_role("link", name="Pod web-1-0, unhealthy: CrashLoopBackOff"))
+        .click()
+    )
+    await expect(page.get_by_test_id("live-panel")).to_contain_text("CrashLoopBackOff")
+    await boxes.filter(has_text="6 \N{MULTIPLICATION SIGN} Pod").first.click()
+    await expect(page.get_by_test_id("live-node")).not_to_have_count(0)
+    await expect(page.get_by_test_id("filter-kind")).to_have_value("Pod")
+
+
+async def test_differences_are_shown_by_resource_and_side_by_side(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    state = ApplicationSyncState(
+        status=model.ApplicationSyncStatus.ValueType(SyncStatus.OUT_OF_SYNC),
+        short_reason="1 differs",
+        reason=DRIFT,
+        timestamp=1,
+    )
+    await cases.application_reports.report_sync_state(application.id, state, by=piped)
+    await cases.livestate.report(snapshot(application, *resources(2, 1, broken=False)), by=piped)
+    page = await open_page(f"/applications/{application.id}")
+    section = page.get_by_test_id("diff-section")
+    await expect(section.locator("summary")).to_contain_text("web-1")
+    await expect(section.locator(".counts")).to_have_text("+1 \N{MINUS SIGN}1")
+    await page.get_by_role("button", name="Side by side").click()
+    pair = section.locator(".pair", has=page.locator(".remove"))
+    await expect(pair.locator(".remove")).to_contain_text("replicas: 5")
+    await expect(pair.locator(".add")).to_contain_text("replicas: 2")
+    await page.get_by_role("button", name="Fold all").click()
+    await expect(pair).not_to_be_visible()
+    await page.goto(f"{page.url.partition('?')[0]}/live?res=osaka%2Fweb-1")
+    await expect(page.get_by_test_id("live-panel")).to_contain_text("replicas: 5")
+
+
+async def test_the_list_shows_and_filters_the_health(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    page = await open_page("/applications")
+    row = page.get_by_test_id("app-row")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await expect(row.get_by_test_id("app-health")).to_have_count(0)
+    await cases.livestate.report(snapshot(application, *resources(2, 1, broken=True)), by=piped)
+    await expect(row.get_by_test_id("app-health")).to_have_text("Unhealthy")
+    await page.goto(f"{page.url}?health=healthy")
+    await expect(page.get_by_test_id("empty")).to_contain_text("No application matches")
+    await page.goto(f"{page.url.partition('?')[0]}?health=unhealthy&status=UNKNOWN")
+    await expect(row).to_have_count(1)

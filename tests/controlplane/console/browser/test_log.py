@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a stage as a whole, in a real browser: finding, permalinks, copying, on a phone."""
+
+import re
+
+import pytest
+from playwright.async_api import Page, expect
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.logblock_pb2 import ERROR, INFO, LogBlock
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+CURRENT_IS_VISIBLE = """() => {
+    const [list, line] = [document.querySelector("#lines"), document.querySelector("li.current")];
+    const [outer, inner] = [list.getBoundingClientRect(), line.getBoundingClientRect()];
+    return inner.top >= outer.top && inner.bottom <= outer.bottom;
+}"""
+SMALLEST_TEXT = """() => Math.min(...[...document.querySelectorAll(".lines code")].map(
+    (e) => parseFloat(getComputedStyle(e).fontSize)))"""
+
+
+@pytest.fixture
+async def long_log(running: Deployment, cases: UseCases, piped: PipedCaller) -> Deployment:
+    """A deployment whose running stage has written 5,000 lines, of which two are errors."""
+    blocks = [
+        LogBlock(
+            index=n,
+            log=f"step {n} of the migration, see https://wiki.example/step/{n}",
+            severity=ERROR if n in (1234, 4321) else INFO,
+            created_at=1,
+        )
+        for n in range(2, 5001)
+    ]
+    await cases.logs.checkpoint(StageRun(running.id, "s1"), blocks, completed=False, by=piped)
+    return running
+
+
+async def lines(page: Page) -> list[int]:
+    """The numbers of the lines that the page has."""
+    ids = await page.locator(".lines li[id]").evaluate_all("all => all.map((e) => e.id)")
+    return [int(id.removeprefix("L")) for id in ids]
+
+
+async def test_a_text_is_found_in_lines_that_the_page_has_not_loaded(
+    open_page: OpenPage, long_log: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{long_log.id}")
+    assert (await lines(page))[0] == 4001
+    find, count = page.get_by_label("Find in log"), page.get_by_test_id("log-matches")
+    await find.fill("Step 77")
+    await expect(count).to_have_text("1 of 11")
+    await expect(page.locator("li.current")).to_have_id("L77")
+    assert await page.evaluate(CURRENT_IS_VISIBLE)
+    await expect(find).to_be_focused()
+    await find.press("Shift+Enter")
+    await expect(count).to_have_text("11 of 11")
+    await expect(page.locator("li.current")).to_have_id("L779")
+    await find.press("Enter")
+    await expect(count).to_have_text("1 of 11")
+    await page.get_by_test_id("log-only-matches").click()
+    await expect(page.get_by_test_id("log-line")).to_have_count(11)
+    # The address shows the same lines to somebody else.
+    other = await open_page(page.url.removeprefix(page.url.split("/deployments")[0]))
+    await expect(other.get_by_test_id("log-line")).to_have_count(11)
+    await expect(other.locator(".lines mark").first).to_have_text("step 77")
+    await find.fill("nothing like this")
+    await expect(count).to_have_text("No line contains it")
+    await page.get_by_role("link", name="Clear").click()
+    await expect(find).to_have_value("")
+    await expect(page.locator("#L5000")).to_be_attached()
+    assert await page.locator("#lines").evaluate(
+        "e => e.scrollHeight - e.scrollTop - e.clientHeight < 4"
+    )
+
+
+async def test_errors_only_and_earlier_lines(
+    open_page: OpenPage, long_log: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{long_log.id}")
+    await page.get_by_test_id("log-only-errors").click()
+    await expect(page.locator(".lines li[id]")).to_have_count(2)
+    assert await lines(page) == [1234, 4321]
+    # Lines that arrive are filtered as well.
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await reports.stage(long_log, "s1", StageStatus.RUNNING, "still there")
+    await page.get_by_test_id("log-only-errors").click()
+    await expect(page.locator(".lines li[id]")).to_have_count(1000)
+    await page.get_by_text("Show earlier lines").click()
+    await expect(page.locator(".lines li[id]")).to_have_count(2000)
+    assert await lines(page) == list(range(3001, 5001))
+    await page.goto(f"{page.url.split('?')[0]}?from=1")
+    assert await lines(page) == list(range(1, 1001))
+    await page.get_by_text("Show later lines").click()
+    await expect(page.locator(".lines li[id]")).to_have_count(2000)
+    assert await lines(page) == list(range(1, 2001))
+
+
+async def test_lines_are_chosen_linked_and_copied_without_their_numbers(
+    open_page: OpenPage, long_log: Deployment
+) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    # A link without a window of its own leads to lines far above the end.
+    page = await open_page(f"/deployments/{long_log.id}#L10-L12", permissions=allowed)
+    await expect(page.locator("li.chosen")).to_have_count(3)
+    await expect(page.locator("#L10")).to_be_in_viewport()
+    await expect(page.get_by_test_id("log-chosen")).to_contain_text("Lines 10 to 12")
+    await page.locator("#L20 .n").click()
+    await page.locator("#L22 .n").click(modifiers=["Shift"])
+    assert page.url.endswith("#L20-L22")
+    clipboard = "() => navigator.clipboard.readText()"
+    await page.get_by_role("button", name="Copy text").click()
+    copied = await page.evaluate(clipboard)
+    assert copied.splitlines() == [
+        f"step {n} of the migration, see https://wiki.example/step/{n}" for n in (20, 21, 22)
+    ]
+    await page.get_by_role("button", name="Copy link").click()
+    link = await page.evaluate(clipboard)
+    assert re.search(r"\?.*at=20-22.*#L20-L22$", link)
+    other = await open_page(link[link.index("/deployments") :], permissions=allowed)
+    await expect(other.locator("li.chosen")).to_have_count(3)
+    # Selecting with the mouse copies neither numbers nor times.
+    await other.evaluate(
+        """() => getSelection().setBaseAndExtent(
+            document.querySelector("#L20"), 0, document.querySelector("#L22"), 3)"""
+    )
+    await other.keyboard.press("Control+C")
+    copied = await other.evaluate(clipboard)
+    assert [line for line in copied.splitlines() if line] == [
+        f"step {n} of the migration, see https://wiki.example/step/{n}" for n in (20, 21, 22)
+    ]
+    href = await other.locator("#L20 code a").get_attribute("href")
+    assert href == "https://wiki.example/step/20"
+
+
+async def test_permalinks_and_finding_work_without_scripts(
+    open_page: OpenPage, long_log: Deployment
+) -> None:
+    page = await open_page(
+        f"/deployments/{long_log.id}?stage=s1&at=20-22#L20-L22", java_script_enabled=False
+    )
+    await expect(page.locator("#L20")).to_be_in_viewport()
+    await expect(page.locator("li.chosen")).to_have_count(3)
+    await page.get_by_label("Find in log").fill("step 77")
+    await page.get_by_role("button", name="Find").click()
+    await expect(page.get_by_test_id("log-matches")).to_have_text("1 of 11")
+    await page.get_by_role("link", name="Next match").click()
+    await expect(page.get_by_test_id("log-matches")).to_have_text("2 of 11")
+    await expect(page.locator("li.current")).to_have_id("L770")
+    await page.get_by_test_id("log-only-errors").click()
+    await page.get_by_role("link", name="Clear").click()
+    await expect(page.get_by_test_id("log-line")).to_have_count(2)
+    async with page.expect_download() as downloading:
+        await page.get_by_role("link", name="Download").click()
+    download = await downloading.value
+    assert download.suggested_filename.startswith("cart-K8S_CANARY_ROLLOUT-")
+
+
+async def test_a_phone_approves_cancels_and_reads_a_log(
+    open_page: OpenPage,
+    long_log: Deployment,
+    reports: PipedReports,
+    cases: UseCases,
+    piped: PipedCaller,
+) -> None:
+    await reports.stage(long_log, "s1", StageStatus.SUCCESS)
+    await reports.stage(long_log, "s2", StageStatus.RUNNING)
+    page = await open_page(
+        f"/deployments/{long_log.id}",
+        viewport={"width": 390, "height": 844},
+        is_mobile=True,
+        has_touch=True,
+    )
+    overflow = "() => document.documentElement.scrollWidth - innerWidth"
+    approve = page.get_by_test_id("approve-button")
+    await expect(approve).to_be_in_viewport()
+    for button in (approve, page.get_by_test_id("cancel-button")):
+        box = await button.bounding_box()
+        assert box
+        # Wide enough for a thumb.
+        assert box["width"] > 300
+        assert box["height"] >= 34
+    await approve.tap()
+    await expect(page.get_by_test_id("notice")).to_contain_text("approval is requested")
+    await page.locator("[data-stage-id=s1]").tap()
+    await expect(page.get_by_test_id("log")).to_have_attribute(
+        "aria-label", "Log of K8S_CANARY_ROLLOUT"
+    )
+    await page.get_by_label("Find in log").fill("step 77")
+    await expect(page.get_by_test_id("log-matches")).to_have_text("1 of 11")
+    # Text is large enough, and neither the page nor a line is wider than the screen.
+    assert await page.evaluate(SMALLEST_TEXT) >= 13
+    assert await page.evaluate(overflow) <= 0
+    assert await page.locator("#lines").evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+    font = await page.get_by_label("Find in log").evaluate("e => getComputedStyle(e).fontSize")
+    # Phones zoom into a field with smaller text.
+    assert font == "16px"
+    await page.get_by_test_id("cancel-button").tap()
+    await page.get_by_role("button", name="Cancel and roll back").tap()
+    await expect(page.get_by_test_id("notice")).to_contain_text("cancellation is requested")
+    commands = await cases.commands.list_unhandled(by=piped)
+    assert {command.type for command in commands} == {
+        CommandKind.APPROVE_STAGE,
+        CommandKind.CANCEL_DEPLOYMENT,
+    }
+
+
+async def test_escapes_and_markup_in_a_log_do_no_harm(
+    open_page: OpenPage, running: Deployment, reports: PipedReports, viewer: User
+) -> None:
+    await reports.lines(
+        running,
+        "s1",
+        "\x1b]8;;javascript:alert(1)\x07click\x1b]8;;\x07",
+        "\x1b[2J\x1b[1;1H<img src=x onerror=alert(1)>\x1b[31m red",
+        "\u202ereversed https://a.example/<script>alert(1)</script>",
+        "\x1b" * 50 + "[38;5;" + "9" * 500 + "m" + "x" * 5000,
+    )
+    page = await open_page(f"/deployments/{running.id}?find=<img", user=viewer)
+    await expect(page.get_by_test_id("log-matches")).to_have_text("1 of 1")
+    await expect(page.locator(".lines mark")).to_have_text("<img")
+    assert await page.locator(".lines :is(img, script)").count() == 0
+    links = await page.locator(".lines code a").evaluate_all("all => all.map((e) => e.href)")
+    assert links == ["https://a.example/"]
+    overflow = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.evaluate(overflow) == 0

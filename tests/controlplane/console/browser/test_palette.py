@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Palette, help and notifications in a real browser."""
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.command import CommandKind
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.common_pb2 import ApplicationInfo
+from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+
+async def test_a_few_keys_open_an_application(
+    open_page: OpenPage, application: Application
+) -> None:
+    page = await open_page("/events")
+    await page.keyboard.press("Control+k")
+    palette = page.get_by_test_id("palette")
+    await expect(palette.get_by_label("Find anything")).to_be_focused()
+    await expect(palette.get_by_test_id("result").first).to_contain_text("Overview")
+    await page.keyboard.type("car")
+    await expect(palette.get_by_test_id("result").first).to_contain_text("cart")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/applications/{application.id}")
+
+
+async def test_arrows_choose_an_action_and_escape_closes(
+    open_page: OpenPage, application: Application, cases: UseCases, piped: PipedCaller
+) -> None:
+    page = await open_page("/deployments")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("cart")
+    results = page.get_by_test_id("palette").get_by_test_id("result")
+    await expect(results.first).to_contain_text("cart")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_test_id("palette")).to_have_count(0)
+    await page.get_by_test_id("open-palette").click()
+    await page.keyboard.type("cart")
+    sync = results.filter(has_text="Sync cart")
+    await expect(sync).to_be_visible()
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("ArrowDown")
+    await expect(sync).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_test_id("notice")).to_be_visible()
+    assert f"/applications/{application.id}?cmd=" in page.url
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    assert command.type == CommandKind.SYNC_APPLICATION
+
+
+async def test_the_question_mark_shows_the_keys(open_page: OpenPage) -> None:
+    page = await open_page("/applications")
+    await page.keyboard.press("?")
+    await expect(page.get_by_test_id("help")).to_contain_text("Find anything, and act")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_test_id("help")).to_have_count(0)
+    await page.keyboard.press("g")
+    await page.keyboard.press("i")
+    await page.wait_for_url("**/insights")
+
+
+async def test_without_scripts_the_search_is_a_page(
+    open_page: OpenPage, application: Application
+) -> None:
+    page = await open_page("/overview", java_script_enabled=False)
+    await page.get_by_label("Find anything").fill("cart")
+    await page.keyboard.press("Enter")
+    await page.get_by_test_id("result").first.click()
+    await page.wait_for_url(f"**/applications/{application.id}")
+
+
+NOTIFICATIONS = """
+    globalThis.Notification = class {
+        static permission = "default";
+        static async requestPermission() { this.permission = "granted"; return "granted"; }
+        constructor(title) {
+            const shown = document.createElement("output");
+            shown.textContent = title;
+            document.body.append(shown);
+        }
+        close() {}
+    };
+    Document.prototype.hasFocus = () => false;
+"""
+
+
+async def test_a_deployment_that_waits_or_ends_is_notified_once_asked_for(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page("/settings/piped")
+    await page.add_init_script(NOTIFICATIONS)
+    await page.goto(page.url.replace("/settings/piped", f"/deployments/{running.id}"))
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    assert await page.evaluate("Notification.permission") == "default"
+    await page.get_by_test_id("notify-me").click()
+    await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "true")
+    # A page that is watched goes on while it is hidden.
+    await page.evaluate(
+        """() => { Object.defineProperty(document, "hidden", { value: true, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange")); }"""
+    )
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    shown = page.locator("output")
+    await expect(shown).to_have_text(["cart waits for an approval"])
+    await reports.stage(running, "s2", StageStatus.SUCCESS)
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await expect(shown).to_have_text(["cart waits for an approval", "cart has failed"])
+
+
+async def test_a_description_is_markdown_without_scripts(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    text = (
+        "**Holds** the cart, [runbook](https://wiki.example) [bad](javascript:alert(1)) <img src=x>"
+    )
+    info = ApplicationInfo(id=application.id, name="cart", description=text)
+    await cases.application_reports.update_configurations([info], by=piped)
+    page = await open_page(f"/applications/{application.id}")
+    description = page.get_by_test_id("description")
+    await expect(description.locator("strong")).to_have_text("Holds")
+    await expect(description.locator("a")).to_have_count(1)
+    await expect(description.locator("img")).to_have_count(0)

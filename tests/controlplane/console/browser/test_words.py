@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times, sessions that end and notices of the past, in a real browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.controlplane.usecases.projects import StaticAdmin
+from pipecd.model.command import CommandStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+
+async def test_times_are_in_the_zone_of_the_reader(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    path = f"/deployments/{running.id}"
+    page = await open_page(path, timezone_id="Asia/Tokyo")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.reload()
+    await expect(page.get_by_test_id("log-zone")).to_have_text("Times in JST")
+    await expect(page.locator("#L1 time")).to_have_text("12:04:05")
+    await expect(page.locator("#L1 time")).to_have_attribute("title", "2026-01-02 12:04:05 JST")
+    plain = await open_page(path, timezone_id="Asia/Tokyo", java_script_enabled=False)
+    await expect(plain.get_by_test_id("log-zone")).to_have_text("Times in UTC")
+    await expect(plain.locator("#L1 time")).to_have_text("03:04:05")
+
+
+async def test_an_ended_session_says_so_and_returns(
+    *,
+    open_page: OpenPage,
+    running: Deployment,
+    cases: UseCases,
+    static_admin: StaticAdmin,
+) -> None:
+    page = await open_page(f"/deployments/{running.id}?stage=s1")
+    (cookie,) = (c for c in await page.context.cookies() if c.get("name") == "token")
+    # The stream would notice the end at once; this is about a form of a page left open.
+    await page.route("**/_/stream*", lambda route: route.abort())
+    await page.reload()
+    await cases.sessions.end(cookie.get("value", ""))
+    await page.get_by_test_id("cancel-button").click()
+    await page.get_by_role("button", name="Cancel without rollback").click()
+    await expect(page.get_by_test_id("expired")).to_contain_text("nothing was changed")
+    for key, value in (
+        ("project", "shop"),
+        ("username", static_admin.username),
+        ("password", static_admin.password),
+    ):
+        await page.fill(f"#{key}", value)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/deployments/{running.id}?stage=s1")
+    await cases.sessions.end(
+        next(c.get("value", "") for c in await page.context.cookies() if c.get("name") == "token")
+    )
+    await page.reload()
+    await expect(page.get_by_test_id("expired")).to_contain_text("go on where you were")
+
+
+async def test_a_notice_does_not_outlive_its_news(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    advance: Callable[[float], None],
+) -> None:
+    await reports.online()
+    page = await open_page(f"/applications/{application.id}")
+    await page.get_by_test_id("sync-button").click()
+    notice = page.get_by_test_id("notice")
+    await expect(notice).to_contain_text("picks it up in a moment")
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    await cases.commands.report_handled(
+        CommandResult(command.id, CommandStatus.SUCCEEDED, 1), by=piped
+    )
+    await expect(notice).to_contain_text("succeeded")
+    advance(61)
+    await page.reload()
+    await expect(notice).to_have_count(0)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of insights over what the collector has stored."""
+
+from collections.abc import Callable
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.jobs.insights import ChunkWriter, MonthWriter, collect_deployments
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.clock import Now, to_unix
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.ids import new_id
+from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.console import PipedReports
+
+
+@pytest.fixture
+async def collected(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+    reports: PipedReports,
+    now: Now,
+    advance: Callable[[float], None],
+) -> list[Deployment]:
+    """A failure, and a success an hour later, both of today."""
+    deployments: list[Deployment] = []
+    for status in (DeploymentStatus.FAILURE, DeploymentStatus.SUCCESS):
+        deployment = new_deployment()
+        deployment.id, deployment.running_commit_hash = new_id(), "before"
+        deployment.trigger.commit.created_at = to_unix(now()) - 1800
+        await cases.deployment_reports.create(deployment, by=piped)
+        await reports.deployment(deployment, status)
+        deployments.append(deployment)
+        advance(3600)
+    chunks, months = ChunkWriter(stores.files, chunk_size=100), MonthWriter(stores.files)
+    await collect_deployments(stores, "chunks", chunks.write, now=now)
+    await collect_deployments(stores, "months", months.write, now=now)
+    return deployments
+
+
+def value_of(page: str, key: str) -> str:
+    part = page.partition(f'data-testid="chart-{key}"')[2]
+    return part.partition('data-testid="chart-value">')[2].partition("<")[0]
+
+
+async def test_all_four_metrics_are_shown(
+    admin_browser: httpx2.AsyncClient, collected: list[Deployment]
+) -> None:
+    page = (await admin_browser.get("/insights")).text
+    assert value_of(page, "frequency") == "2"
+    assert value_of(page, "failure-rate") == "50 %"
+    assert value_of(page, "lead-time") == "30m 00s"
+    assert value_of(page, "restore") == "1h 00m"
+
+
+async def test_the_deployments_behind_a_point_are_listed(
+    admin_browser: httpx2.AsyncClient, collected: list[Deployment], now: Now
+) -> None:
+    today = to_unix(now().replace(hour=0, minute=0, second=0))
+    page = (await admin_browser.get(f"/insights?at={today}")).text
+    assert "2 completed deployments" in page
+    rows = [row.partition("</tr>")[0] for row in page.split('data-testid="behind-row"')[1:]]
+    # The latest first: the success has a lead time and restored the application.
+    assert f"/deployments/{collected[1].id}" in rows[0]
+    assert "30m 00s" in rows[0]
+    assert "1h 00m" in rows[0]
+    assert f"/deployments/{collected[0].id}" in rows[1]
+    assert "30m 00s" not in rows[1]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        pytest.param("app=cart", "2", id="by the name of the application"),
+        pytest.param("app=other", "none", id="an unknown application"),
+        pytest.param("labels[0]=env:dev", "2", id="by a label"),
+        pytest.param("labels[0]=env:prod", "none", id="another label"),
+        pytest.param("labels[0]=nonsense&range=x&res=y&at=-1", "2", id="nonsense is ignored"),
+    ],
+)
+async def test_insights_are_filtered_by_the_url(
+    query: str, count: str, admin_browser: httpx2.AsyncClient, collected: list[Deployment]
+) -> None:
+    del collected
+    answer = await admin_browser.get(f"/insights?{query}")
+    assert answer.status_code == 200
+    assert value_of(answer.text, "frequency") == count
+
+
+async def test_the_numbers_can_be_downloaded(
+    admin_browser: httpx2.AsyncClient, collected: list[Deployment], now: Now
+) -> None:
+    del collected
+    answer = await admin_browser.get("/insights.csv?range=1w")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.text.splitlines()[-1] == f"{now():%Y-%m-%d},2,1,1800,3600"

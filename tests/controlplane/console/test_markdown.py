@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markdown becomes HTML that runs nothing and loads nothing."""
+
+import pytest
+
+from pipecd.controlplane.console.markdown import (
+    MAX_CHARACTERS,
+    description_html,
+    document_html,
+    slug,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        pytest.param("**bold**", "<p><strong>bold</strong></p>\n", id="emphasis"),
+        pytest.param("# Cart", "<h3>Cart</h3>\n", id="headings are below those of the page"),
+        pytest.param("###### deep", "<h6>deep</h6>\n", id="but not below the last one"),
+        pytest.param("a\nb", "<p>a<br />\nb</p>\n", id="a line break stays one"),
+        pytest.param(
+            "[wiki](https://wiki.example/a?b=c&d)",
+            '<p><a href="https://wiki.example/a?b=c&amp;d" rel="noopener noreferrer">wiki</a></p>\n',
+            id="a link",
+        ),
+        pytest.param("<b onclick=x>", "<p>&lt;b onclick=x&gt;</p>\n", id="HTML is shown as text"),
+        pytest.param(
+            "![alt](https://evil.example/pixel)",
+            '<p>!<a href="https://evil.example/pixel" rel="noopener noreferrer">alt</a></p>\n',
+            id="an image is a link",
+        ),
+    ],
+)
+def test_descriptions_are_markdown(text: str, html: str) -> None:
+    assert description_html(text) == html
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "JaVaScRiPt:alert(1)",
+        "&#106;avascript:alert(1)",
+        "data:text/html,x",
+        "vbscript:x",
+        "file:///etc/passwd",
+        "//evil.example",
+        "/settings/project",
+        "#top",
+        "relative.md",
+        "mailto:a@b.example",
+    ],
+)
+@pytest.mark.parametrize("form", ["[x]({})", "<{}>", "[x]: {}\n\n[x]"])
+def test_only_links_to_the_web_are_links(url: str, form: str) -> None:
+    assert "href" not in description_html(form.format(url))
+
+
+def test_what_is_too_long_is_cut() -> None:
+    assert len(description_html("a" * (2 * MAX_CHARACTERS))) < MAX_CHARACTERS + 20
+
+
+def test_deep_nesting_does_not_crash() -> None:
+    assert description_html(">" * 5000 + "[" * 5000)
+
+
+def test_the_headings_of_a_document_are_anchors() -> None:
+    links = {"api.md": "/docs/api"}
+    text = "## Keys on the keyboard\n[a](api.md) [b](b.png)"
+    html = document_html(text, lambda url: links.get(url, ""))
+    assert '<h2 id="keys-on-the-keyboard">' in html
+    assert '<a href="/docs/api">a</a>' in html
+    assert "b.png" not in html
+
+
+def test_anchors_are_those_of_git_hosts() -> None:
+    assert slug("`pipectl event register`: how?") == "pipectl-event-register-how"

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View models of the overview."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from pipecd.controlplane.console.overview_view import (
+    ProjectState,
+    Tile,
+    overview_tiles,
+    waiting_text,
+)
+from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application, ApplicationSyncState
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.piped_pb2 import Piped
+
+
+def tiles(state: ProjectState, now: datetime) -> dict[str, Tile]:
+    return {tile.key: tile for tile in overview_tiles(state, "ann", now)}
+
+
+def test_an_empty_project_says_so(noon: datetime) -> None:
+    shown = tiles(ProjectState((), (), (), ()), noon)
+    assert {tile.count for tile in shown.values()} == {0}
+    assert shown["offline"].nothing == "No piped is registered yet."
+
+
+def test_what_the_user_can_decide_comes_first(
+    noon: datetime, make_deployment: Callable[..., Deployment]
+) -> None:
+    def waiting(id: str, *approvers: str) -> Deployment:
+        stage = PipelineStage(
+            id="s", name="WAIT_APPROVAL", status=pb.STAGE_RUNNING, authorized_operators=approvers
+        )
+        return make_deployment(stage, id=id, status=pb.DEPLOYMENT_RUNNING)
+
+    others = [waiting(f"o{n}", "bob") for n in range(6)]
+    running = make_deployment(id="r", status=pb.DEPLOYMENT_RUNNING)
+    state = ProjectState((*others, waiting("mine", "ann", "bob"), running), (), (), ())
+    shown = tiles(state, noon)
+    assert (shown["waiting"].count, shown["waiting"].note) == (7, "1 for you")
+    assert [row.id for row in shown["waiting"].deployments][:2] == ["mine", "o0"]
+    assert shown["waiting"].is_cut
+    assert [row.id for row in shown["running"].deployments] == ["r"]
+
+
+def test_drift_and_pipeds(noon: datetime) -> None:
+    drifted = Application(id="a", sync_state=ApplicationSyncState(status=OUT_OF_SYNC))
+    deploying = Application(id="b", sync_state=drifted.sync_state, deploying=True)
+    pipeds = [
+        Piped(id="p1", name="tokyo", status=Piped.OFFLINE),
+        Piped(id="p2", name="osaka", status=Piped.ONLINE),
+        Piped(id="p3", name="kyoto", status=Piped.OFFLINE, disabled=True),
+    ]
+    shown = tiles(ProjectState((), (), (drifted, deploying), pipeds), noon)
+    assert [row.id for row in shown["different"].applications] == ["a"]
+    assert [piped.name for piped in shown["offline"].pipeds] == ["tokyo"]
+    assert (shown["offline"].count, shown["offline"].title) == (1, "piped offline")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["cart"], "cart waits for your approval"),
+        (["cart", "shop"], "cart and shop wait for your approval"),
+        (list("abcdefg"), "a, b, c, d, e and 2 more wait for your approval"),
+    ],
+)
+def test_a_notification_names_what_waits(
+    names: list[str], text: str, make_stage: Callable, make_deployment: Callable
+) -> None:
+    stage = make_stage("s1", "WAIT_APPROVAL", status=pb.STAGE_RUNNING)
+    waiting = [make_deployment(stage, application_name=name, status=2) for name in names]
+    assert waiting_text(waiting, "ann") == text

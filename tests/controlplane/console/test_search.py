@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search over everything, and the documentation of this version."""
+
+import re
+
+import httpx2
+import pytest
+
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.documentation import read_documents
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.console import OpenBrowser
+
+
+@pytest.mark.parametrize(
+    ("query", "target"),
+    [
+        pytest.param("car", "/applications/{application}", id="a part of the name"),
+        pytest.param("CART", "/applications/{application}", id="in capitals"),
+        pytest.param("coffee", "/deployments/{deployment}", id="a word of a commit message"),
+        pytest.param("c0ffee", "/deployments/{deployment}", id="a commit"),
+        pytest.param("dev", "/settings/piped/{piped}", id="a piped"),
+        pytest.param("insi", "/insights", id="a page"),
+        pytest.param("key generate", "/settings/api-key", id="an action, in any order of words"),
+        pytest.param("cart", "/applications/{application}/sync", id="an action on an application"),
+    ],
+)
+async def test_the_search_finds(
+    query: str,
+    target: str,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    deployment: Deployment,
+) -> None:
+    page = (await admin_browser.get("/search", params={"q": query})).text
+    path = target.format(
+        application=application.id, deployment=deployment.id, piped=application.piped_id
+    )
+    assert f'"{path}"' in page
+
+
+async def test_a_viewer_is_offered_no_action(
+    open_browser: OpenBrowser, viewer: User, application: Application
+) -> None:
+    page = (await open_browser(viewer).get("/search?q=cart")).text
+    assert f'"/applications/{application.id}"' in page
+    assert "/sync" not in page
+
+
+async def test_other_projects_are_not_searched(
+    open_browser: OpenBrowser, stranger: User, deployment: Deployment
+) -> None:
+    page = (await open_browser(stranger).get("/search?q=c0ffee")).text
+    assert deployment.id not in page
+    assert "Nothing matches" in page
+
+
+async def test_an_empty_search_offers_pages_and_actions(admin_browser: httpx2.AsyncClient) -> None:
+    page = (await admin_browser.get("/search")).text
+    assert ">Pages</h2>" in page
+    assert ">Actions</h2>" in page
+
+
+async def test_every_page_of_the_documentation_is_shown(admin_browser: httpx2.AsyncClient) -> None:
+    index = (await admin_browser.get("/help")).text
+    names = re.findall(r'href="/help/([a-z-]+)" data-testid="document"', index)
+    assert set(names) == set(read_documents()) - {"whats-new"}
+    assert len(names) > 20
+    for name in (*names, "whats-new"):
+        answer = await admin_browser.get(f"/help/{name}")
+        assert answer.status_code == 200, name
+        assert '<article class="markdown">' in answer.text
+
+
+async def test_links_of_the_documentation_lead_to_pages_of_it(
+    admin_browser: httpx2.AsyncClient,
+) -> None:
+    page = (await admin_browser.get("/help/console")).text
+    assert 'href="/help/chains"' in page
+    assert (await admin_browser.get("/help/nothing")).status_code == 404
+
+
+async def test_every_page_names_the_version(admin_browser: httpx2.AsyncClient) -> None:
+    assert 'data-testid="program-version">PipeCD v' in (await admin_browser.get("/overview")).text
