@@ -153,6 +153,7 @@ def test_a_broken_rule_is_reported(spec: str, message: str, catalog: Catalog) ->
     [
         pytest.param("commitMatcher: {quickSync: '['}", "spec.commitMatcher.quickSync: not a regular expression", id="a bad expression"),
         pytest.param("timeout: -1s", "spec.timeout: is negative", id="a negative timeout"),
+        pytest.param(f"name: {'n' * 37}", "spec.name: the name of an application has at most 36 characters", id="a name that is too long"),
         pytest.param("postSync: {chain: {applications: [{kind: ECSApp}]}}", "applications[0].kind: no application has this kind", id="the kind of a file for that of an application"),
         pytest.param("eventWatcher: [{handler: {type: FOO}}]", "eventWatcher[0].handler.type: this type does nothing", id="an event handler of an unknown type"),
         pytest.param("eventWatcher: [{handler: {type: GIT_UPDATE, config: {replacements: [{file: a, yamlField: a.b}]}}}]", "replacements[0].yamlField: must begin with $", id="a path without the root $"),

@@ -73,7 +73,7 @@ PLATFORMS: list[tuple[str, str, str, dict[str, Any]]] = [
         "CLOUDRUN",
         "cloudrun",
         "{project: p, region: r, credentialsFile: /c}",
-        {"project": "p", "region": "r", "credentialsFile": "/c"},
+        {"project": "p", "region": "r", "credentialsFile": "/c", "endpoint": ""},
     ),
     (
         "LAMBDA",
@@ -85,6 +85,7 @@ PLATFORMS: list[tuple[str, str, str, dict[str, Any]]] = [
             "credentialsFile": "",
             "roleARN": "",
             "tokenFile": "",
+            "endpoint": "",
             "awsAPIPollingInterval": "20s",
         },
     ),
@@ -92,7 +93,14 @@ PLATFORMS: list[tuple[str, str, str, dict[str, Any]]] = [
         "ECS",
         "ecs",
         "{region: r, roleARN: a, tokenFile: t, profile: p}",
-        {"region": "r", "profile": "p", "credentialsFile": "", "roleARN": "a", "tokenFile": "t"},
+        {
+            "region": "r",
+            "profile": "p",
+            "credentialsFile": "",
+            "roleARN": "a",
+            "tokenFile": "t",
+            "endpoint": "",
+        },
     ),
 ]
 

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx2
@@ -22,9 +22,10 @@ from pipecd.config.controlplane import (
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.operator_command import run_operation
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
-from pipecd.model.errors import Unauthenticated
+from pipecd.model.errors import AlreadyExists, Unauthenticated
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
@@ -65,15 +66,20 @@ def settings(datastore: DatastoreSpec, files: Path, cache_address: str) -> Serve
 
 
 @pytest.fixture
-async def replicas(
+def chosen(
     datastore: DatastoreSpec, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[tuple[ControlPlane, ControlPlane]]:
-    """Two servers: on PostgreSQL with and without a Redis, on MariaDB with one."""
+) -> ServerSettings:
+    """The settings of both servers: on PostgreSQL with and without a Redis, on MariaDB with one."""
     address = ""
     if request.node.callspec.params["datastore"] != "postgres":
         redis: Redis = request.getfixturevalue("redis")
         address = f"127.0.0.1:{redis.port}"
-    chosen = settings(datastore, tmp_path / "files", address)
+    return settings(datastore, tmp_path / "files", address)
+
+
+@pytest.fixture
+async def replicas(chosen: ServerSettings) -> AsyncIterator[tuple[ControlPlane, ControlPlane]]:
+    """Two servers."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(control_plane(chosen))
         second = await stack.enter_async_context(control_plane(chosen))
@@ -221,3 +227,29 @@ async def test_mysql_without_redis_warns_about_several_replicas(
     assert [entry["hint"] for entry in warnings] == [
         "set the same --cache-address for all, or run one replica"
     ]
+
+
+async def test_what_the_operator_changes_is_known_at_every_replica_within_a_second(
+    replicas: tuple[ControlPlane, ControlPlane], chosen: ServerSettings
+) -> None:
+    one, two = replicas
+    await wait_until_connected(one, two)
+
+    async def run(operation: str, **arguments: str) -> list[dict[str, str]]:
+        return await run_operation(chosen.spec, chosen.cache_address, operation, arguments)
+
+    await run("add-project", id="demo", description="", username="a", password="", shared_sso="")
+    with pytest.raises(AlreadyExists):
+        await run(
+            "add-project", id="demo", description="", username="a", password="", shared_sso=""
+        )
+    [added] = await run("add-api-key", project="demo", name="ci", role="READ_WRITE")
+    for plane in replicas:
+        assert (await plane.cases.api_keys.verify(added["key"])).project == "demo"
+    await run("disable-api-key", project="demo", id=added["key"].partition(".")[0])
+    async with asyncio.timeout(1):
+        for plane in replicas:
+            with suppress(Unauthenticated):
+                while True:
+                    await plane.cases.api_keys.verify(added["key"])
+                    await asyncio.sleep(0.01)

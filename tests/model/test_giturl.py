@@ -91,3 +91,9 @@ def test_remotes_of_two_repositories(one: str, other: str) -> None:
 def test_a_commit_without_a_page_is_no_mistake() -> None:
     assert commit_page("git@github.com:org/repo.git", "c") == "https://github.com/org/repo/commit/c"
     assert commit_page("/srv/repo", "c") == ""
+
+
+@pytest.mark.parametrize("remote", ["/srv/git/repo", "./repo", "../repo.git", "~/repo"])
+def test_a_directory_of_this_machine_has_no_pages(remote: str) -> None:
+    assert directory_url(remote, "main", "apps/web") == ""
+    assert commit_page(remote, "c") == ""

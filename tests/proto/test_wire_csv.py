@@ -31,6 +31,8 @@ OURS = {
     "pipecd.proto",
     "pipecd.ordering",
     "pipecd.lease",
+    "pipecd.deploymentcontrol",
+    "pipecd.pluginfailures",
     "pipecd.wakeups",
     "pipecd.livestatechanges",
     "envoy.service.auth.v3",

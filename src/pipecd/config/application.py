@@ -14,7 +14,7 @@ from pipecd.config.report import Path
 from pipecd.config.spec import Advice, Spec, refuse
 from pipecd.config.units import Duration
 from pipecd.config.yaml_tree import List, Map, Node, Scalar
-from pipecd.model.application import ApplicationKind
+from pipecd.model.application import ApplicationKind, name_problem
 from pipecd.model.regex import Regex, RegexSyntaxError
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 
@@ -524,6 +524,8 @@ class ApplicationSpec(Spec):
     plugins: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict[str, Mapping[str, Any]])
 
     def advice(self) -> Iterator[Advice]:
-        """Yield a negative timeout."""
+        """Yield a name that cannot be stored, and a negative timeout."""
+        if self.name and (problem := name_problem(self.name)):
+            yield Advice(("name",), f"{problem}, it cannot be deployed")
         if self.timeout < 0:
             yield Advice(("timeout",), "is negative, every deployment times out at once")

@@ -13,6 +13,7 @@ from pydantic import create_model
 from pipecd.config.application import (
     ApplicationSpec,
     PipelineSpec,
+    PlannerSpec,
     SkipOn,
     StageNode,
     StageSpec,
@@ -130,7 +131,10 @@ class V0ApplicationDecoder:
             if self._reader is Generation.V0 or "auto_rollback" not in planner.model_fields_set:
                 planner = planner.model_copy(update={"auto_rollback": kind.auto_rollback(fields)})
             if kind.always_uses_pipeline:
-                planner = planner.model_copy(update={"always_use_pipeline": True})
+                # It does not count as set, and the summary of a deployment does not say so.
+                planner = PlannerSpec.model_construct(
+                    planner.model_fields_set, **{**dict(planner), "always_use_pipeline": True}
+                )
         for name, section in read.plugins.items():
             # Settings under `plugins` override translated ones.
             sections[name] = {**sections.get(name, {}), **section}

@@ -66,6 +66,8 @@ class V0Kind(Generic[SpecT, ProviderT]):
     """Whether a configured pipeline is used also for a first deployment, whatever the commit."""
     translate_provider: Callable[[ProviderT], Section] = plain
     """The `config` of a provider → the `config` of a deploy target."""
+    rollback_stage: str = ""
+    """The stage of the plugin for the stage ROLLBACK of deployments that a v0 piped planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,12 @@ class Catalog:
         """Return the v0 kind that a plugin implements."""
         config = self._by_name.get(plugin)
         return config.v0 if config else None
+
+    def v0_kind_of_application(self, kind: ApplicationKind) -> V0Kind[Any, Any] | None:
+        """Return the v0 kind of applications of a kind."""
+        return next(
+            (each for each in self._v0_kinds.values() if each.application_kind is kind), None
+        )
 
     def provider(self, provider_type: str) -> tuple[PluginConfig, V0Kind[Any, Any]] | None:
         """Return the plugin for a type of `platformProviders[]`, with its v0 kind."""

@@ -62,6 +62,8 @@ class _HclParser(TextScanner):
                 continue
             while not self.consume("{"):
                 names.append(self._label())
+                if len(names) > MAX_DEPTH:
+                    raise UserMistake(f"a block has more than {MAX_DEPTH} labels")
                 self._skip()
             entries.append((tuple(names), self.body(depth + 1)))
             if not self.consume("}"):
@@ -105,7 +107,8 @@ class _HclParser(TextScanner):
                     raise self.missing("a closing bracket")
                 items.append(self._expression(",]", depth + 1))
                 self._skip(lines=True)
-                self.consume(",")
+                if not self.consume(",") and not text.startswith("]", self.at):
+                    raise self.missing("a closing bracket")
                 self._skip(lines=True)
             return ListNode(tuple(items))
         word = NUMBER.match(text, at) or IDENTIFIER.match(text, at)

@@ -2,7 +2,6 @@
 """The kind Piped: identity, Git, plugins, secret management, event watcher, credentials."""
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -502,7 +501,7 @@ def _read_file(key: str, path: str) -> bytes:
 def _decode_base64(key: str, text: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
-    except binascii.Error as e:
+    except ValueError as e:
         raise UserMistake(
             f"{key}: the value is not base64",
             hint="encode it in standard base64 with padding, such as `base64 -w0 FILE` does",

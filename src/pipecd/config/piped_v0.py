@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.decode import Decoder, Level, entry_of
+from pipecd.config.decode import Decoder, Level, entry_of, unknown_word
 from pipecd.config.piped import (
     CommonPipedSpec,
     DeployTargetSpec,
@@ -144,10 +144,13 @@ def _check_plugin(
         return
     declared = catalog.plugin(plugin.builtin)
     if not declared:
-        names = ", ".join(p.name for p in catalog.plugins)
-        decoder.add(
+        names = [p.name for p in catalog.plugins]
+        what = (
             f"no built-in plugin is named {plugin.builtin}, "
-            f"write the url of its program or one of: {names}",
+            f"write the url of its program or one of: {', '.join(names)}"
+        )
+        decoder.add(
+            unknown_word(what, plugin.builtin, names),
             at=_mark(node, "name"),
             path=(*at, "name"),
         )

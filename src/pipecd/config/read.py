@@ -18,12 +18,13 @@ from pipecd.config.application import (
 from pipecd.config.application_v0 import V0ApplicationDecoder, v0_kind_of, without_sections
 from pipecd.config.catalog import Catalog
 from pipecd.config.controlplane import ControlPlaneSpec, camel_cased_sso
-from pipecd.config.decode import entry_of
+from pipecd.config.decode import Decoder, entry_of
 from pipecd.config.envelope import Envelope, Generation, open_envelope
 from pipecd.config.piped import PipedSpec
 from pipecd.config.piped_v0 import decode_piped, is_v0
 from pipecd.config.report import ConfigMistake, LocatedReference, Mistake
 from pipecd.config.spec import Spec
+from pipecd.config.unusable import Unusable, without_unusable
 from pipecd.config.yaml_tree import Map
 from pipecd.model.application import ApplicationKind
 
@@ -39,6 +40,7 @@ __all__ = [
     "read_file",
     "read_kind",
     "read_piped",
+    "read_startable_piped",
 ]
 
 APPLICATION = "Application"
@@ -67,6 +69,8 @@ class PipedConfig:
     generation: Generation
     spec: PipedSpec
     warnings: tuple[Mistake, ...] = ()
+    unusable: tuple[Unusable, ...] = ()
+    """What the file has mistakes in and `spec` therefore lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,25 @@ def read_piped(text: bytes | str, *, file: str, catalog: Catalog) -> PipedConfig
     return _read_piped(open_envelope(text, file=file), catalog)
 
 
+def read_startable_piped(text: bytes | str, *, file: str, catalog: Catalog) -> PipedConfig:
+    """Return the configuration of a piped that starts with what it can.
+
+    Plugins and deploy targets with mistakes are left out; `unusable` says why.
+    """
+    envelope, unusable = open_envelope(text, file=file), ()
+    while True:
+        # What a plugin declares about its settings is checked once the file has the right form.
+        try:
+            return replace(_read_piped(envelope, catalog), unusable=unusable)
+        except ConfigMistake as e:
+            usable = without_unusable(envelope.spec, e.report.mistakes, catalog)
+            if usable is None:
+                raise
+        spec, more = usable
+        envelope = replace(envelope, decoder=Decoder(file), spec=spec)
+        unusable = (*unusable, *more)
+
+
 def _read_piped(envelope: Envelope, catalog: Catalog) -> PipedConfig:
     generation = Generation.V0 if is_v0(envelope.spec) else Generation.V1
     envelope.check(generation.unknown)
@@ -151,6 +174,15 @@ def _read_piped(envelope: Envelope, catalog: Catalog) -> PipedConfig:
     decoder.raise_mistakes()
     assert spec is not None, "a file without mistakes has a value"  # noqa: S101
     return PipedConfig(generation, spec, decoder.report.warnings)
+
+
+def deploy_target_names(config: PipedConfig) -> dict[str, tuple[str, ...]]:
+    """Return the names of the deploy targets of each plugin, also of those that are unusable."""
+    names = {p.name: tuple(target.name for target in p.deploy_targets) for p in config.spec.plugins}
+    for each in config.unusable:
+        more = (each.target,) if each.target else ()
+        names[each.plugin] = (*names.get(each.plugin, ()), *more)
+    return names
 
 
 def read_control_plane(text: bytes | str, *, file: str) -> ControlPlaneSpec:

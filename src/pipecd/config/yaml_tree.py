@@ -2,7 +2,6 @@
 """Reads YAML, in the dialect of upstream, into a tree whose nodes have line and column."""
 
 import base64
-import binascii
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -293,16 +292,17 @@ def _key_text(node: Node, mark: Mark) -> str:
 def _scalar(event: Any, mark: Mark) -> Scalar:
     """Return the value of a scalar: by its tag, or resolved if it is unquoted."""
     tag: str = (event.tag or "").removeprefix(_TAG)
+    if tag == "binary":
+        try:
+            return Scalar(base64.b64decode(event.value).decode(), mark)
+        except ValueError as e:
+            raise YamlMistake("this is not UTF-8 text in base64", mark) from e
     try:
         if tag in _TYPED:
             value = resolve(event.value)
             if not isinstance(value, _TYPED[tag]):
                 raise YamlMistake(f"this is not a valid !!{tag}", mark)
             return Scalar(value, mark)
-        if tag == "binary":
-            return Scalar(base64.b64decode(event.value).decode(), mark)
         return Scalar(resolve(event.value) if not tag and event.implicit[0] else event.value, mark)
     except NotFinite as e:
         raise YamlMistake(str(e), mark) from e
-    except (binascii.Error, UnicodeDecodeError) as e:
-        raise YamlMistake("this is not UTF-8 text in base64", mark) from e

@@ -4,12 +4,13 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
@@ -21,19 +22,25 @@ from pipecd.controlplane.api.grpc_web import GrpcWeb
 from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.api.rest import PREFIX as REST_PREFIX
 from pipecd.controlplane.api.rest import create_rest
+from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.api.web_service import web_table
+from pipecd.controlplane.auth.setup_token import new_setup_token
 from pipecd.controlplane.auth.sso import shared_sso_configs
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.console.first_project import PATH as FIRST_PROJECT_PATH
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs import JobMetrics, JobRunner, background_jobs
 from pipecd.controlplane.operator.metrics import InstallationMetrics
 from pipecd.controlplane.operator.pages import create_operator_pages
+from pipecd.controlplane.operator.socket import operator_socket, socket_path
 from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.projects import ProjectUseCases
+from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
+from pipecd.controlplane.usecases.installation import InstallationUseCases
+from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin
 from pipecd.controlplane.usecases.readiness import Readiness
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.usecases.sso import SsoSettings
@@ -47,7 +54,8 @@ from pipecd.controlplane.web import (
 from pipecd.controlplane.webhooks.routes import PREFIX as WEBHOOK_PREFIX
 from pipecd.controlplane.webhooks.routes import create_webhooks
 from pipecd.model.address import Networks, parse_networks
-from pipecd.model.errors import Unavailable, UserMistake
+from pipecd.model.clock import utc_now
+from pipecd.model.errors import AlreadyExists, Conflict, Unavailable, UserMistake
 from pipecd.model.ids import new_id
 from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics, StoreMetrics
@@ -57,6 +65,8 @@ from pipecd.wire.multiplexer import RelayedClients, multiplexed_port, tls_contex
 from pipecd.wire.outbound import OutboundPolicy
 from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ class ServerSettings:
     `cache_address` is the Redis that all replicas share; a single server needs none.
     `trusted_proxies` are the proxies whose `X-Forwarded-For` is trusted.
     `static_dir` has another console, such as upstream's, to serve instead of the built-in one.
+    `operator_port` serves the operator pages, which need no password, on `operator_host`.
+    `first_project` and its administrator are created if the installation has no project.
     """
 
     spec: ControlPlaneSpec
@@ -100,6 +112,9 @@ class ServerSettings:
     trusted_proxies: Networks = ()
     static_dir: Path | None = None
     admin_host: str = ""
+    operator_host: str = "127.0.0.1"
+    operator_port: int | None = None
+    first_project: tuple[str, StaticAdmin] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,12 +132,16 @@ class OpsSettings:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """A running control plane; `port` is the shared port that was bound."""
+    """A running control plane; `port` is the shared port that was bound.
+
+    `setup_link` opens the page that creates the first project; empty if there is a project.
+    """
 
     cases: UseCases
     stores: Stores
     bus: Bus
     port: int
+    setup_link: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,13 +177,15 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             bus,
             address=settings.spec.address,
             encryption_key=settings.encryption_key,
-            projects_from_config=_projects_from_config(settings.spec),
+            projects_from_config=projects_from_config(settings.spec),
         )
 
         export = collector.export if collector else None
         traces = TraceForwarder(cases.credentials, export, settings.trusted_proxies)
         servers = _Servers(settings, cases, opened.readiness, telemetry, traces)
         port = await servers.start(stack)
+        await servers.start_for_operator(stack)
+        link = await _prepare_first_project(settings, cases, port)
 
         background = {"bus": bus.run(), "use cases": cases.run()}
         if settings.with_ops:
@@ -174,7 +195,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             runner = JobRunner(stores.leases, new_id(), jobs, metrics=job_metrics)
             background["jobs"] = runner.run()
         async with _in_background(background):
-            yield ControlPlane(cases, stores, bus, port)
+            yield ControlPlane(cases, stores, bus, port, link)
 
 
 @asynccontextmanager
@@ -192,20 +213,17 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
                 raise
             raise UserMistake(
                 e.message,
-                hint="on SQLite `pipecd server` runs the background jobs itself, so do not run "
-                "`pipecd ops`; it needs MySQL or PostgreSQL",
+                hint="on SQLite `pipecd server` runs the background jobs itself, and with "
+                "--operator-port also the operator pages; `pipecd ops` needs MySQL or PostgreSQL",
             ) from e
         stores, bus = opened.stores, opened.bus
         endings = SessionEndings(stores.session_endings, bus)
         projects = ProjectUseCases(
-            stores, bus, Access(stores), endings, b"", _projects_from_config(settings.spec)
+            stores, bus, Access(stores), endings, b"", projects_from_config(settings.spec)
         )
 
-        shared_sso = [shared.name for shared in settings.spec.shared_sso_configs]
-        web = WebServer(create_operator_pages(projects, shared_sso=shared_sso))
-        stack.push_async_callback(web.stop)
-        port = await stack.enter_async_context(
-            http_server(web, host=settings.host, port=settings.port)
+        port = await _start_operator_pages(
+            stack, projects, settings.spec, settings.host, settings.port
         )
         pages = standard_pages(None, opened.readiness.page)
         if settings.metrics:
@@ -301,6 +319,18 @@ class _Servers:
         )
         return await stack.enter_async_context(shared)
 
+    async def start_for_operator(self, stack: AsyncExitStack) -> None:
+        """Serves the operator pages, and on SQLite the socket for commands of the operator."""
+        settings, cases, spec = self.settings, self.cases, self.settings.spec
+        if settings.operator_port is not None:
+            await _start_operator_pages(
+                stack, cases.projects, spec, settings.operator_host, settings.operator_port
+            )
+        if spec.datastore.type == "SQLITE":
+            path = socket_path(Path(spec.datastore.config.path))
+            installation = create_installation(cases.projects, cases.api_keys, spec)
+            await stack.enter_async_context(operator_socket(path, installation))
+
     def create_web_server(
         self, web_rpcs: RpcTable[User], api_rpcs: RpcTable[ApiKeyCaller], admission: Admission
     ) -> WebServer:
@@ -318,6 +348,7 @@ class _Servers:
                 OutboundPolicy(parse_networks(spec.outbound.allowed_networks)),
             ),
             proxies=settings.trusted_proxies,
+            api_document=openapi_document(),
         )
         if self.telemetry.store_metrics is not None:
             open_streams = console.state.live_updates.open_streams
@@ -353,7 +384,46 @@ async def _in_background(
                 task.cancel()
 
 
-def _projects_from_config(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
+async def _start_operator_pages(
+    stack: AsyncExitStack, projects: ProjectUseCases, spec: ControlPlaneSpec, host: str, port: int
+) -> int:
+    """Serves the operator pages; returns the bound port."""
+    shared_sso = [shared.name for shared in spec.shared_sso_configs]
+    web = WebServer(create_operator_pages(projects, shared_sso=shared_sso))
+    stack.push_async_callback(web.stop)
+    return await stack.enter_async_context(http_server(web, host=host, port=port))
+
+
+def create_installation(
+    projects: ProjectUseCases, api_keys: ApiKeyUseCases, spec: ControlPlaneSpec
+) -> InstallationUseCases:
+    """Creates the operations of the operator."""
+    shared_sso = frozenset(shared.name for shared in spec.shared_sso_configs)
+    return InstallationUseCases(projects, api_keys, shared_sso)
+
+
+async def _prepare_first_project(settings: ServerSettings, cases: UseCases, port: int) -> str:
+    """Creates the first project of the settings, or returns the link of the page that does."""
+    if await cases.projects.list_all():
+        return ""
+    if settings.first_project is not None:
+        id, admin = settings.first_project
+        # Another replica may have been first.
+        with suppress(AlreadyExists, Conflict):
+            await cases.projects.add_first(id, admin)
+            log.info("first project created", project=id, username=admin.username)
+        return ""
+    address = settings.spec.address
+    if not address:
+        port = port or (settings.ports.http if settings.ports else 0)
+        # The port without TLS is not shared.
+        scheme = "https" if settings.tls and settings.port is not None else "http"
+        address = f"{scheme}://localhost:{port}"
+    token = new_setup_token(settings.encryption_key, utc_now())
+    return f"{address.rstrip('/')}{FIRST_PROJECT_PATH}?token={token}"
+
+
+def projects_from_config(spec: ControlPlaneSpec) -> Sequence[ConfigProject]:
     return [
         ConfigProject(p.id, p.static_admin.username, p.static_admin.password_hash, p.desc)
         for p in spec.projects

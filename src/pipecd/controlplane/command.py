@@ -3,6 +3,8 @@
 
 import asyncio
 import gc
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pipecd.controlplane.app import (
 from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
 from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.projects import ProjectUseCases
+from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin, check_id
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
@@ -33,10 +35,45 @@ from pipecd.wire.server import TlsFiles
 log = structlog.get_logger()
 _MIN_KEY_BYTES = 32
 _LOOPBACK = "127.0.0.1"
+_FIRST_PROJECT = "PIPECD_FIRST_PROJECT"
+_FIRST_ADMIN_PASSWORD = "PIPECD_FIRST_ADMIN_PASSWORD"  # noqa: S105 - the name of a variable.
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104
 
 
-@click.command()
+# `\b` keeps click from wrapping the lines that follow.
+_MINIMAL_CONFIGURATION = """\b
+A minimal configuration, with everything in one directory:
+
+\b
+  apiVersion: pipecd.dev/v1beta1
+  kind: ControlPlane
+  spec:
+    address: http://localhost:9090
+    stateKey: a-long-random-text
+    datastore:
+      type: SQLITE
+      config:
+        path: /var/lib/pipecd/pipecd.db
+    filestore:
+      type: LOCAL
+      config:
+        path: /var/lib/pipecd/files
+
+\b
+Save it as control-plane.yaml, then:
+
+\b
+  openssl rand -hex 32 > encryption-key
+  pipecd server --config-file control-plane.yaml \\
+    --encryption-key-file encryption-key --insecure-cookie
+
+\b
+The server logs a link that creates the first project. --insecure-cookie is
+for plain HTTP; leave it out where the console is served over TLS.
+"""
+
+
+@click.command(epilog=_MINIMAL_CONFIGURATION)
 @flags.every_command
 @flags.number("port", "The port of HTTP and gRPC together; -1 for none.", default=9090)
 @flags.number("piped-api-port", "The gRPC port for pipeds.", default=9080)
@@ -59,6 +96,19 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104
 @flags.switch(
     "with-ops", "Run the background jobs here too; false if `pipecd ops` runs.", default=True
 )
+@flags.number(
+    "operator-port", "The port of the operator pages, which need no password.", default=None
+)
+@flags.text("operator-host", "The interface of the operator pages.", default=_LOOPBACK)
+@flags.text(
+    "first-project",
+    f"The project to create if there is none; also ${_FIRST_PROJECT}.",
+)
+@flags.text("first-admin", "The username of its administrator.", default="admin")
+@flags.text(
+    "first-admin-password-file",
+    f"The file with the password; also ${_FIRST_ADMIN_PASSWORD} itself.",
+)
 @flags.switch("enable-grpc-reflection", "Enable gRPC server reflection.")
 @flags.switch("traces", "Send traces of this server to the collector as well.")
 @flags.strings("trusted-proxies", "The proxies whose X-Forwarded-For is trusted.")
@@ -67,8 +117,8 @@ def server(**options: Any) -> None:
     """Run the control plane."""
     configure(options["log_level"], options["log_encoding"], program="controlplane.server")
     spec_file, key_file = options["config_file"], options["encryption_key_file"]
-    spec = read_control_plane(_read_file(spec_file, "configuration"), file=spec_file)
-    encryption_key = _read_file(key_file, "encryption key", flag="--encryption-key-file")
+    spec = read_control_plane(read_file(spec_file, "configuration"), file=spec_file)
+    encryption_key = read_file(key_file, "encryption key", flag="--encryption-key-file")
     if len(encryption_key) < _MIN_KEY_BYTES:
         raise UserMistake(
             f"key size ({len(encryption_key)}) must be greater than or equal to {_MIN_KEY_BYTES}",
@@ -109,6 +159,9 @@ def server(**options: Any) -> None:
         trusted_proxies=parse_trusted_proxies(options["trusted_proxies"]),
         static_dir=static_dir,
         admin_host=options["admin_host"],
+        operator_host=options["operator_host"],
+        operator_port=options["operator_port"],
+        first_project=_first_project(options),
     )
 
     raise_file_limit()
@@ -120,6 +173,8 @@ def server(**options: Any) -> None:
             gc.collect()
             gc.freeze()
             log.info("control plane ready", port=running.port)
+            if running.setup_link:
+                log.warning("no project yet, open this link to create it", link=running.setup_link)
             await asyncio.Event().wait()
 
     run_until_signal(serve())
@@ -144,7 +199,7 @@ def ops(**options: Any) -> None:
     configure(options["log_level"], options["log_encoding"], program="controlplane.ops")
     spec_file = options["config_file"]
     settings = OpsSettings(
-        spec=read_control_plane(_read_file(spec_file, "configuration"), file=spec_file),
+        spec=read_control_plane(read_file(spec_file, "configuration"), file=spec_file),
         host=options["host"],
         port=options["http_port"],
         admin_host=options["admin_host"],
@@ -169,8 +224,8 @@ def unseal_secrets(**options: Any) -> None:
     """Store sealed client secrets in plain text, as upstream's control plane reads them."""
     configure(options["log_level"], options["log_encoding"], program="controlplane.unseal-secrets")
     spec_file = options["config_file"]
-    spec = read_control_plane(_read_file(spec_file, "configuration"), file=spec_file)
-    key = _read_file(options["encryption_key_file"], "encryption key", flag="--encryption-key-file")
+    spec = read_control_plane(read_file(spec_file, "configuration"), file=spec_file)
+    key = read_file(options["encryption_key_file"], "encryption key", flag="--encryption-key-file")
 
     async def unseal() -> int:
         async with open_stores(spec, "", Telemetry()) as opened:
@@ -182,7 +237,33 @@ def unseal_secrets(**options: Any) -> None:
     click.echo(f"unsealed the client secrets of {asyncio.run(unseal())} projects")
 
 
-def _read_file(path: str, content: str, *, flag: str = "--config-file") -> bytes:
+def _first_project(options: Mapping[str, Any]) -> tuple[str, StaticAdmin] | None:
+    """The project and administrator of flags or environment that an empty installation gets."""
+    project = options["first_project"] or os.environ.get(_FIRST_PROJECT, "")
+    if not project:
+        return None
+    check_id(project)
+    password = os.environ.get(_FIRST_ADMIN_PASSWORD, "")
+    if path := options["first_admin_password_file"]:
+        password = read_password(path, "--first-admin-password-file")
+    if not password:
+        raise UserMistake(
+            f"the first project {project} needs a password for its administrator",
+            hint=f"set --first-admin-password-file or {_FIRST_ADMIN_PASSWORD}, or leave both out "
+            "and open the link that the server logs",
+        )
+    return project, StaticAdmin(options["first_admin"], password)
+
+
+def read_password(path: str, flag: str) -> str:
+    """The first line of a file."""
+    lines = read_file(path, "password", flag=flag).decode(errors="replace").splitlines()
+    if not lines or not lines[0]:
+        raise UserMistake(f"the file {path} has no password in it", hint=f"check {flag}")
+    return lines[0]
+
+
+def read_file(path: str, content: str, *, flag: str = "--config-file") -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as e:

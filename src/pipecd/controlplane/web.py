@@ -266,7 +266,9 @@ class WebServer:
 
 
 @asynccontextmanager
-async def http_server(web: WebServer, *, host: str, port: int) -> AsyncGenerator[int, None]:
+async def http_server(
+    web: WebServer, *, host: str, port: int, flag: str = "--http-port"
+) -> AsyncGenerator[int, None]:
     """Listens on a port for HTTP alone; yields the bound port."""
     async with AsyncExitStack() as stack:
         listener = listening(web.protocol, web.admission, host=host, port=port)
@@ -275,6 +277,6 @@ async def http_server(web: WebServer, *, host: str, port: int) -> AsyncGenerator
         except OSError as e:
             raise UserMistake(
                 f"cannot listen on port {port} of {host}: {e.strerror}",
-                hint="stop the program that uses it or choose another with --http-port",
+                hint=f"stop the program that uses it or choose another with {flag}",
             ) from e
         yield bound

@@ -7,6 +7,11 @@ from enum import IntEnum
 CHAIN_COMMIT_KEY = "DeploymentChainCommit"
 # In the metadata of a handled sync command: the deployment that it triggered.
 TRIGGERED_KEY = "TriggeredDeploymentID"
+# In the metadata of a failed command: why it failed.
+REASON_KEY = "Reason"
+# In the metadata of a SKIP_STAGE command, which makes it a rejection: why a user does not approve.
+# The API has no command for it, and stages that wait for approval ignore a skip.
+REJECTION_KEY = "RejectionReason"
 
 
 class CommandKind(IntEnum):

@@ -22,6 +22,12 @@ DISPLAY_KEY = "pipecd/stage-display-metadata"
 APPROVED_USERS_KEY = "pipecd/stage-approved-users"
 """The key of the stage metadata with the users who approved the stage, for notifications."""
 
+REQUIRED_APPROVALS_KEY = "pipecd/stage-required-approvals"
+"""The key of the stage metadata with the number of approvals that the stage waits for."""
+
+TIMEOUT_KEY = "pipecd/stage-timeout"
+"""The key of the stage metadata with the timeout of a stage that waits for approval, in seconds."""
+
 ROLLBACK_STAGE = "ROLLBACK"
 """The rollback stage of v0."""
 
@@ -73,6 +79,16 @@ class SyncStrategy(IntEnum):
     AUTO = 0
     QUICK_SYNC = 1
     PIPELINE = 2
+
+
+class ArtifactKind(IntEnum):
+    """What an artifact is that a deployment brings a version of."""
+
+    UNKNOWN = 0
+    CONTAINER_IMAGE = 1
+    S3_OBJECT = 2
+    GIT_SOURCE = 3
+    TERRAFORM_MODULE = 4
 
 
 class ManualOperation(IntEnum):

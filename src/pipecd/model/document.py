@@ -7,7 +7,6 @@ a message type is compiled once from its descriptor.
 """
 
 import base64
-import binascii
 import json
 import math
 from array import array
@@ -231,7 +230,7 @@ def _text(value: str) -> str:
 def _bytes(value: str) -> bytes:
     try:
         return base64.b64decode(value.replace("\r", "").replace("\n", ""), validate=True)
-    except binascii.Error as e:
+    except ValueError as e:
         raise ValueError("not base64") from e
 
 

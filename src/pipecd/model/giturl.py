@@ -15,6 +15,7 @@ _SCP_LIKE = re.compile(r"(?:[^/@\s]+@)?[^/:\s]+:(?!//|:)")
 # A password may contain an at sign: the user ends at the last one before the path.
 _URL_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
 _SCP = re.compile(r"(?:[a-zA-Z0-9._-]+@)?([a-zA-Z0-9._-]+):(.*)", re.DOTALL)
+_DIRECTORIES = ("/", "./", "../", "~/")
 _BITBUCKET = "bitbucket.org"
 # Alternative hosts for SSH over the port of HTTPS.
 _OTHER_NAMES = {
@@ -114,12 +115,17 @@ def commit_page(remote: str, commit: str) -> str:
 
 
 def directory_url(remote: str, branch: str, directory: str) -> str:
-    """Returns the page of a directory at the head of a branch."""
+    """Returns the page of a directory at the head of a branch.
+
+    A repository that is a directory of the machine of piped has no pages.
+    """
     if not branch:
         raise UserMistake(
             f"no branch is known for the repository {remote!r}",
             hint="set repositories[].branch in the piped configuration",
         )
+    if remote.startswith(_DIRECTORIES):
+        return ""
     repository = _parse(remote)
     word = "src" if repository.host == _BITBUCKET else "tree"
     return f"{repository.page}/{word}/{branch}/{directory.strip('/')}"

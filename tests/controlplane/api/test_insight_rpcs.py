@@ -10,9 +10,12 @@ import grpc.aio
 import pytest
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.usecases import UseCases
 from pipecd.observe.version import build_version
 from pipecd.proto.model import insight_pb2 as model
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service import web_pb2 as pb
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 
@@ -122,3 +125,18 @@ async def test_applications_are_counted_by_kind_and_state(ask: Any, stores: Stor
 async def test_releases_are_listed_without_a_network(ask: Any) -> None:
     assert list((await ask("ListReleasedVersions")).versions) == [build_version()]
     assert (await ask("ListDeprecatedNotes", project_id="any")).notes == ""
+
+
+async def test_our_version_is_not_offered_to_pipeds_of_upstream(
+    ask: Any, stores: Stores, cases: UseCases, admin: User
+) -> None:
+    registered = await cases.pipeds.register("edge", "", by=admin)
+
+    def report(piped: Piped) -> None:
+        piped.version = "v0.52.0"
+
+    await stores.pipeds.update(registered.id, report)
+    assert not (await ask("ListReleasedVersions")).versions
+    lease = PipedLease(epoch=1, instance="i", host="h")
+    await stores.piped_leases.update(registered.id, lambda _: lease)
+    assert list((await ask("ListReleasedVersions")).versions) == [build_version()]

@@ -281,7 +281,6 @@ WITHOUT_DATABASE = {
     "WebService.GetInsightData": OK,
     "WebService.GetMe": OK,
     "WebService.ListDeprecatedNotes": OK,
-    "WebService.ListReleasedVersions": OK,
     "WebService.ListUnregisteredApplications": OK,
     "WebService.RegisterPiped": grpc.StatusCode.INVALID_ARGUMENT,
 }

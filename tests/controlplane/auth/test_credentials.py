@@ -10,12 +10,16 @@ import pytest
 
 from pipecd.controlplane.auth.credentials import LAST_USED_KEY, Credentials
 from pipecd.controlplane.auth.subject import ApiKeyCaller, User
+from pipecd.controlplane.auth.verified_keys import STORED_SECONDS
+from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.jobs.maintenance import delete_expired_keys
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Unauthenticated, Unavailable
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.secrets import keys
 from pipecd.wire.credentials import PipedToken
 
@@ -68,6 +72,45 @@ async def test_another_replica_does_not_compare_a_verified_key_again(
     replica = Credentials(stores, b"k" * 32, now=now)
     await replica.piped(token(registered))
     assert len(comparisons) == 1
+
+
+async def test_a_restarted_control_plane_does_not_compare_verified_keys_again(
+    credentials: Credentials,
+    registered: RegisteredPiped,
+    comparisons: list[str],
+    stores: Stores,
+    advance: Callable[[float], None],
+    now: Now,
+) -> None:
+    await credentials.piped(token(registered))
+    # What a restart loses: everything in memory, and here also the shared cache.
+    restarted = replace(stores, cache=MemoryCache())
+    for _ in range(3):
+        advance(STORED_SECONDS * 2 / 3)
+        await Credentials(restarted, b"k" * 32, now=now).piped(token(registered))
+    assert len(comparisons) == 1, "each use extends the time for which the digest is stored"
+    advance(STORED_SECONDS)
+    assert await delete_expired_keys(stores.verified_keys, now=now) == 1
+    await Credentials(restarted, b"k" * 32, now=now).piped(token(registered))
+    assert len(comparisons) == 2
+
+
+async def test_a_stored_digest_is_worthless_for_another_hash_of_the_same_key(
+    credentials: Credentials,
+    registered: RegisteredPiped,
+    comparisons: list[str],
+    stores: Stores,
+    now: Now,
+) -> None:
+    await credentials.piped(token(registered))
+    another = keys.hash_key(registered.key)
+
+    def replace_hash(piped: Piped) -> None:
+        piped.keys[0].hash = another
+
+    await stores.pipeds.update(registered.id, replace_hash)
+    await Credentials(stores, b"k" * 32, now=now).piped(token(registered))
+    assert len(comparisons) == 2
 
 
 async def test_a_shared_digest_is_invalid_with_another_encryption_key(
@@ -219,7 +262,8 @@ async def test_an_api_key_has_its_role_and_the_time_of_its_last_use(
 ) -> None:
     key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, by=admin)
     caller = await cases.api_keys.verify(key)
-    assert caller == ApiKeyCaller("shop", key.split(".")[0], "ci", may_write=True)
+    id = key.split(".")[0]
+    assert caller == ApiKeyCaller("shop", id, "ci", may_write=True, creator=admin.name)
     advance(3)
     await cases.api_keys.verify(key)
     used = await stores.cache.get_field(LAST_USED_KEY, caller.key_id)

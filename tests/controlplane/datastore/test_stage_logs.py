@@ -15,21 +15,15 @@ from sqlalchemy import func, select
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.leases import Leases
+from pipecd.controlplane.datastore.log_file import LogFile, StoredLog, format_log, parse_log
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK
-from pipecd.controlplane.datastore.stage_logs import (
-    LogFile,
-    StageLogs,
-    StageRun,
-    format_log,
-    log_path,
-    parse_log,
-)
+from pipecd.controlplane.datastore.stage_logs import StageLogs, StageRun, log_path
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.filestore import Files, VersionedFile
 from pipecd.model.clock import utc_now
 from pipecd.model.errors import Conflict, NotFound, Unavailable, UserMistake
 from pipecd.model.ids import new_id
-from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.model.logblock_pb2 import ERROR, INFO, LogBlock
 
 RUN = StageRun("16fd2706-8baf-433b-82eb-8c7fada847da", "stage-0")
 CLOSED = "^could not append the logs because the stage was already completed$"
@@ -368,6 +362,40 @@ def test_the_file_equals_that_of_upstream(spec_dir: Path) -> None:
 def test_a_damaged_line_is_reported_with_its_number() -> None:
     with pytest.raises(Conflict, match=r"log/x\.txt is damaged at line 2"):
         parse_log(b'{"index":1}\n{"ind\n', "log/x.txt")
+
+
+async def test_a_whole_log_is_read_from_its_file_and_its_rows(stores: Stores) -> None:
+    await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=False)
+    await stores.stage_logs.append(RUN, [block(3)])
+    log = await stores.stage_logs.read_whole(RUN)
+    assert [b.index for b in log.blocks()] == [1, 2, 3]
+    assert not log.completed
+    # A process was killed after it had written the file, before it removed the row.
+    file = LogFile((block(1), block(2), block(3)), completed=True)
+    await stores.files.put(log_path(RUN), format_log(file))
+    log = await stores.stage_logs.read_whole(RUN)
+    assert [b.index for b in log.blocks()] == [1, 2, 3]
+    assert log.completed
+    with pytest.raises(NotFound):
+        await stores.stage_logs.read_whole(StageRun("d1", "other"))
+
+
+def test_errors_and_a_text_are_found_in_files_and_rows() -> None:
+    lines = ["Pulling image", "\x1b[31mim\x1b[0mage is missing", 'say "image"', "done", "Ümage"]
+    blocks = [
+        LogBlock(index=i, log=log, severity=ERROR if "missing" in log else INFO)
+        for i, log in enumerate(lines)
+    ]
+    saved = format_log(LogFile(tuple(blocks)))
+    for log in (
+        StoredLog.merged(saved, (), "", completed=True),
+        StoredLog.merged(b"", tuple(blocks), "", completed=True),
+    ):
+        assert log.errors() == [1]
+        assert {0, 1, 2} <= set(log.candidates("IMAGE"))
+        assert 2 in log.candidates('"image')
+        assert 4 in log.candidates("ümage")
+    assert list(StoredLog.merged(saved, (), "", completed=True).candidates("done")) == [3]
 
 
 Blocks = st.lists(

@@ -82,7 +82,7 @@ async def test_a_user_switches_to_another_project(
     assert 'href="/login?project=shop&amp;return="' in choice
     assert 'href="/login?project=depot&amp;return="' in choice
     answer = await browser.get("/login?project=depot")
-    assert answer.headers["location"] == "/applications"
+    assert answer.headers["location"] == "/overview"
 
 
 @pytest.mark.parametrize("name", ["a&b", "größe", 'q"uo+te', "a b,c"])

@@ -53,6 +53,25 @@ async def test_an_application_cannot_be_added_to_a_piped_of_another_project(
         await cases.applications.add(draft, by=stranger)
 
 
+async def test_a_name_that_can_be_added_can_be_deployed(
+    *,
+    cases: UseCases,
+    draft: Application,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    admin: User,
+) -> None:
+    draft.name = "n" * 37
+    with pytest.raises(UserMistake, match="has at most 36 characters, this one has 37") as refused:
+        await cases.applications.add(draft, by=admin)
+    assert "choose a shorter name" in refused.value.hint
+    draft.name = "n" * 36
+    await cases.applications.add(draft, by=admin)
+    deployment = new_deployment()
+    deployment.application_name = draft.name
+    await cases.deployment_reports.create(deployment, by=piped)
+
+
 async def test_fields_that_a_draft_cannot_set_are_ignored(
     cases: UseCases, draft: Application, admin: User
 ) -> None:
@@ -323,6 +342,15 @@ async def test_configurations_are_updated_if_all_applications_belong_to_the_pipe
     await cases.application_reports.update_configurations([info], by=piped)
     stored = await cases.applications.get(application.id, by=piped)
     assert (stored.name, stored.description, dict(stored.labels)) == ("basket", "d", {"a": "b"})
+
+
+async def test_an_application_keeps_its_name_if_the_one_in_git_is_too_long(
+    cases: UseCases, application: Application, piped: PipedCaller
+) -> None:
+    info = ApplicationInfo(id=application.id, name="n" * 37, description="d")
+    await cases.application_reports.update_configurations([info], by=piped)
+    stored = await cases.applications.get(application.id, by=piped)
+    assert (stored.name, stored.description) == (application.name, "d")
 
 
 async def test_unregistered_applications_of_all_pipeds_are_listed_by_path(

@@ -12,7 +12,9 @@ from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.deployment_reports import DeploymentReports
+from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import common_pb2 as common
@@ -21,6 +23,7 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2 as rpc
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 
 Report = Callable[[DeploymentReports, Deployment, PipedCaller], Awaitable[None]]
 
@@ -299,6 +302,31 @@ async def test_every_user_with_the_permission_can_approve_a_stage_without_approv
     command = await cases.commands.get(id, by=admin)
     assert (command.type, command.stage_id) == (Command.APPROVE_STAGE, "s2")
     assert command.approve_stage.stage_id == "s2"
+
+
+async def test_an_approver_can_reject_with_a_reason(
+    *, cases: UseCases, deployment: Deployment, piped: PipedCaller, admin: User, viewer: User
+) -> None:
+    reject = cases.deployments.reject
+    with pytest.raises(Conflict, match="does not know rejections") as refused:
+        await reject(deployment.id, "s2", "too risky", by=admin)
+    assert refused.value.hint == "cancel the deployment instead"
+    request = AcquirePipedLeaseRequest(host="worker")
+    request.ticket = (await cases.piped_leases.acquire(request, by=piped))[0].ticket
+    await cases.piped_leases.acquire(request, by=piped)
+    with pytest.raises(Denied):
+        await reject(deployment.id, "s2", "too risky", by=viewer)
+    with pytest.raises(UserMistake, match="the reason has 0 characters"):
+        await reject(deployment.id, "s2", " \n ", by=admin)
+    with pytest.raises(Conflict, match="stage ANALYSIS waits for no approval"):
+        await reject(deployment.id, "s3", "too risky", by=admin)
+    id = await reject(deployment.id, "s2", "too\nrisky", by=admin)
+    command = await cases.commands.get(id, by=admin)
+    # No piped takes it for an approval or a cancellation.
+    assert (command.type, command.stage_id) == (Command.SKIP_STAGE, "s2")
+    assert command.metadata == {"RejectionReason": "too risky"}
+    await cases.commands.report_handled(CommandResult(id, CommandStatus.SUCCEEDED, 1), by=piped)
+    assert (await cases.commands.get(id, by=admin)).metadata == {"RejectionReason": "too risky"}
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,15 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.piped_leases import (
     CACHE_SECONDS,
+    MAX_UNANSWERED_PROBES,
+    MAX_UNANSWERED_REQUESTS,
     MAX_UNSEEN_REQUESTS,
     POLLING_HOLDER_SECONDS,
     decide,
 )
 from pipecd.model.errors import LeaseLost
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest, AcquirePipedLeaseResponse
+from pipecd.proto.service.wakeups_pb2 import Wakeup
 
 
 async def request(
@@ -180,16 +183,41 @@ async def test_late_requests_for_a_lease_are_not_granted(
     await cases.piped_leases.check(second)
 
 
-async def test_a_probe_changes_nothing_for_the_holder(cases: UseCases, piped: PipedCaller) -> None:
+async def test_a_probe_changes_nothing_for_a_holder_that_answers(
+    cases: UseCases, piped: PipedCaller
+) -> None:
     leases = cases.piped_leases
     assert not (await request(cases, piped, probe=True)).HasField("holder")
     first = await acquire(cases, piped)
     async with leases.stream(first):
-        for _ in range(2 * MAX_UNSEEN_REQUESTS):
+        for _ in range(2 * MAX_UNANSWERED_REQUESTS):
             assert (await request(cases, piped, probe=True)).HasField("holder")
-            assert not await leases.forward_request(first)
+            assert await leases.forward_request(first) == Wakeup.LEASE_PROBE
+            assert await leases.forward_request(first) is None
+            await request(cases, first, probe=True)
     assert not (await request(cases, piped, probe=True)).HasField("holder")
     await leases.check(first)
+
+
+async def test_a_holder_that_answers_nobody_is_replaced_although_its_stream_is_open(
+    cases: UseCases, piped: PipedCaller
+) -> None:
+    leases = cases.piped_leases
+    first = await acquire(cases, piped)
+    async with leases.stream(first):
+        for _ in range(MAX_UNANSWERED_PROBES + 1):
+            assert (await request(cases, piped, probe=True)).HasField("holder")
+            await leases.forward_request(first)
+        assert not (await request(cases, piped, probe=True)).HasField("holder")
+        granted = await request(cases, piped)
+        ticket = granted.ticket
+        while not granted.granted:
+            await leases.forward_request(first)
+            granted = await request(cases, piped, ticket)
+        assert granted.granted
+        assert granted.wait_millis == CACHE_SECONDS * 1000
+    with pytest.raises(LeaseLost):
+        await leases.check(first)
 
 
 def test_a_holder_whose_replica_was_killed_is_not_waited_for() -> None:

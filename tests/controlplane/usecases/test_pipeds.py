@@ -23,6 +23,7 @@ from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from pipecd.secrets import hybrid
 from pipecd.secrets.binding import Binding
 
@@ -298,6 +299,19 @@ async def test_an_unknown_piped_is_not_found(cases: UseCases, admin: User) -> No
         await cases.pipeds.get("nope", by=admin)
 
 
+async def test_failing_plugins_are_counted_and_read_in_the_own_project_only(
+    cases: UseCases, piped: PipedCaller, admin: User, stranger: User
+) -> None:
+    failure = PluginFailure(plugin="vm" * 200, target="far", reason="r" * 9000, since=7)
+    await cases.pipeds.report_plugin_failures([failure], by=piped)
+    (stored,) = await cases.pipeds.plugin_failures(piped.piped, by=admin)
+    assert (len(stored.plugin), stored.target, len(stored.reason)) == (255, "far", 4096)
+    with pytest.raises(ForeignProject):
+        await cases.pipeds.plugin_failures(piped.piped, by=stranger)
+    activity = await cases.pipeds.activity(await cases.pipeds.list(by=admin), by=admin)
+    assert activity[piped.piped].failing_plugins == 1
+
+
 async def test_activity_returns_the_last_report_and_the_pending_restart(
     *,
     cases: UseCases,
@@ -311,7 +325,7 @@ async def test_activity_returns_the_last_report_and_the_pending_restart(
 ) -> None:
     pipeds = await cases.pipeds.list(by=admin)
     unseen = await cases.pipeds.activity(pipeds, by=admin)
-    assert unseen == {piped.piped: (0, ""), other_piped.piped: (0, "")}
+    assert unseen == {piped.piped: (0, "", 0), other_piped.piped: (0, "", 0)}
     await cases.pipeds.report_stat(b"up 1", by=piped)
     received = int(now().timestamp())
     advance(300)
@@ -320,9 +334,9 @@ async def test_activity_returns_the_last_report_and_the_pending_restart(
         topics = {(await anext(signals)).topic, (await anext(signals)).topic}
     assert topics == {Topic.COMMAND, Topic.PIPED}
     activity = await cases.pipeds.activity(pipeds, by=admin)
-    assert activity == {piped.piped: (received, command), other_piped.piped: (0, "")}
+    assert activity == {piped.piped: (received, command, 0), other_piped.piped: (0, "", 0)}
     done = CommandResult(command, CommandStatus.SUCCEEDED, received)
     await cases.commands.report_handled(done, by=piped)
-    assert (await cases.pipeds.activity(pipeds, by=admin))[piped.piped] == (received, "")
+    assert (await cases.pipeds.activity(pipeds, by=admin))[piped.piped] == (received, "", 0)
     with pytest.raises(ForeignProject):
         await cases.pipeds.activity(pipeds, by=stranger)

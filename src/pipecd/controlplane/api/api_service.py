@@ -22,10 +22,12 @@ from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import UserMistake
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.wire.credentials import Metadata, parse_api_key
 from pipecd.wire.table import RpcObserver, RpcTable
 
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
+CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
 
 Method = Callable[[Message, ApiKeyCaller], Awaitable[Message]]
 
@@ -182,6 +184,42 @@ class ApiDeploymentRpcs(RpcHandlers):
         return pb.GetCommandResponse(command=command)
 
 
+class ApiControlRpcs(RpcHandlers):
+    """RPCs of ours for running deployments, which upstream offers to users only."""
+
+    async def CancelDeployment(
+        self, request: control.CancelDeploymentRequest, caller: ApiKeyCaller
+    ) -> control.DeploymentCommandResponse:
+        command = await self._cases.deployments.cancel(
+            request.deployment_id, request.force_rollback, request.force_no_rollback, by=caller
+        )
+        return control.DeploymentCommandResponse(command_id=command)
+
+    async def ApproveStage(
+        self, request: control.ApproveStageRequest, caller: ApiKeyCaller
+    ) -> control.DeploymentCommandResponse:
+        command = await self._cases.deployments.approve(
+            request.deployment_id, request.stage_id, by=caller
+        )
+        return control.DeploymentCommandResponse(command_id=command)
+
+    async def RejectStage(
+        self, request: control.RejectStageRequest, caller: ApiKeyCaller
+    ) -> control.DeploymentCommandResponse:
+        command = await self._cases.deployments.reject(
+            request.deployment_id, request.stage_id, request.reason, by=caller
+        )
+        return control.DeploymentCommandResponse(command_id=command)
+
+    async def SkipStage(
+        self, request: control.SkipStageRequest, caller: ApiKeyCaller
+    ) -> control.DeploymentCommandResponse:
+        command = await self._cases.deployments.skip(
+            request.deployment_id, request.stage_id, by=caller
+        )
+        return control.DeploymentCommandResponse(command_id=command)
+
+
 def _first(values: Sequence[str]) -> tuple[str, ...]:
     # As upstream: only the first value counts, and empty values are ignored.
     return tuple(value for value in values if value)[:1]
@@ -257,7 +295,10 @@ class ApiPipelineRpcs(RpcHandlers):
 def api_table(
     cases: UseCases, *, observer: RpcObserver | None = None, proxies: Networks = ()
 ) -> RpcTable[ApiKeyCaller]:
-    """The table of all RPCs of APIService; `X-Forwarded-For` is trusted from `proxies` only."""
+    """The table of all RPCs of APIService, and of ours under the same prefix.
+
+    The `X-Forwarded-For` header is trusted from `proxies` only.
+    """
 
     async def authenticate(metadata: Metadata) -> ApiKeyCaller:
         return await cases.api_keys.verify(
@@ -271,7 +312,11 @@ def api_table(
         ApiPipelineRpcs(cases),
     )
     return RpcTable(
-        SERVICE, [with_error_codes(group) for group in handlers], authenticate, observer=observer
+        SERVICE,
+        [*(with_error_codes(group) for group in handlers), ApiControlRpcs(cases)],
+        authenticate,
+        extensions=[CONTROL],
+        observer=observer,
     )
 
 

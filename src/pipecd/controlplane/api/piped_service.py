@@ -24,6 +24,7 @@ from pipecd.proto.model import event_pb2 as model
 from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
+from pipecd.proto.service import pluginfailures_pb2 as plugins
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from pipecd.wire.credentials import Metadata, parse_piped_token
 from pipecd.wire.lease import parse_epoch
@@ -44,6 +45,12 @@ class PipedSelfRpcs(RpcHandlers):
     ) -> pb.ReportPipedMetaResponse:
         piped = await self._cases.pipeds.report_meta(request, by=caller)
         return pb.ReportPipedMetaResponse(name=piped.name, web_base_url=self._cases.address)
+
+    async def ReportPluginFailures(
+        self, request: plugins.ReportPluginFailuresRequest, caller: PipedCaller
+    ) -> plugins.ReportPluginFailuresResponse:
+        await self._cases.pipeds.report_plugin_failures(request.failures, by=caller)
+        return plugins.ReportPluginFailuresResponse()
 
     async def GetDesiredVersion(
         self, _request: pb.GetDesiredVersionRequest, caller: PipedCaller
@@ -437,6 +444,7 @@ class PipedChainRpcs(RpcHandlers):
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 ORDERING = ordering.DESCRIPTOR.services_by_name["Ordering"]
 LEASES = lease.DESCRIPTOR.services_by_name["Leases"]
+PLUGIN_FAILURES = plugins.DESCRIPTOR.services_by_name["PluginFailures"]
 
 
 def piped_table(
@@ -482,7 +490,7 @@ def piped_table(
         SERVICE,
         handlers,
         authenticate,
-        extensions=(ORDERING, LEASES),
+        extensions=(ORDERING, LEASES, PLUGIN_FAILURES),
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,
     )

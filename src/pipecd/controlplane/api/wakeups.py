@@ -35,7 +35,6 @@ HEARTBEAT_SECONDS = (1.0, 60.0)
 WakeupKey = tuple[Wakeup.Kind.ValueType, str]
 
 CONNECTED: WakeupKey = (Wakeup.CONNECTED, "")
-LEASE: WakeupKey = (Wakeup.LEASE, "")
 
 # Topics for every piped of a project; other signals go only to the piped they name.
 SHARED = frozenset({Topic.EVENT, Topic.CHAIN})
@@ -91,8 +90,8 @@ class Wakeups:
                         recheck_at = loop.time() + RECHECK_SECONDS
                         if not await self._credentials.is_still_valid(caller):
                             raise Unauthenticated("Unauthenticated")
-                        if await self._leases.forward_request(caller):
-                            pending.add_wakeup(LEASE)
+                        if (kind := await self._leases.forward_request(caller)) is not None:
+                            pending.add_wakeup((kind, ""))
                     for kind, repository in pending.take():
                         yield Wakeup(
                             kind=kind,

@@ -446,15 +446,17 @@ class WebInsightRpcs(RpcHandlers):
         )
 
 
-class WebReleaseRpcs:
+class WebReleaseRpcs(RpcHandlers):
     """RPCs about releases of piped; only the version of this control plane is known offline."""
 
     async def ListReleasedVersions(
-        self, _request: pb.ListReleasedVersionsRequest, _caller: User
+        self, _request: pb.ListReleasedVersionsRequest, caller: User
     ) -> pb.ListReleasedVersionsResponse:
         version = build_version()
-        # A program that was not installed from a package has no version.
-        return pb.ListReleasedVersionsResponse(versions=[version] if version[:1] == "v" else [])
+        # A program that was not installed from a package has no version. Upstream's releases have
+        # other numbers: to its launchers the version of this control plane is an ancient one.
+        is_offered = version[:1] == "v" and not await self._cases.pipeds.has_upstream(by=caller)
+        return pb.ListReleasedVersionsResponse(versions=[version] if is_offered else [])
 
     async def ListDeprecatedNotes(
         self, _request: pb.ListDeprecatedNotesRequest, _caller: User
@@ -473,6 +475,6 @@ def web_table(cases: UseCases, *, observer: RpcObserver | None = None) -> RpcTab
         WebApiKeyRpcs(cases),
         WebEventRpcs(cases),
         WebInsightRpcs(cases),
-        WebReleaseRpcs(),
+        WebReleaseRpcs(cases),
     )
     return WebRpcTable(cases, handlers, observer=observer)

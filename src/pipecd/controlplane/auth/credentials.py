@@ -65,7 +65,7 @@ class Credentials:
         now: Now = utc_now,
     ) -> None:
         self._stores, self._config_projects, self._now = stores, config_projects, now
-        self._verified = VerifiedKeys(stores.cache, secret, keys.key_matches)
+        self._verified = VerifiedKeys(stores.verified_keys, secret, keys.key_matches, now=now)
         self._results = LruCache[str, _Result](
             MAX_RESULTS, ttl=RESULT_TTL_SECONDS, clock=seconds_clock(now)
         )
@@ -149,6 +149,7 @@ class Credentials:
             key_id=record.id,
             name=record.name,
             may_write=record.role == APIKey.READ_WRITE,
+            creator=record.creator,
         )
         return _Result(record.id, caller)
 

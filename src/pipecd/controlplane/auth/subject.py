@@ -15,12 +15,13 @@ class PipedCaller:
 
 @dataclass(frozen=True)
 class ApiKeyCaller:
-    """An API key; `may_write` is false for read-only keys."""
+    """An API key; `may_write` is false for read-only keys, `creator` is who created it."""
 
     project: str
     key_id: str
     name: str
     may_write: bool
+    creator: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys that already matched their bcrypt hash.
 
-A bcrypt comparison takes tens of milliseconds of CPU. It runs once per key; after that a keyed
-digest of key and hash is looked up, in memory and in the cache that all replicas share. The digest
-covers the stored hash, so it becomes worthless once that hash is replaced or deleted.
+A bcrypt comparison takes tens of milliseconds of CPU, which is minutes if thousands of pipeds
+reconnect to a restarted control plane. It runs once per key; after that a keyed digest of key and
+hash is looked up, in memory and in the database. The digest covers the stored hash, so it becomes
+worthless once that hash is replaced or deleted. Its secret is not in the database.
 """
 
 import asyncio
@@ -14,14 +15,16 @@ from collections.abc import Callable
 import structlog
 
 from pipecd.cache import LruCache
-from pipecd.controlplane.cache import Cache
+from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
 
 log = structlog.get_logger()
 
 MAX_VERIFIED_KEYS = 10_000
 MAX_CONCURRENT_COMPARISONS = 2
-SHARED_TTL_SECONDS = 24 * 3600.0
+# A key is compared again after so many seconds in which no restart looked it up.
+STORED_SECONDS = 30 * 24 * 3600
 
 Compare = Callable[[str, str], bool]
 
@@ -29,9 +32,11 @@ Compare = Callable[[str, str], bool]
 class VerifiedKeys:
     """Compares keys with stored hashes: by bcrypt the first time, by a digest from then on."""
 
-    def __init__(self, cache: Cache, secret: bytes, compare: Compare) -> None:
-        self._cache, self._compare = cache, compare
-        # The label is part of the digests in the shared cache; another one would discard them.
+    def __init__(
+        self, stored: VerifiedKeyDigests, secret: bytes, compare: Compare, *, now: Now = utc_now
+    ) -> None:
+        self._stored, self._compare, self._now = stored, compare, now
+        # The label is part of the stored digests; another one would discard them.
         self._secret = hmac.digest(secret, b"pipecd credential proofs", hashlib.sha256)
         self._digests = LruCache[str, bool](MAX_VERIFIED_KEYS)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
@@ -47,14 +52,17 @@ class VerifiedKeys:
         digest = self.digest(key, hashed)
         if self._digests.get(digest):
             return True
+        now = to_unix(self._now())
         try:
-            shared = await self._cache.get(_cache_key(digest))
+            expires_at = await self._stored.expiry(digest, now=now)
         except PipecdError as e:
-            log.warning("shared cache not readable, comparing the key again", error=str(e))
+            log.warning("verified keys not readable, comparing the key again", error=str(e))
             return False
-        if shared is None:
+        if expires_at is None:
             return False
         self._digests.put(digest, True)
+        if expires_at < now + STORED_SECONDS // 2:
+            await self._store(digest)
         return True
 
     async def verify(self, key: str, hashed: str) -> bool:
@@ -64,12 +72,11 @@ class VerifiedKeys:
                 return False
         digest = self.digest(key, hashed)
         self._digests.put(digest, True)
-        try:
-            await self._cache.put(_cache_key(digest), b"1", ttl_seconds=SHARED_TTL_SECONDS)
-        except PipecdError as e:
-            log.warning("shared cache not writable, other replicas compare again", error=str(e))
+        await self._store(digest)
         return True
 
-
-def _cache_key(digest: str) -> str:
-    return f"pipecd:credential:{digest}"
+    async def _store(self, digest: str) -> None:
+        try:
+            await self._stored.put(digest, expires_at=to_unix(self._now()) + STORED_SECONDS)
+        except PipecdError as e:
+            log.warning("verified key not stored, it will be compared again", error=str(e))

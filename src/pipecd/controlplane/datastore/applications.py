@@ -27,6 +27,10 @@ from pipecd.model.application import ApplicationKind, SyncStatus
 from pipecd.model.clock import Now, utc_now
 from pipecd.proto.model.application_pb2 import Application
 
+# The console lists all applications of a project; these are about 25,000. With more than fit,
+# a list would find none of its documents in the cache.
+CACHED_CHARACTERS = 30_000_000
+
 
 @dataclass(frozen=True)
 class ApplicationFilter:
@@ -45,7 +49,13 @@ class Applications(Documents[Application]):
     """Applications of all projects."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
-        kind = Kind(APPLICATION, Application, extra="name", labelled=True)
+        kind = Kind(
+            APPLICATION,
+            Application,
+            extra="name",
+            labelled=True,
+            cached_characters=CACHED_CHARACTERS,
+        )
         super().__init__(database, kind, now=now)
 
     async def list_enabled(self, project: str, piped_id: str) -> tuple[Application, ...]:

@@ -6,7 +6,6 @@ base64 of a JSON object with the ordering fields of the last document, by their 
 """
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from typing import cast
@@ -34,7 +33,7 @@ def decode_cursor(cursor: str, field: str) -> Position:
     try:
         fields = cast("dict[str, object]", json.loads(base64.b64decode(cursor, validate=True)))
         id, value = fields["Id"], fields[field]
-    except (binascii.Error, ValueError, RecursionError, TypeError, KeyError) as e:
+    except (ValueError, RecursionError, TypeError, KeyError) as e:
         raise _not_a_cursor(cursor) from e
     # JSON can escape half of a surrogate pair, which is not valid text.
     if not isinstance(id, str) or id.encode(errors="replace").decode() != id:

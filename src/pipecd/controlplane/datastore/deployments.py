@@ -21,6 +21,7 @@ from pipecd.controlplane.datastore.query import (
     below,
     equal,
     labelled,
+    mentions,
     piped_selection,
 )
 from pipecd.controlplane.datastore.schema import (
@@ -47,7 +48,11 @@ UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING)
 
 @dataclass(frozen=True)
 class DeploymentFilter:
-    """Empty fields do not filter. `statuses` and `kinds` are the numbers of the wire."""
+    """Empty fields do not filter. `statuses` and `kinds` are the numbers of the wire.
+
+    `text` is contained in the name, the commit message or the summary, or begins the id or the
+    hash of the commit.
+    """
 
     project: str
     statuses: tuple[int, ...] = ()
@@ -55,6 +60,8 @@ class DeploymentFilter:
     application_ids: tuple[str, ...] = ()
     application_name: str = ""
     trace_commit_hash: str = ""
+    piped_id: str = ""
+    text: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -90,7 +97,9 @@ class Deployments(Documents[Deployment]):
             *any_of("ApplicationId", *filter.application_ids),
             *any_of("ApplicationName", filter.application_name),
             *any_of("DeploymentTraceCommitHash", filter.trace_commit_hash),
+            *any_of("PipedId", filter.piped_id),
             *labelled(filter.labels),
+            *mentions(filter.text),
         )
         return await self.page_of(conditions, page)
 
@@ -153,6 +162,17 @@ class Commands(Documents[Command]):
     async def list_unhandled(self, piped_id: str) -> tuple[Command, ...]:
         """Returns the commands that this piped has not handled yet, oldest first."""
         return await self.lookup_of(piped_selection(COMMAND.name, piped_id, (UNHANDLED,)))
+
+    async def list_of_deployment(self, deployment: Deployment) -> tuple[Command, ...]:
+        """Returns what users requested for a deployment while it ran, oldest first."""
+        conditions = (
+            equal("PipedId", deployment.piped_id),
+            *any_of("Status", *map(int, CommandStatus)),
+            *at_least("CreatedAt", deployment.created_at),
+            *(below("CreatedAt", deployment.completed_at + 1) if deployment.completed_at else ()),
+        )
+        commands = await self.all_of(conditions, OLDEST)
+        return tuple(command for command in commands if command.deployment_id == deployment.id)
 
     async def list_all_unhandled(self) -> tuple[Command, ...]:
         """Returns the commands of all pipeds that are not handled yet, oldest first."""

@@ -109,6 +109,8 @@ class Kind(Generic[M]):
     """A table and its message; `extra` is the field copied to upstream's `_extra`.
 
     `scope` returns the scope within which new documents are numbered, see `sequences`.
+    `cached_characters` limits the parsed documents that are cached: a kind whose lists are read as
+    a whole needs as many as a list has, since a shorter cache is never hit by a scan.
     """
 
     table: Table
@@ -116,6 +118,7 @@ class Kind(Generic[M]):
     extra: str = "id"
     labelled: bool = False
     scope: Callable[[M], str] | None = None
+    cached_characters: int = MAX_CACHED_CHARACTERS
 
 
 @dataclass
@@ -131,8 +134,8 @@ class _Update(Generic[M]):
 class DocumentCache(Generic[M]):
     """Caches parsed documents by their text, and the last text written to each row."""
 
-    def __init__(self, message: type[M]) -> None:
-        self._message = message
+    def __init__(self, message: type[M], max_characters: int = MAX_CACHED_CHARACTERS) -> None:
+        self._message, self._max_characters = message, max_characters
         self._by_text: OrderedDict[str, M] = OrderedDict()
         self._characters = 0
         self._latest: OrderedDict[bytes, str] = OrderedDict()
@@ -173,7 +176,7 @@ class DocumentCache(Generic[M]):
                 self._characters += len(text)
             self._by_text[text] = document
             self._by_text.move_to_end(text)
-            while self._characters > MAX_CACHED_CHARACTERS:
+            while self._characters > self._max_characters:
                 dropped, _ = self._by_text.popitem(last=False)
                 self._characters -= len(dropped)
 
@@ -196,7 +199,7 @@ class Documents(Generic[M]):
         # SQLAlchemy reserves the names of columns as parameters of an update.
         self._update = update(table).where(table.c.Id == id).values(Data=param("data"))
         self._swap = self._update.where(SameDocument(table.c.Data, param("expected")))
-        self._cache = DocumentCache(kind.message)
+        self._cache = DocumentCache(kind.message, kind.cached_characters)
         self._sequences = LruCache[str, int](MAX_CACHED_SEQUENCES)
 
     async def get(self, id: str) -> M:

@@ -126,6 +126,28 @@ def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
     return compiler.process(plain, **options)
 
 
+class Like(FunctionElement[Any]):
+    """A text of the document matches a pattern, whatever the case of its ASCII letters.
+
+    `path` names the text, and an empty one means the whole document. The escape character of
+    patterns is an exclamation mark.
+    """
+
+    inherit_cache = False
+    type = NullType()
+
+    def __init__(self, path: str, pattern: ColumnElement[str]) -> None:
+        super().__init__(pattern)
+        self.path = path
+
+
+@compiles(Like, "sqlite")
+def _like_of_sqlite(element: Like, compiler: Any, **options: Any) -> str:
+    (pattern,) = (compiler.process(clause, **options) for clause in element.clauses)
+    text = sqlite_expression(element.path, FieldType.TEXT) if element.path else "Data"
+    return f"{text} LIKE {pattern} ESCAPE '!'"
+
+
 class SameDocument(FunctionElement[Any]):
     """The stored document equals this text."""
 

@@ -39,6 +39,9 @@ class PipedLease:
     requests: int = 0
     forwarded: int = 0
     """The last request that a replica with an open stream of the holder has seen."""
+    answered: int = 0
+    """The last request that the holder itself has answered; replicas and proxies may have a stream
+    open long after the holder is gone."""
     taken_over_at: int = 0
     taken_over_from: str = ""
     """The host of the process that the holder replaced while that was running."""
@@ -61,6 +64,7 @@ COLUMNS = {
     "IsRequested": "is_requested",
     "Requests": "requests",
     "Forwarded": "forwarded",
+    "Answered": "answered",
     "TakenOverAt": "taken_over_at",
     "TakenOverFrom": "taken_over_from",
 }

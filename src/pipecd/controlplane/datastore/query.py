@@ -5,6 +5,7 @@ A statement is built and compiled once per shape (which columns, how many values
 other values. The engines of MySQL and PostgreSQL build their own statements for lists.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
@@ -21,6 +22,7 @@ from sqlalchemy import (
     exists,
     false,
     not_,
+    or_,
     select,
 )
 
@@ -28,6 +30,7 @@ from pipecd.controlplane.datastore.cursor import Position
 from pipecd.controlplane.datastore.expressions import (
     AnySelect,
     IsDeleted,
+    Like,
     SameText,
     Value,
     Values,
@@ -46,6 +49,7 @@ class Comparison(Enum):
     BELOW = "below"
     LABELLED = "labelled"
     NOT_DELETED = "not deleted"
+    MENTIONS = "mentions"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,17 @@ BY_EXTRA = Order("Extra")
 SHORT_LIST, PADDED_LIST = 8, 4096
 # Pipeds poll their commands and deployments; so many of these selections are cached.
 CACHED_PIPED_SELECTIONS = 8192
+
+# The texts of a document that a search looks at: anywhere in the first ones, at the beginning of
+# the others.
+SEARCHED_TEXTS = {
+    "Deployment": (
+        ("application_name", "trigger.commit.message", "summary"),
+        ("id", "trigger.commit.hash"),
+    )
+}
+# These characters are the same in a text and in its JSON.
+_PLAIN_TEXT = re.compile(r"[A-Za-z0-9 .,:/-]+")
 
 NOT_DELETED = Condition("Data", Comparison.NOT_DELETED)
 
@@ -134,6 +149,15 @@ def labelled(labels: Mapping[str, str]) -> Iterable[Condition]:
         Condition("", Comparison.LABELLED, (label_text(key), label_text(value)))
         for key, value in sorted(labels.items())
     )
+
+
+def mentions(text: str) -> Iterable[Condition]:
+    """One of the searched texts of the document has this text; an empty one does not restrict."""
+    escaped = re.sub(r"[!%_]", lambda found: f"!{found[0]}", text)
+    # The longest plain part is looked for in the whole document first, which is not parsed for it.
+    plain = max(_PLAIN_TEXT.findall(text), key=len, default="")
+    patterns = (f"%{plain}%", f"%{escaped}%", f"{escaped}%")
+    return (Condition("Data", Comparison.MENTIONS, patterns),) if text else ()
 
 
 def enabled_is(enabled: bool | None) -> Iterable[Condition]:
@@ -250,6 +274,16 @@ class Shape:
                 )
             case Comparison.NOT_DELETED:
                 return IsDeleted() == false()
+            case Comparison.MENTIONS:
+                in_document, anywhere, at_start = parameters
+                contained, beginning = SEARCHED_TEXTS[self.table_name]
+                return and_(
+                    Like("", in_document),
+                    or_(
+                        *(Like(path, anywhere) for path in contained),
+                        *(Like(path, at_start) for path in beginning),
+                    ),
+                )
 
     def parameters(self, number: int, *, complement: bool = False) -> list[BindParameter[Any]]:
         """The parameters of a condition."""

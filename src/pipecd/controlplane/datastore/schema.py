@@ -292,8 +292,31 @@ EXT_PIPED_LEASE = Table(
     Column("IsRequested", Boolean, nullable=False),
     Column("Requests", BigInteger, nullable=False),
     Column("Forwarded", BigInteger, nullable=False),
+    Column("Answered", BigInteger, nullable=False, server_default="0"),
     Column("TakenOverAt", BigInteger, nullable=False),
     Column("TakenOverFrom", ExactText(255), nullable=False),
+    **ON_MYSQL,
+)
+# The plugins and deploy targets that a piped runs without, as it reported them last.
+EXT_PLUGIN_FAILURE = Table(
+    "ExtPluginFailure",
+    METADATA,
+    Column("PipedId", ExactText(64), primary_key=True),
+    Column("Position", Integer, primary_key=True, autoincrement=False),
+    Column("Plugin", ExactText(255), nullable=False),
+    Column("Target", ExactText(255), nullable=False),
+    Column("Reason", TEXT().with_variant(MEDIUMTEXT(charset="utf8mb4"), "mysql"), nullable=False),
+    Column("Since", BigInteger, nullable=False),
+    **ON_MYSQL,
+)
+# The health of each application by its last live state, for lists.
+EXT_APPLICATION_HEALTH = Table(
+    "ExtApplicationHealth",
+    METADATA,
+    Column("ApplicationId", ExactText(64), primary_key=True),
+    Column("ProjectId", ExactText(128), nullable=False),
+    Column("Health", ExactText(16), nullable=False),
+    Index("ext_application_health_project", "ProjectId"),
     **ON_MYSQL,
 )
 # Which sessions have ended before they expire: one, or those issued until a time that match.
@@ -313,6 +336,14 @@ EXT_USED_CODE = Table(
     "ExtUsedCode",
     METADATA,
     Column("CodeHash", ExactText(64), primary_key=True),
+    Column("ExpiresAt", BigInteger, nullable=False),
+    **ON_MYSQL,
+)
+# Keyed digests of piped keys and API keys that matched their hash.
+EXT_VERIFIED_KEY = Table(
+    "ExtVerifiedKey",
+    METADATA,
+    Column("Digest", ExactText(64), primary_key=True),
     Column("ExpiresAt", BigInteger, nullable=False),
     **ON_MYSQL,
 )

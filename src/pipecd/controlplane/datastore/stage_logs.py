@@ -12,7 +12,7 @@ file that it has read, and starts again if there is a newer one.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,13 @@ from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeU
 from pipecd.controlplane.datastore.expressions import Value, Values, param
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.limits import MAX_BYTES
+from pipecd.controlplane.datastore.log_file import (
+    LogFile,
+    StoredLog,
+    format_log,
+    merge_blocks,
+    parse_log,
+)
 from pipecd.controlplane.datastore.schema import EXT_LOG_BLOCK, EXT_STAGE_LOG
 from pipecd.controlplane.filestore import FileChanged, Files
 from pipecd.model.document import from_json, to_json
@@ -36,8 +43,6 @@ LEASE_SECONDS = 4
 LEASE_ATTEMPTS = 40
 LEASE_RETRY_SECONDS = 0.05
 FIRST_INDEX = -(2**63)
-# The last line of the file of a completed log.
-END = b"EOL"
 MAX_DEPLOYMENT_ID, MAX_STAGE_ID = 64, 255
 
 
@@ -116,18 +121,6 @@ class StageLogPart:
 
     blocks: tuple[LogBlock, ...]
     completed: bool
-
-
-@dataclass(frozen=True)
-class LogFile:
-    """The content of a log file: its blocks by index, and whether the log is completed."""
-
-    blocks: tuple[LogBlock, ...] = ()
-    completed: bool = False
-
-    @property
-    def last_index(self) -> int:
-        return self.blocks[-1].index if self.blocks else -1
 
 
 @dataclass(frozen=True)
@@ -217,6 +210,24 @@ class StageLogs:
         saved = file or LogFile()
         blocks = merge_blocks((b for b in saved.blocks if b.index >= from_index), rows)
         return StageLogPart(blocks, saved.completed or (head is not None and head.completed))
+
+    async def read_whole(self, run: StageRun) -> StoredLog:
+        """Returns the whole log, of which only what is used is decoded; raises NotFound.
+
+        A log may have a hundred thousand blocks, and a page shows a few of them.
+        """
+        head, rows = await self._database.read(
+            lambda transaction: (_head(transaction, run), _blocks(transaction, run, FIRST_INDEX))
+        )
+        path = log_path(run)
+        try:
+            content = (await self._files.get_versioned(path)).content
+        except NotFound:
+            if head is None:
+                raise NotFound("Stage log is not found") from None
+            content = b""
+        completed = head is not None and head.completed
+        return await asyncio.to_thread(StoredLog.merged, content, rows, path, completed=completed)
 
     async def _file(self, run: StageRun) -> LogFile | None:
         return (await self._versioned_file(run))[0]
@@ -336,35 +347,3 @@ def _remove_saved(
 
 def log_path(run: StageRun) -> str:
     return f"log/{run.deployment_id}/{run.stage_id}/{run.retried_count}.txt"
-
-
-def merge_blocks(*sources: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """Merges blocks by index; of two with the same index the one of the earlier source wins."""
-    merged: dict[int, LogBlock] = {}
-    for blocks in sources:
-        for block in blocks:
-            merged.setdefault(block.index, block)
-    return tuple(merged[index] for index in sorted(merged))
-
-
-def format_log(log: LogFile) -> bytes:
-    lines = "".join(f"{to_json(block)}\n" for block in log.blocks)
-    return lines.encode() + (END if log.completed else b"")
-
-
-def parse_log(content: bytes, path: str) -> LogFile:
-    # Only a line feed ends a line; `splitlines` would split at other separators in a log as well.
-    lines = content.split(b"\n")
-    completed = lines[-1] == END
-    blocks: list[LogBlock] = []
-    for number, line in enumerate(lines[:-1] if completed else lines, start=1):
-        if not line:
-            continue
-        try:
-            blocks.append(from_json(line, LogBlock))
-        except ValueError as e:
-            raise Conflict(
-                f"the log file {path} is damaged at line {number}",
-                hint="remove that line from the file",
-            ) from e
-    return LogFile(merge_blocks(blocks), completed)

@@ -4,15 +4,18 @@
 from dataclasses import dataclass
 
 from pipecd.controlplane.cache import Cache
+from pipecd.controlplane.datastore.application_health import ApplicationHealth
 from pipecd.controlplane.datastore.applications import Applications
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
 from pipecd.controlplane.datastore.events import Events
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.piped_leases import PipedLeases
+from pipecd.controlplane.datastore.plugin_failures import PluginFailures
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets
 from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
 from pipecd.controlplane.datastore.stage_logs import StageLogs
+from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
 from pipecd.controlplane.filestore import Files
 from pipecd.model.clock import Now, utc_now
 
@@ -23,6 +26,7 @@ class Stores:
 
     projects: Projects
     applications: Applications
+    application_health: ApplicationHealth
     deployments: Deployments
     commands: Commands
     pipeds: Pipeds
@@ -33,9 +37,11 @@ class Stores:
     stage_logs: StageLogs
     leases: Leases
     piped_leases: PipedLeases
+    plugin_failures: PluginFailures
     webhook_secrets: WebhookSecrets
     session_endings: SessionEndings
     used_codes: UsedCodes
+    verified_keys: VerifiedKeyDigests
     files: Files
     cache: Cache
 
@@ -46,6 +52,7 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
     return Stores(
         projects=Projects(database, now=now),
         applications=Applications(database, now=now),
+        application_health=ApplicationHealth(database),
         deployments=Deployments(database, now=now),
         commands=Commands(database, now=now),
         pipeds=Pipeds(database, now=now),
@@ -56,9 +63,11 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         stage_logs=StageLogs(database, files, leases),
         leases=leases,
         piped_leases=PipedLeases(database),
+        plugin_failures=PluginFailures(database),
         webhook_secrets=WebhookSecrets(database),
         session_endings=SessionEndings(database),
         used_codes=UsedCodes(database),
+        verified_keys=VerifiedKeyDigests(database),
         files=files,
         cache=cache,
     )

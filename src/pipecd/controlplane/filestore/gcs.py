@@ -23,8 +23,8 @@ from pipecd.controlplane.filestore import (
     content_type,
     missing_file,
 )
-from pipecd.controlplane.filestore.threads import ThreadPool
 from pipecd.model.errors import UserMistake
+from pipecd.program.threads import ThreadPool
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from pipecd.controlplane.filestore import (
     check_prefix,
     missing_file,
 )
-from pipecd.controlplane.filestore.threads import wait_until_done
 from pipecd.model.errors import Conflict, PipecdError, StorageUnavailable, UserMistake
 from pipecd.program.atomic_write import write_private
+from pipecd.program.threads import wait_until_done
 
 T = TypeVar("T")
 

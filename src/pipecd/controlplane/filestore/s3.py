@@ -3,21 +3,14 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import boto3
-import botocore.session
 import structlog
 from botocore.config import Config
-from botocore.credentials import (
-    AssumeRoleWithWebIdentityCredentialFetcher,
-    DeferredRefreshableCredentials,
-)
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.utils import FileWebIdentityTokenLoader
 
 from pipecd.config.controlplane import FilestoreConfig
 from pipecd.controlplane.filestore import (
@@ -30,8 +23,9 @@ from pipecd.controlplane.filestore import (
     content_type,
     missing_file,
 )
-from pipecd.controlplane.filestore.threads import ThreadPool
 from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.program.threads import ThreadPool
+from pipecd.wire.aws import AwsIdentity, create_session
 
 T = TypeVar("T")
 
@@ -266,22 +260,15 @@ def _client_config(addressing: str) -> Config:
 
 
 def _create_session(config: FilestoreConfig) -> Any:
-    core: Any = cast("Any", botocore.session).Session()
-    if config.credentials_file:
-        core.set_config_variable("credentials_file", config.credentials_file)
-    if config.profile:
-        core.set_config_variable("profile", config.profile)
-    if config.role_arn and config.token_file:
-        fetcher = cast("Any", AssumeRoleWithWebIdentityCredentialFetcher)(
-            client_creator=partial(core.create_client, region_name=config.region),
-            web_identity_token_loader=FileWebIdentityTokenLoader(config.token_file),
-            role_arn=config.role_arn,
-        )
-        core._credentials = cast("Any", DeferredRefreshableCredentials)(
-            method="assume-role-with-web-identity", refresh_using=fetcher.fetch_credentials
-        )
+    identity = AwsIdentity(
+        region=config.region,
+        profile=config.profile,
+        credentials_file=config.credentials_file,
+        role_arn=config.role_arn,
+        token_file=config.token_file,
+    )
     try:
-        return boto3.Session(botocore_session=core, region_name=config.region)
+        return create_session(identity)
     except BotoCoreError as e:
         raise UserMistake(
             f"the credentials of the filestore cannot be used: {e}",

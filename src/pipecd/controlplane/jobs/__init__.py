@@ -16,6 +16,7 @@ from pipecd.controlplane.jobs.insights import (
     collect_deployments,
 )
 from pipecd.controlplane.jobs.maintenance import (
+    delete_expired_keys,
     delete_expired_sign_ins,
     delete_old_outputs,
     delete_stale_stats,
@@ -50,6 +51,7 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
             _DAY,
             lambda: delete_expired_sign_ins(stores.session_endings, stores.used_codes),
         ),
+        PeriodicJob("expired-keys", _DAY, lambda: delete_expired_keys(stores.verified_keys)),
         PeriodicJob(
             "key-uses", _TEN_MINUTES, lambda: store_key_uses(stores.cache, stores.api_keys)
         ),

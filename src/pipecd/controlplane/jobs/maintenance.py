@@ -11,6 +11,7 @@ from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.deployments import Commands
 from pipecd.controlplane.datastore.projects import ApiKeys
 from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
+from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.usecases.commands import signals_of
 from pipecd.controlplane.usecases.piped_connections import STATS_KEY
@@ -108,3 +109,8 @@ async def delete_expired_sign_ins(
     """Deletes endings of expired sessions and expired authorization codes; returns their number."""
     moment = to_unix(now())
     return await endings.delete_expired(moment) + await codes.delete_expired(moment)
+
+
+async def delete_expired_keys(digests: VerifiedKeyDigests, *, now: Now = utc_now) -> int:
+    """Deletes digests of keys that were not looked up for long; returns their number."""
+    return await digests.delete_expired(to_unix(now()))

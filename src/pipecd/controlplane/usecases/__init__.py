@@ -134,7 +134,7 @@ def build_use_cases(
         events=EventUseCases(stores, bus, access, now),
         chains=ChainUseCases(stores, bus, access, commands, deployment_reports, now),
         logs=Logs(stores, bus, access),
-        livestate=LiveStates(stores, bus, access),
+        livestate=LiveStates(stores, bus, access, now),
         insights=Insights(stores, access),
         objects=SharedObjects(stores, access),
         encryption=Encryption(access),

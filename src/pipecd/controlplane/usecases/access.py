@@ -225,6 +225,16 @@ def check_own_deployment(by: PipedCaller, deployment: Deployment) -> None:
         raise Denied("requested deployment doesn't belong to the piped")
 
 
+def operator_name(by: UserOrApiKey) -> str:
+    """The name that a deployment shows for who approved, skipped or cancelled it.
+
+    That of an API key is never the name of a user, who may be an approver.
+    """
+    if isinstance(by, User):
+        return by.name
+    return f"API key {by.name} created by {by.creator}" if by.creator else f"API key {by.name}"
+
+
 def commander(by: UserOrApiKey) -> str:
     """The `commander` of this caller's commands."""
     return by.name if isinstance(by, User) else by.key_id

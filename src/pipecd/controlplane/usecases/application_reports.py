@@ -11,6 +11,7 @@ from pipecd.controlplane.usecases.access import Access, check_own_application, o
 from pipecd.controlplane.usecases.applications import check_not_deleted
 from pipecd.controlplane.usecases.transitions import is_deploying, is_newer
 from pipecd.controlplane.usecases.unregistered import reported_unregistered, unregistered_key
+from pipecd.model.application import name_problem
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound
@@ -120,13 +121,18 @@ class ApplicationReports:
     async def update_configurations(
         self, infos: Sequence[ApplicationInfo], *, by: PipedCaller
     ) -> None:
-        """Updates name, description and labels from Git; all must belong to the piped."""
+        """Updates name, description and labels from Git; all must belong to the piped.
+
+        An application keeps its name if the new one cannot be stored.
+        """
         for info in infos:
             await self._access.own_application(info.id, by=by)
         for info in infos:
 
             def change(application: Application, info: ApplicationInfo = info) -> None:
-                application.name = info.name
+                if not name_problem(info.name):
+                    # A longer one would end the deployments of the application.
+                    application.name = info.name
                 application.description = info.description
                 application.labels.clear()
                 application.labels.update(info.labels)

@@ -17,6 +17,7 @@ from pipecd.controlplane.usecases.access import (
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.controlplane.usecases.unregistered import reported_unregistered
+from pipecd.model.application import name_problem
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import Conflict, NotFound, UserMistake
@@ -86,6 +87,11 @@ class ApplicationUseCases:
         """
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, draft)
+        if problem := name_problem(draft.name):
+            raise UserMistake(
+                problem,
+                hint="choose a shorter name, in the application configuration if it is set there",
+            )
         if not scope.is_everything:
             await self._check_reported_labels(scope, draft, by)
         piped = await self._access.piped(draft.piped_id, by=by)

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deployments, for users and API keys."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import Subject, UserOrApiKey
+from pipecd.controlplane.datastore.cursor import Position, encode_cursor
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
-    commander,
+    operator_name,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
+from pipecd.model.command import REJECTION_KEY
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
-from pipecd.model.errors import Conflict, Denied
+from pipecd.model.errors import Conflict, Denied, UserMistake
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
@@ -23,8 +26,12 @@ _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 _LIST = Permission(Resource.DEPLOYMENT, Action.LIST)
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
 
-# v0 stages do not declare their manual operations; this one can be skipped.
+# v0 stages do not declare their manual operations; these can be skipped and approved.
 ANALYSIS_STAGE = "ANALYSIS"
+APPROVAL_STAGE = "WAIT_APPROVAL"
+# Several deployments of an application may end in the same second.
+_PREVIOUS = 5
+MAX_REJECTION_LENGTH = 500
 APPROVERS_KEY = "Approvers"
 
 
@@ -45,7 +52,7 @@ class TracePage:
 
 
 class DeploymentUseCases:
-    """Lists deployments, and sends the commands that cancel, approve or skip."""
+    """Lists deployments, and sends the commands that cancel, approve, reject or skip."""
 
     def __init__(self, stores: Stores, access: Access, commands: CommandUseCases) -> None:
         self._stores, self._access, self._commands = stores, access, commands
@@ -63,15 +70,23 @@ class DeploymentUseCases:
         )
 
     async def traces(
-        self, commit_hash: str, page: PageRequest = EVERYTHING, *, by: UserOrApiKey
+        self,
+        commit_hash: str,
+        page: PageRequest = EVERYTHING,
+        *,
+        by: UserOrApiKey,
+        matches: Callable[[DeploymentTrace], bool] = lambda _: True,
     ) -> TracePage:
-        """Commits of source repositories with the deployments they caused, newest update first."""
+        """Commits of source repositories with the deployments they caused, newest update first.
+
+        Of a page only the traces that match are returned.
+        """
         scope = await self._access.scope(by, _LIST)
         listed = await self._stores.traces.list(by.project, commit_hash, page)
         traces: list[TracedDeployments] = []
-        for trace in listed.items:
-            filter = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
-            deployments = await self._stores.deployments.list(filter)
+        for trace in filter(matches, listed.items):
+            of_commit = DeploymentFilter(project=by.project, trace_commit_hash=trace.commit_hash)
+            deployments = await self._stores.deployments.list(of_commit)
             visible = tuple(d for d in deployments.items if scope.covers(d.labels))
             # The commit of a trace is as secret as its deployments.
             if visible or scope.is_everything:
@@ -80,6 +95,43 @@ class DeploymentUseCases:
 
     async def get(self, id: str, *, by: Subject) -> Deployment:
         return await self._access.deployment(id, by=by, permission=_GET)
+
+    async def commands_of(self, id: str, *, by: UserOrApiKey) -> tuple[Command, ...]:
+        """The cancellations, approvals, rejections and skips of a deployment, oldest first."""
+        deployment = await self._access.deployment(id, by=by, permission=_GET)
+        return await self._stores.commands.list_of_deployment(deployment)
+
+    async def previous_success(
+        self, deployment: Deployment, *, by: UserOrApiKey
+    ) -> Deployment | None:
+        """The deployment whose result was running when this one was triggered; None without one."""
+        filter = DeploymentFilter(
+            deployment.project_id,
+            statuses=(int(DeploymentStatus.SUCCESS),),
+            application_ids=(deployment.application_id,),
+        )
+        # Only what had ended by then; a deployment is not updated after its end.
+        before = encode_cursor(Position("", deployment.created_at), "UpdatedAt")
+        found = await self.list(filter, PageRequest(_PREVIOUS, before), by=by)
+        older = (d for d in found.items if d.id != deployment.id)
+        ended = (d for d in older if d.completed_at <= deployment.created_at)
+        return max(ended, key=lambda d: d.completed_at, default=None)
+
+    async def get_many(self, ids: Collection[str], *, by: UserOrApiKey) -> dict[str, Deployment]:
+        """Those of the deployments that exist and that the caller may list, by id."""
+        scope = await self._access.scope(by, _LIST)
+        found = await self._stores.deployments.get_many(tuple(ids))
+        return {
+            id: deployment
+            for id, deployment in found.items()
+            if deployment.project_id == by.project and scope.covers(deployment.labels)
+        }
+
+    async def list_waiting_for_approval(self, *, by: UserOrApiKey) -> tuple[Deployment, ...]:
+        """The deployments of the caller's project that wait for an approval."""
+        running = DeploymentFilter(by.project, statuses=(int(DeploymentStatus.RUNNING),))
+        found = await self.list(running, by=by)
+        return tuple(d for d in found.items if any(map(is_waiting_for_approval, d.stages)))
 
     async def cancel(
         self, id: str, force_rollback: bool, force_no_rollback: bool, *, by: UserOrApiKey
@@ -98,17 +150,46 @@ class DeploymentUseCases:
         """Approves a waiting stage and returns the id of the command."""
         deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
         stage = running_stage(deployment, stage_id)
-        approvers = approvers_of(stage)
-        if approvers and by.name not in approvers:
-            raise Denied(
-                f"You can't approve this deployment because you ({by.name}) are not in the "
-                f"approver list: {', '.join(approvers)}"
-            )
+        _check_approver(stage, "approve", by)
         command = _command_for(deployment, by, stage)
         command.type = Command.APPROVE_STAGE
         command.approve_stage.deployment_id = deployment.id
         command.approve_stage.stage_id = stage.id
         return await self._commands.add(command)
+
+    async def reject(
+        self, deployment_id: str, stage_id: str, reason: str, *, by: UserOrApiKey
+    ) -> str:
+        """Rejects a stage that waits for approval, which fails, and returns the id of the command.
+
+        The reason is shown with the stage. Only pipeds of ours can be asked, see `can_reject`.
+        """
+        deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
+        stage = running_stage(deployment, stage_id)
+        _check_approver(stage, "reject", by)
+        reason = " ".join(reason.split())
+        if not 0 < len(reason) <= MAX_REJECTION_LENGTH:
+            raise UserMistake(
+                f"the reason has {len(reason)} characters",
+                hint=f"write why you reject, with at most {MAX_REJECTION_LENGTH} characters",
+            )
+        if not is_approvable(stage):
+            raise Conflict(f"stage {stage.name} waits for no approval")
+        if not await self.can_reject(deployment):
+            raise Conflict(
+                "the piped of this deployment does not know rejections",
+                hint="cancel the deployment instead",
+            )
+        command = _command_for(deployment, by, stage)
+        command.type = Command.SKIP_STAGE
+        command.skip_stage.deployment_id = deployment.id
+        command.skip_stage.stage_id = stage.id
+        command.metadata[REJECTION_KEY] = reason
+        return await self._commands.add(command)
+
+    async def can_reject(self, deployment: Deployment) -> bool:
+        """Whether the piped of the deployment knows rejections: one of ours holds a lease."""
+        return (await self._stores.piped_leases.get(deployment.piped_id)).epoch > 0
 
     async def skip(self, deployment_id: str, stage_id: str, *, by: UserOrApiKey) -> str:
         """Skips a stage that allows it and returns the id of the command."""
@@ -121,6 +202,25 @@ class DeploymentUseCases:
         command.skip_stage.deployment_id = deployment.id
         command.skip_stage.stage_id = stage.id
         return await self._commands.add(command)
+
+
+def is_approvable(stage: PipelineStage) -> bool:
+    """Whether users approve the stage; v0 stages do not declare it."""
+    return stage.available_operation == ManualOperation.APPROVE or stage.name == APPROVAL_STAGE
+
+
+def is_waiting_for_approval(stage: PipelineStage) -> bool:
+    """Whether the stage is running and waits for an approval."""
+    return stage.status == StageStatus.RUNNING and is_approvable(stage)
+
+
+def _check_approver(stage: PipelineStage, verb: str, by: UserOrApiKey) -> None:
+    approvers, name = approvers_of(stage), operator_name(by)
+    if approvers and name not in approvers:
+        raise Denied(
+            f"You can't {verb} this deployment because you ({name}) are not in the "
+            f"approver list: {', '.join(approvers)}"
+        )
 
 
 def check_not_completed(deployment: Deployment) -> None:
@@ -156,5 +256,5 @@ def _command_for(
         deployment_id=deployment.id,
         stage_id=stage.id if stage else "",
         project_id=deployment.project_id,
-        commander=commander(by),
+        commander=operator_name(by),
     )

@@ -100,6 +100,14 @@ class EventUseCases:
             project=filter.project,
         )
 
+    async def get(self, id: str, *, by: UserOrApiKey) -> Event:
+        """An event that the caller may list."""
+        scope = await self._access.scope(by, _LIST)
+        event = await or_not_found(self._stores.events.get(id), "Event is not found")
+        check_project(by, event.project_id, "event")
+        check_scope(scope, event)
+        return event
+
     async def list_by_creation(
         self, filter: EventFilter, *, descending: bool = False, by: PipedCaller
     ) -> tuple[Event, ...]:

@@ -20,8 +20,10 @@ from pipecd.controlplane.insight.chunks import (
     block_years,
     chunk_path,
     decode_block,
+    decode_chunk,
     decode_results,
 )
+from pipecd.controlplane.insight.deployments import CompletedDeployment
 from pipecd.controlplane.insight.dora import DAY, Restoration, find_restorations
 from pipecd.controlplane.insight.files import decode_file
 from pipecd.controlplane.insight.months import Month, decode_month, month_path, months_between
@@ -61,6 +63,17 @@ class InsightQuery:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True)
+class DeploymentsBehind:
+    """The completed deployments of a time range, latest first.
+
+    `restored` has the seconds since the first failure, by application and time of the success.
+    """
+
+    deployments: tuple[CompletedDeployment, ...]
+    restored: Mapping[tuple[str, int], int]
+
+
 class Insights:
     """Reads what the insight collector stored about deployments and applications."""
 
@@ -69,6 +82,45 @@ class Insights:
 
     async def series(self, query: InsightQuery, *, by: UserOrApiKey) -> tuple[Point, ...]:
         """One value per day or month: a count, a rate, or average seconds."""
+        ratios = await self.ratios(query, by=by)
+        return series_points(query.time_range, ratios, query.metric)
+
+    async def ratios(self, query: InsightQuery, *, by: UserOrApiKey) -> dict[int, Ratio]:
+        """What the values of a series are made of, by day or month; none without deployments."""
+        series_filter = await self._series_filter(query, by)
+        return await self._ratios(query.metric, by.project, series_filter)
+
+    async def behind(self, query: InsightQuery, *, by: UserOrApiKey) -> DeploymentsBehind:
+        """The deployments that the values of all metrics in this time range are made of."""
+        series_filter = await self._series_filter(query, by)
+        time_range = query.time_range
+
+        async def read(path: str) -> list[CompletedDeployment]:
+            content = await self._content(path)
+            if content is None:
+                return []
+            chunk = await asyncio.to_thread(decode_file, path, content, decode_chunk)
+            return [
+                each
+                for each in chunk
+                if time_range.contains(each.completed_at)
+                and series_filter.matches(each.application, dict(each.labels))
+            ]
+
+        chunks = await _gather_limited(await self._chunk_paths(by.project, time_range), read)
+        months = await self._months(by.project, time_range)
+        found = sorted(
+            (each for chunk in chunks for each in chunk), key=lambda each: -each.completed_at
+        )
+        restored = {
+            (one.application, one.at): one.seconds
+            for month in months
+            for one in find_restorations(month.totals, month.failing)[0]
+        }
+        return DeploymentsBehind(tuple(found), restored)
+
+    async def _series_filter(self, query: InsightQuery, by: UserOrApiKey) -> SeriesFilter:
+        """Checks the permission and the query."""
         scope = await self._access.scope(by, _GET)
         _check_time_range(query.time_range)
         if query.application:
@@ -76,11 +128,7 @@ class Insights:
             with suppress(NotFound):
                 application = await self._applications.get(query.application)
                 check_project(by, application.project_id, "application")
-        series_filter = SeriesFilter(
-            query.time_range, query.application, _label_filter(query.labels, scope)
-        )
-        ratios = await self._ratios(query.metric, by.project, series_filter)
-        return series_points(query.time_range, ratios, query.metric)
+        return SeriesFilter(query.time_range, query.application, _label_filter(query.labels, scope))
 
     async def applications(self, *, by: UserOrApiKey) -> ApplicationSnapshot:
         """The applications as last collected; NotFound before the first collection."""
@@ -108,8 +156,8 @@ class Insights:
             case Metric.APPLICATIONS_COUNT:
                 raise Unsupported("the number of applications is not stored over time")
 
-    async def _failures(self, project: str, series_filter: SeriesFilter) -> dict[int, Ratio]:
-        time_range = series_filter.time_range
+    async def _chunk_paths(self, project: str, time_range: TimeRange) -> list[str]:
+        """The files of the deployments that completed in the time range, and perhaps of others."""
         paths: list[str] = []
         for year in block_years(time_range.start, time_range.end):
             content = await self._content(block_path(project, year))
@@ -119,6 +167,10 @@ class Insights:
                 )
                 near = block.between(time_range.start, time_range.end)
                 paths += (chunk_path(project, year, chunk) for chunk in near)
+        return paths
+
+    async def _failures(self, project: str, series_filter: SeriesFilter) -> dict[int, Ratio]:
+        paths = await self._chunk_paths(project, series_filter.time_range)
 
         async def summed(path: str) -> dict[int, Ratio]:
             content = await self._content(path)

@@ -7,6 +7,7 @@ from pipecd.cache import LruCache
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, or_not_found
@@ -48,6 +49,14 @@ class Logs:
         return await or_not_found(
             self._stores.stage_logs.read(run, from_index=from_index),
             "Entity was not found to get stage logs",
+        )
+
+    async def whole_stage_log(self, run: StageRun, *, by: Subject) -> StoredLog:
+        """The whole log, of which only what is used is decoded."""
+        await self._access.deployment(run.deployment_id, by=by, permission=_GET)
+        check_stage_run(run)
+        return await or_not_found(
+            self._stores.stage_logs.read_whole(run), "Entity was not found to get stage logs"
         )
 
     async def of_deployment(self, deployment_id: str, *, by: Subject) -> dict[str, StageLogPart]:

@@ -32,6 +32,7 @@ from pipecd.proto.service.lease_pb2 import (
     PipedInstance,
     ReleasePipedLeaseResponse,
 )
+from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.wire.lease import lease_lost
 
 log = structlog.get_logger()
@@ -44,6 +45,11 @@ MAX_CACHED = 10_000
 POLLING_HOLDER_SECONDS = 6.0 + CACHE_SECONDS
 # A holder whose stream no replica has seen during so many requests in a row is gone.
 MAX_UNSEEN_REQUESTS = 8
+# So is one that has not answered so many requests in a row. A candidate sends them in 5 seconds: a
+# holder that is only stopped for a moment shall not be fenced.
+MAX_UNANSWERED_REQUESTS = 12
+# A process that only waits is told about a holder that has answered one of the last requests.
+MAX_UNANSWERED_PROBES = 2
 _MAX_HOST_CHARACTERS = 255
 
 
@@ -73,6 +79,27 @@ def candidate_of(lease: PipedLease) -> PipedInstance:
     )
 
 
+def is_connected(lease: PipedLease) -> bool:
+    """Whether the holder is there: its stream is open, and it has answered a recent request."""
+    return (
+        bool(lease.instance and lease.has_open_stream)
+        and lease.requests - lease.forwarded < MAX_UNSEEN_REQUESTS
+        and lease.requests - lease.answered < MAX_UNANSWERED_REQUESTS
+    )
+
+
+def decide_probe(lease: PipedLease, *, epoch: int) -> LeaseDecision:
+    """Decides on a probe: a process that waits asks for the holder, or the holder answers."""
+    if epoch:
+        is_holder = epoch == lease.epoch
+        return LeaseDecision(replace(lease, answered=lease.requests) if is_holder else lease)
+    is_there = is_connected(lease)
+    return LeaseDecision(
+        replace(lease, requests=lease.requests + is_there),
+        is_connected=is_there and lease.requests - lease.answered <= MAX_UNANSWERED_PROBES,
+    )
+
+
 def decide(
     lease: PipedLease,
     request: AcquirePipedLeaseRequest,
@@ -82,14 +109,11 @@ def decide(
     now: int,
 ) -> LeaseDecision:
     """Decides on a request; raises LeaseLost if a newer process has requested the lease since."""
-    is_unseen = lease.requests - lease.forwarded >= MAX_UNSEEN_REQUESTS
-    is_connected = bool(lease.instance and lease.has_open_stream) and not is_unseen
-    requests = lease.requests + is_connected
-    if request.probe:
-        return LeaseDecision(replace(lease, requests=requests), is_connected=is_connected)
+    is_there = is_connected(lease)
+    requests = lease.requests + is_there
     host = request.host[:_MAX_HOST_CHARACTERS]
     if not request.ticket:
-        if is_connected and lease.taken_over_from == host != lease.host:
+        if is_there and lease.taken_over_from == host != lease.host:
             # Its supervisor has restarted it. If it took over again, the two would go on forever.
             return LeaseDecision(lease, is_connected=True, is_standby=True)
         requested = replace(
@@ -101,17 +125,17 @@ def decide(
             draining=False,
             requests=requests,
         )
-        return LeaseDecision(requested, is_connected=is_connected)
+        return LeaseDecision(requested, is_connected=is_there)
     if lease.instance == request.ticket:
         # The response to the request that was granted got lost.
         return LeaseDecision(lease, is_granted=True)
     if lease.candidate != request.ticket:
         raise lease_lost(piped_id, candidate_of(lease) if lease.candidate else holder_of(lease))
-    if is_connected and not request.force:
+    if is_there and not request.force:
         requested = replace(lease, is_requested=True, requests=requests)
         return LeaseDecision(requested, is_connected=True)
     # A process that was asked to hand over has released the lease, or does not react.
-    is_takeover = lease.draining or (request.force and is_connected)
+    is_takeover = lease.draining or (request.force and is_there)
     return LeaseDecision(
         PipedLease(
             epoch=lease.epoch + 1,
@@ -159,11 +183,15 @@ class PipedLeaseUseCases:
         def change(lease: PipedLease) -> PipedLease:
             nonlocal before, decision
             before = lease
-            decision = decide(lease, request, piped_id=by.piped, new_ticket=ticket, now=now)
+            decision = (
+                decide_probe(lease, epoch=by.epoch)
+                if request.probe
+                else decide(lease, request, piped_id=by.piped, new_ticket=ticket, now=now)
+            )
             return decision.after
 
         lease = await self._leases.update(by.piped, change)
-        if decision.is_granted or decision.is_connected:
+        if decision.is_granted or lease.requests != before.requests:
             await self._changed(by)
         if not decision.is_granted:
             holder = holder_of(lease) if decision.is_connected else None
@@ -199,7 +227,7 @@ class PipedLeaseUseCases:
             if lease.epoch != epoch:
                 return lease
             if draining:
-                return replace(lease, draining=True)
+                return replace(lease, draining=True, answered=lease.requests)
             # From now on requests of this epoch are late ones.
             return replace(lease, epoch=epoch + 1, instance="", stream=NO_STREAM)
 
@@ -252,15 +280,18 @@ class PipedLeaseUseCases:
         await self._leases.update(by.piped, polls)
         self.invalidate(by.piped)
 
-    async def forward_request(self, by: PipedCaller) -> bool:
-        """Whether a newer process requests the lease that the caller, who is connected, holds."""
+    async def forward_request(self, by: PipedCaller) -> "Wakeup.Kind.ValueType | None":
+        """Returns the wake-up for the caller, who is connected, if another process wants its lease.
+
+        LEASE_PROBE if that process only asks whether the caller still runs.
+        """
         if not by.epoch:
-            return False
+            return None
         lease = await self._leases.get(by.piped)
         if by.epoch < lease.epoch:
             raise lease_lost(by.piped, holder_of(lease))
         if lease.forwarded == lease.requests:
-            return False
+            return None
         is_requested = False
 
         def change(lease: PipedLease) -> PipedLease:
@@ -271,7 +302,7 @@ class PipedLeaseUseCases:
             return replace(lease, is_requested=False, forwarded=lease.requests)
 
         await self._leases.update(by.piped, change)
-        return is_requested
+        return Wakeup.LEASE if is_requested else Wakeup.LEASE_PROBE
 
     def invalidate(self, piped_id: str) -> None:
         """Drops the cached lease of a piped."""

@@ -24,6 +24,7 @@ from pipecd.model.ids import new_id
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped, PipedKey
 from pipecd.proto.service import piped_pb2 as rpc
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from pipecd.secrets import keys
 from pipecd.secrets.binding import Binding
 from pipecd.secrets.encrypter import EncryptedSecret, encrypt_for_piped
@@ -35,6 +36,7 @@ _UPDATE = Permission(Resource.PIPED, Action.UPDATE)
 _UPDATE_APPLICATION = Permission(Resource.APPLICATION, Action.UPDATE)
 
 MAX_KEYS = 2
+_MAX_PLUGIN_FAILURES, _MAX_NAME_LENGTH, _MAX_REASON_LENGTH = 200, 255, 4096
 
 
 class RegisteredPiped(NamedTuple):
@@ -49,6 +51,8 @@ class PipedActivity(NamedTuple):
 
     last_seen: int
     restart_command: str
+    failing_plugins: int = 0
+    """How many plugins it cannot use, or not with every deploy target."""
 
 
 class PipedUseCases:
@@ -89,6 +93,16 @@ class PipedUseCases:
             piped.status = statuses.get(piped.id, Piped.OFFLINE)
         return tuple(redacted(piped) for piped in pipeds)
 
+    async def has_upstream(self, *, by: UserOrApiKey) -> bool:
+        """Whether a piped of the project is upstream's: it has reported, but holds no lease.
+
+        Every role may know, as the answer decides which versions are offered at all.
+        """
+        for piped in await self._stores.pipeds.list(by.project, enabled=True):
+            if piped.version and not (await self._stores.piped_leases.get(piped.id)).instance:
+                return True
+        return False
+
     async def get(self, id: str, *, by: UserOrApiKey) -> Piped:
         await self._access.require(by, _GET)
         piped = await self._access.piped(id, by=by)
@@ -100,13 +114,16 @@ class PipedUseCases:
     ) -> Mapping[str, PipedActivity]:
         """The activity of these pipeds, by id."""
         last_reports = await self._connections.last_reports()
+        failing = await self._stores.plugin_failures.counts()
         activity: dict[str, PipedActivity] = {}
         for piped in pipeds:
             check_project(by, piped.project_id, "piped")
             unhandled = await self._stores.commands.list_unhandled(piped.id)
             restarts = [command.id for command in unhandled if command.HasField("restart_piped")]
             last_seen = last_reports.get(piped.id, 0)
-            activity[piped.id] = PipedActivity(last_seen, restarts[0] if restarts else "")
+            activity[piped.id] = PipedActivity(
+                last_seen, restarts[0] if restarts else "", failing.get(piped.id, 0)
+            )
         return activity
 
     async def update(self, id: str, name: str, description: str, *, by: UserOrApiKey) -> None:
@@ -214,8 +231,33 @@ class PipedUseCases:
         piped = await or_not_found(
             self._stores.pipeds.update(by.piped, change), "Piped is not found"
         )
+        if await self._stores.plugin_failures.list(by.piped):
+            # They were those of an earlier process.
+            await self._stores.plugin_failures.replace(by.piped, ())
         await self._signal(piped)
         return piped
+
+    async def report_plugin_failures(
+        self, failures: Sequence[PluginFailure], *, by: PipedCaller
+    ) -> None:
+        """Stores which plugins and deploy targets a piped runs without."""
+        limited = [
+            PluginFailure(
+                plugin=each.plugin[:_MAX_NAME_LENGTH],
+                target=each.target[:_MAX_NAME_LENGTH],
+                reason=each.reason[:_MAX_REASON_LENGTH],
+                since=each.since,
+            )
+            for each in failures[:_MAX_PLUGIN_FAILURES]
+        ]
+        await self._stores.plugin_failures.replace(by.piped, limited)
+        await self._bus.publish(Signal(Topic.PIPED, by.piped, by.project))
+
+    async def plugin_failures(self, id: str, *, by: UserOrApiKey) -> tuple[PluginFailure, ...]:
+        """The plugins and deploy targets that a piped runs without."""
+        await self._access.require(by, _GET)
+        await self._access.piped(id, by=by)
+        return await self._stores.plugin_failures.list(id)
 
     async def _new_key(self, by: UserOrApiKey) -> tuple[str, PipedKey]:
         key = keys.new_piped_key()

@@ -80,6 +80,7 @@ class ProjectUseCases:
         self._stores, self._bus, self._access, self._endings = stores, bus, access, endings
         self._encryption_key = encryption_key
         self._from_config = {project.id: project for project in from_config}
+        self._adding_first = asyncio.Lock()
 
     async def add(
         self,
@@ -109,6 +110,19 @@ class ProjectUseCases:
     async def list(self) -> tuple[Project, ...]:
         """All stored projects without secrets; only for operators of the control plane."""
         return tuple(redacted(project) for project in await self._stores.projects.list())
+
+    async def list_all(self) -> tuple[Project, ...]:
+        """All projects, also those of the configuration file, without secrets; for operators."""
+        stored = [p for p in await self.list() if p.id not in self._from_config]
+        declared = [Project(id=p.id, desc=p.description) for p in self._from_config.values()]
+        return (*declared, *stored)
+
+    async def add_first(self, id: str, admin: StaticAdmin) -> None:
+        """Adds the first project of an installation; Conflict if there is one already."""
+        async with self._adding_first:
+            if await self.list_all():
+                raise Conflict("this installation has a project already")
+            await self.add(id, "", admin)
 
     async def reset_admin(self, id: str) -> StaticAdmin:
         """Sets a new password for the static admin and enables it; only for operators."""
@@ -197,6 +211,24 @@ class ProjectUseCases:
         unchanged. The secret is demanded again when it would be sent to another address: who may
         change the settings of a project need not know its secret.
         """
+        encrypted = self._encrypted(sso)
+
+        def change(project: Project) -> None:
+            _replace_sso(project, encrypted)
+            check_can_sign_in(project)
+
+        await self.change(change, by=by)
+
+    async def with_sso(self, sso: ProjectSSOConfig, *, by: UserOrApiKey) -> Project:
+        """The project as `set_sso` would leave it; nothing is stored."""
+        await self.require_update(by)
+        if by.project in self._from_config:
+            raise _declared_in_config()
+        project = await self.read(by.project)
+        _replace_sso(project, self._encrypted(sso))
+        return project
+
+    def _encrypted(self, sso: ProjectSSOConfig) -> ProjectSSOConfig:
         encrypted = ProjectSSOConfig()
         encrypted.CopyFrom(sso)
         # Upstream's console does not send it, and upstream rejects a stored zero.
@@ -208,17 +240,7 @@ class ProjectUseCases:
             for name in CLIENT_FIELDS:
                 if plain := getattr(sso.github, name):
                     setattr(encrypted.github, name, key_file.encrypt(plain))
-
-        def change(project: Project) -> None:
-            merged = ProjectSSOConfig()
-            merged.CopyFrom(encrypted)
-            _fill_client(merged, project.sso)
-            if (error := config_error(merged)) is not None:
-                raise UserMistake(f"Invalid SSO configuration: {error}")
-            project.sso.CopyFrom(merged)
-            check_can_sign_in(project)
-
-        await self.change(change, by=by)
+        return encrypted
 
     async def remove_sso(self, *, by: UserOrApiKey) -> None:
         """Disables single sign-on; Conflict if there is no other way to sign in."""
@@ -306,6 +328,16 @@ def redacted(project: Project) -> Project:
             provider.client_id = keys.REDACTED
             provider.client_secret = keys.REDACTED
     return project
+
+
+def _replace_sso(project: Project, encrypted: ProjectSSOConfig) -> None:
+    """Sets the configuration; empty secrets are those that are stored."""
+    merged = ProjectSSOConfig()
+    merged.CopyFrom(encrypted)
+    _fill_client(merged, project.sso)
+    if (error := config_error(merged)) is not None:
+        raise UserMistake(f"Invalid SSO configuration: {error}")
+    project.sso.CopyFrom(merged)
 
 
 def _fill_client(new: ProjectSSOConfig, old: ProjectSSOConfig) -> None:

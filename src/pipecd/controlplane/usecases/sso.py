@@ -6,11 +6,13 @@ The error texts are those that clients of upstream show.
 
 import asyncio
 import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
@@ -18,6 +20,7 @@ from pipecd.controlplane.auth.sso import (
     AuthRequest,
     AuthResponse,
     OidcMetadataCache,
+    SsoIdentity,
     SsoProvider,
     config_error,
     create_provider,
@@ -70,6 +73,10 @@ class SsoSettings:
 
 # Also the error of a project that does not exist.
 _NO_CONFIGURATION = "missing SSO configuration in project data"
+# What the state of a trial is bound to besides, so that it is none of a sign-in.
+_TRIAL = "trial "
+# Browsers drop larger cookies.
+_MAX_TRIAL_LENGTH = 3500
 NO_SSO = SsoSettings("", "", b"")
 
 
@@ -79,6 +86,14 @@ class AuthRedirect:
 
     url: str
     cookie: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class TrialRedirect:
+    """The redirect of a trial, and its settings, which the browser must bring back."""
+
+    redirect: AuthRedirect
+    settings: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -145,22 +160,34 @@ class SingleSignOn:
             stored = await self._projects.read(project)
         except NotFound as e:
             raise _invalid(_NO_CONFIGURATION) from e
-        provider, config = self._provider(stored)
+        return await self._begin(stored, "")
+
+    async def begin_trial(self, sso: ProjectSSOConfig, *, by: User) -> TrialRedirect:
+        """Starts a sign-in with settings that are not saved; nobody is signed in at its end."""
+        project = await self._projects.with_sso(sso, by=by)
+        # The secrets in it are encrypted; the state of the sign-in is bound to every setting.
+        trial = urlsafe_b64encode(project.sso.SerializeToString(deterministic=True)).decode()
+        if len(trial) > _MAX_TRIAL_LENGTH:
+            raise UserMistake("The settings are too long to be tried before they are saved.")
+        return TrialRedirect(await self._begin(project, _TRIAL), trial)
+
+    async def _begin(self, project: Project, purpose: str) -> AuthRedirect:
+        provider, config = self._provider(project)
         if not (self._settings.address or config.oidc.redirect_uri):
             raise _invalid("spec.address of the control plane is not set")
         cookie = new_cookie()
         try:
-            bound_to = _binding(stored, config)
+            bound_to = purpose + _binding(project, config)
             secrets = begin_sign_in(self._settings.state_key, cookie, bound_to, self._now())
         except UserMistake as e:
             raise UserMistake(f"Invalid SSO configuration: {e.message}", hint=e.hint) from e
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                url = await provider.authorization_url(self._auth_request(stored, secrets))
+                url = await provider.authorization_url(self._auth_request(project, secrets))
         except TimeoutError as e:
             raise Unavailable("Internal error: the provider did not answer in time") from e
         except PipecdError as e:
-            log.warning("sign-in could not be started", project=project, error=str(e))
+            log.warning("sign-in could not be started", project=project.id, error=str(e))
             raise type(e)(f"Internal error: {e.message}") from e
         return AuthRedirect(url, cookie)
 
@@ -170,7 +197,32 @@ class SingleSignOn:
         The code is sent only to the provider that the sign-in began with, and only once: one that
         came to this callback for another project, where its provider has seen it, is refused.
         """
-        stored, provider, config, secrets = await self._resume(callback)
+        stored = await self._project_of(callback)
+        provider, config, secrets = self._resume(callback, stored, "")
+        identity = await self._identify(callback, stored, provider, config, secrets)
+        user = User(stored.id, identity.name, identity.roles, identity.avatar_url)
+        ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
+        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
+
+    async def finish_trial(self, callback: AuthCallback, trial: str) -> SsoIdentity | None:
+        """Who would be signed in with the settings of the trial; None if this is no trial."""
+        try:
+            project = await self._project_of(callback)
+            project.sso.CopyFrom(ProjectSSOConfig.FromString(urlsafe_b64decode(trial)))
+            provider, config, secrets = self._resume(callback, project, _TRIAL)
+        except (Unauthenticated, ValueError, DecodeError):
+            return None
+        return await self._identify(callback, project, provider, config, secrets)
+
+    async def _identify(
+        self,
+        callback: AuthCallback,
+        stored: Project,
+        provider: SsoProvider,
+        config: ProjectSSOConfig,
+        secrets: SignInSecrets,
+    ) -> SsoIdentity:
+        """Exchanges the code for the identity of the user, once."""
         if not callback.code:
             reason = f": {callback.error}" if callback.error in _SHOWN_ERRORS else ""
             raise Unauthenticated(f"Missing auth code{reason}")
@@ -185,7 +237,7 @@ class SingleSignOn:
             raise Unauthenticated("This sign-in was finished before, sign in again")
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                identity = await provider.identify(
+                return await provider.identify(
                     AuthResponse(callback.code, callback.issuer),
                     self._auth_request(stored, secrets),
                 )
@@ -194,14 +246,9 @@ class SingleSignOn:
         except PipecdError as e:
             log.warning("sign-in refused", project=stored.id, error=str(e))
             raise type(e)(f"Unable to find user: {e.message}") from e
-        user = User(stored.id, identity.name, identity.roles, identity.avatar_url)
-        ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
-        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
 
-    async def _resume(
-        self, callback: AuthCallback
-    ) -> tuple[Project, SsoProvider, ProjectSSOConfig, SignInSecrets]:
-        """The sign-in that this browser began, with its project and provider as they were then."""
+    async def _project_of(self, callback: AuthCallback) -> Project:
+        """The project that a callback names; Unauthenticated if there is none."""
         state, _, suffix = callback.state.partition(":")
         project = callback.project or suffix
         if not (state and project):
@@ -209,19 +256,27 @@ class SingleSignOn:
         if suffix not in ("", project):
             raise Unauthenticated("Unauthorized access")
         try:
-            stored = await self._projects.read(project)
-            provider, config = self._provider(stored)
-        except (NotFound, Conflict) as e:
+            return await self._projects.read(project)
+        except NotFound as e:
+            raise Unauthenticated("Unauthorized access") from e
+
+    def _resume(
+        self, callback: AuthCallback, project: Project, purpose: str
+    ) -> tuple[SsoProvider, ProjectSSOConfig, SignInSecrets]:
+        """The sign-in that this browser began, with the provider of the project as it was then."""
+        try:
+            provider, config = self._provider(project)
+        except Conflict as e:
             # Only the browser in which a sign-in began is told more.
             raise Unauthenticated("Unauthorized access") from e
         secrets = resume_sign_in(
-            state,
+            callback.state.partition(":")[0],
             self._settings.state_key,
             cookie=callback.cookie,
-            bound_to=_binding(stored, config),
+            bound_to=purpose + _binding(project, config),
             now=self._now(),
         )
-        return stored, provider, config, secrets
+        return provider, config, secrets
 
     def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
         policy, metadata = self._settings.outbound, self._metadata

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"pipecd/proto/service/wakeups.proto\x12\x0epipecd.wakeups\"0\n\x13WatchWakeupsRequest\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x01\"\xec\x01\n\x06Wakeup\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.pipecd.wakeups.Wakeup.Kind\x12\x12\n\nrepository\x18\x02 \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\x87\x01\n\x04Kind\x12\r\n\tCONNECTED\x10\x00\x12\x0c\n\x08\x43OMMANDS\x10\x01\x12\x10\n\x0c\x41PPLICATIONS\x10\x02\x12\x0f\n\x0b\x44\x45PLOYMENTS\x10\x03\x12\x0e\n\nREPOSITORY\x10\x04\x12\n\n\x06\x45VENTS\x10\x05\x12\t\n\x05PIPED\x10\x06\x12\t\n\x05LEASE\x10\x07\x12\r\n\tHEARTBEAT\x10\x08\x32X\n\x07Wakeups\x12M\n\x0cWatchWakeups\x12#.pipecd.wakeups.WatchWakeupsRequest\x1a\x16.pipecd.wakeups.Wakeup0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"pipecd/proto/service/wakeups.proto\x12\x0epipecd.wakeups\"0\n\x13WatchWakeupsRequest\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x01\"\xfd\x01\n\x06Wakeup\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.pipecd.wakeups.Wakeup.Kind\x12\x12\n\nrepository\x18\x02 \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\"\x98\x01\n\x04Kind\x12\r\n\tCONNECTED\x10\x00\x12\x0c\n\x08\x43OMMANDS\x10\x01\x12\x10\n\x0c\x41PPLICATIONS\x10\x02\x12\x0f\n\x0b\x44\x45PLOYMENTS\x10\x03\x12\x0e\n\nREPOSITORY\x10\x04\x12\n\n\x06\x45VENTS\x10\x05\x12\t\n\x05PIPED\x10\x06\x12\t\n\x05LEASE\x10\x07\x12\r\n\tHEARTBEAT\x10\x08\x12\x0f\n\x0bLEASE_PROBE\x10\t2X\n\x07Wakeups\x12M\n\x0cWatchWakeups\x12#.pipecd.wakeups.WatchWakeupsRequest\x1a\x16.pipecd.wakeups.Wakeup0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHWAKEUPSREQUEST']._serialized_start=54
   _globals['_WATCHWAKEUPSREQUEST']._serialized_end=102
   _globals['_WAKEUP']._serialized_start=105
-  _globals['_WAKEUP']._serialized_end=341
+  _globals['_WAKEUP']._serialized_end=358
   _globals['_WAKEUP_KIND']._serialized_start=206
-  _globals['_WAKEUP_KIND']._serialized_end=341
-  _globals['_WAKEUPS']._serialized_start=343
-  _globals['_WAKEUPS']._serialized_end=431
+  _globals['_WAKEUP_KIND']._serialized_end=358
+  _globals['_WAKEUPS']._serialized_start=360
+  _globals['_WAKEUPS']._serialized_end=448
 # @@protoc_insertion_point(module_scope)

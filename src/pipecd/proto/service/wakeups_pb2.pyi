@@ -68,6 +68,10 @@ class Wakeup(_message.Message):
         """Another process requests the lease of this piped; the receiver hands it over."""
         HEARTBEAT: Wakeup._Kind.ValueType  # 8
         """Nothing changed; the connection and the stream still work."""
+        LEASE_PROBE: Wakeup._Kind.ValueType  # 9
+        """A process that waits for the lease asks whether this one still runs; the receiver answers with a probe
+        (AcquirePipedLease) of its own.
+        """
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """The kind of object that changed."""
@@ -86,6 +90,10 @@ class Wakeup(_message.Message):
     """Another process requests the lease of this piped; the receiver hands it over."""
     HEARTBEAT: Wakeup.Kind.ValueType  # 8
     """Nothing changed; the connection and the stream still work."""
+    LEASE_PROBE: Wakeup.Kind.ValueType  # 9
+    """A process that waits for the lease asks whether this one still runs; the receiver answers with a probe
+    (AcquirePipedLease) of its own.
+    """
 
     KIND_FIELD_NUMBER: _builtins.int
     REPOSITORY_FIELD_NUMBER: _builtins.int

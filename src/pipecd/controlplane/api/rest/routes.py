@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The REST routes: which method and path calls which RPC of APIService."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from pipecd.controlplane.api.api_service import SERVICE
+from pipecd.controlplane.api.api_service import CONTROL, SERVICE
+
+METHODS: Mapping[str, MethodDescriptor] = {
+    rpc.name: rpc for service in (SERVICE, CONTROL) for rpc in service.methods
+}
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,7 @@ class RestRoute:
 
     @property
     def descriptor(self) -> MethodDescriptor:
-        return SERVICE.methods_by_name[self.rpc]
+        return METHODS[self.rpc]
 
     @property
     def path_fields(self) -> tuple[str, ...]:
@@ -35,6 +40,7 @@ class RestRoute:
 _APPLICATION = "/applications/{application_id}"
 _PIPED = "/pipeds/{piped_id}"
 _DEPLOYMENT = "/deployments/{deployment_id}"
+_STAGE = f"{_DEPLOYMENT}/stages/{{stage_id}}"
 
 ROUTES = (
     RestRoute("GET", "/applications", "ListApplications", "Lists applications."),
@@ -70,6 +76,10 @@ ROUTES = (
     RestRoute("GET", "/deployments", "ListDeployments", "Lists deployments."),
     RestRoute("GET", _DEPLOYMENT, "GetDeployment", "Returns a deployment."),
     RestRoute("GET", f"{_DEPLOYMENT}/logs", "ListStageLogs", "Returns the logs of all stages."),
+    RestRoute("POST", f"{_DEPLOYMENT}/cancel", "CancelDeployment", "Cancels a deployment."),
+    RestRoute("POST", f"{_STAGE}/approve", "ApproveStage", "Approves a stage."),
+    RestRoute("POST", f"{_STAGE}/reject", "RejectStage", "Rejects a stage, with a reason."),
+    RestRoute("POST", f"{_STAGE}/skip", "SkipStage", "Skips a stage that allows it."),
     RestRoute("GET", "/commands/{command_id}", "GetCommand", "Returns a command with its status."),
     RestRoute(
         "POST", "/pipeds", "RegisterPiped", "Registers a piped; only this response has its key."

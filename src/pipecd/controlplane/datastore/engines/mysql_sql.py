@@ -21,6 +21,7 @@ from pipecd.controlplane.datastore.expressions import (
     FieldType,
     FromDocument,
     IsDeleted,
+    Like,
     SameDocument,
     SameText,
 )
@@ -80,6 +81,16 @@ def _is_deleted(_: IsDeleted, compiler: Any, **__: Any) -> str:
 def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
     plain, column, *texts = (compiler.process(clause, **options) for clause in element.clauses)
     return f"({plain} AND CAST(CONVERT({column} USING utf8mb4) AS BINARY) IN ({', '.join(texts)}))"
+
+
+# JSON is compared with the case of its letters.
+@compiles(Like, "mysql")
+def _like(element: Like, compiler: Any, **options: Any) -> str:
+    (pattern,) = (compiler.process(clause, **options) for clause in element.clauses)
+    text, is_mariadb = "CAST(Data AS CHAR)", compiler.dialect.is_mariadb
+    if element.path:
+        text = mysql_expression(element.path, FieldType.TEXT, is_mariadb=is_mariadb)
+    return f"LOWER({text}) LIKE LOWER({pattern}) ESCAPE '!'"
 
 
 @compiles(SameDocument, "mysql")

@@ -39,6 +39,7 @@ from pipecd.controlplane.datastore.expressions import (
     FieldType,
     FromDocument,
     IsDeleted,
+    Like,
     Row,
     SameDocument,
     UpstreamText,
@@ -453,6 +454,14 @@ def _computed_column(element: FromDocument, *_: Any, **__: Any) -> str:
 @compiles(IsDeleted, "postgresql")
 def _is_deleted(*_: Any, **__: Any) -> str:
     return postgresql_expression("deleted", FieldType.BOOLEAN)
+
+
+@compiles(Like, "postgresql")
+def _like(element: Like, compiler: Any, **options: Any) -> str:
+    (pattern,) = (compiler.process(clause, **options) for clause in element.clauses)
+    is_path = bool(element.path)
+    text = postgresql_expression(element.path, FieldType.TEXT) if is_path else '"Data"::text'
+    return f"{text} ILIKE {pattern} ESCAPE '!'"
 
 
 @compiles(SameDocument, "postgresql")

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the operator: `pipecd project`, `api-key`, `backup` and `hash-password`.
+
+They open the stores of the configuration. On SQLite a running server has the database open, and
+runs the operation instead.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pipecd.commandline import flags
+from pipecd.config.controlplane import ControlPlaneSpec
+from pipecd.config.read import read_control_plane
+from pipecd.controlplane.app import create_installation, projects_from_config
+from pipecd.controlplane.bus.relay import RelayBus
+from pipecd.controlplane.bus.signal import Bus
+from pipecd.controlplane.command import read_file, read_password
+from pipecd.controlplane.datastore.engines.sqlite_backup import back_up
+from pipecd.controlplane.operator.socket import run_on_server, socket_path
+from pipecd.controlplane.stores import open_stores
+from pipecd.controlplane.usecases import build_use_cases
+from pipecd.controlplane.usecases.installation import Arguments, Rows
+from pipecd.model.errors import UserMistake
+from pipecd.observe.log import configure
+from pipecd.observe.telemetry import Telemetry
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.secrets.keys import hash_key
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONNECT_SECONDS = 2.0
+
+
+@click.group()
+def project() -> None:
+    """Add and list projects, and reset the password of their administrators."""
+
+
+@click.group("api-key")
+def api_key() -> None:
+    """Add, list and disable the API keys of a project."""
+
+
+def _operator_flags(command: F) -> F:
+    for add in (
+        flags.text("cache-address", "The Redis (host:port) that the replicas share."),
+        flags.text("config-file", "The configuration of the control plane.", required=True),
+        flags.shared(log_level="error"),
+    ):
+        command = add(command)
+    return command
+
+
+_OUTPUT = click.option(
+    "--output",
+    type=click.Choice(("table", "json")),
+    default="table",
+    show_default=True,
+    help="The form of the result.",
+)
+
+
+@project.command("add")
+@click.argument("id")
+@flags.text("description", "What the project is for.")
+@flags.text("admin-username", "The username of its administrator.", default="admin")
+@flags.text("admin-password-file", "The file with the password; one is generated without it.")
+@flags.text("shared-sso", "The name of the shared SSO configuration of the project.")
+@_OUTPUT
+@_operator_flags
+def add_project(**options: Any) -> None:
+    """Add a project and print the credentials of its administrator."""
+    path = options["admin_password_file"]
+    password = read_password(path, "--admin-password-file") if path else ""
+    arguments = {
+        "id": options["id"],
+        "description": options["description"],
+        "username": options["admin_username"],
+        "password": password,
+        "shared_sso": options["shared_sso"],
+    }
+    _print(_run(options, "add-project", arguments), options["output"])
+
+
+@project.command("list")
+@_OUTPUT
+@_operator_flags
+def list_projects(**options: Any) -> None:
+    """List the projects."""
+    _print(_run(options, "list-projects", {}), options["output"])
+
+
+@project.command("reset-password")
+@click.argument("id")
+@_OUTPUT
+@_operator_flags
+def reset_password(**options: Any) -> None:
+    """Set a new password for the administrator of a project, and end their sessions."""
+    _print(_run(options, "reset-password", {"id": options["id"]}), options["output"])
+
+
+@api_key.command("add")
+@flags.text("project", "The project.", required=True)
+@flags.text("name", "The name of the key.", required=True)
+@click.option(
+    "--role",
+    type=click.Choice(APIKey.Role.keys()),
+    default="READ_ONLY",
+    show_default=True,
+    help="What the key may do.",
+)
+@_operator_flags
+def add_api_key(**options: Any) -> None:
+    """Add an API key and print it; it cannot be read again."""
+    arguments = {name: options[name] for name in ("project", "name", "role")}
+    [row] = _run(options, "add-api-key", arguments)
+    click.echo(row["key"])
+
+
+@api_key.command("list")
+@flags.text("project", "The project.", required=True)
+@_OUTPUT
+@_operator_flags
+def list_api_keys(**options: Any) -> None:
+    """List the API keys of a project, without the keys themselves."""
+    rows = _run(options, "list-api-keys", {"project": options["project"]})
+    _print(rows, options["output"])
+
+
+@api_key.command("disable")
+@flags.text("project", "The project.", required=True)
+@flags.text("id", "The id of the key, the part before its dot.", required=True)
+@_operator_flags
+def disable_api_key(**options: Any) -> None:
+    """Disable an API key at once; it cannot be enabled again."""
+    _run(options, "disable-api-key", {name: options[name] for name in ("project", "id")})
+
+
+@click.command()
+@flags.text("output-file", "The file to write; it must not exist.", required=True)
+@flags.text("config-file", "The configuration of the control plane.", required=True)
+@flags.shared(log_level="error")
+def backup(**options: Any) -> None:
+    """Copy the SQLite database of a control plane, while its server runs."""
+    configure(options["log_level"], options["log_encoding"], program="controlplane.backup")
+    file = options["config_file"]
+    spec = read_control_plane(read_file(file, "configuration"), file=file)
+    if spec.datastore.type != "SQLITE":
+        tool = {"MYSQL": "mysqldump --single-transaction", "POSTGRESQL": "pg_dump"}
+        raise UserMistake(
+            f"this command copies SQLite databases, and the datastore is {spec.datastore.type}",
+            hint=f"use {tool.get(spec.datastore.type, 'the tools of its server')}",
+        )
+    copy = Path(options["output_file"])
+    size = back_up(Path(spec.datastore.config.path), copy)
+    click.echo(f"{copy}: {size} bytes")
+
+
+@click.command("hash-password")
+@flags.every_command
+def hash_password(**_options: Any) -> None:
+    """Print the hash of a password for spec.projects of the configuration.
+
+    The password is read from standard input, or asked for on a terminal.
+    """
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise UserMistake("the password is empty", hint="write it to standard input")
+    click.echo(hash_key(password))
+
+
+def _run(options: dict[str, Any], operation: str, arguments: Arguments) -> Rows:
+    configure(options["log_level"], options["log_encoding"], program="controlplane.operator")
+    file = options["config_file"]
+    spec = read_control_plane(read_file(file, "configuration"), file=file)
+    return asyncio.run(run_operation(spec, options["cache_address"], operation, arguments))
+
+
+async def run_operation(
+    spec: ControlPlaneSpec, cache_address: str, operation: str, arguments: Arguments
+) -> Rows:
+    """Runs an operation of the operator on the stores, or on the server that has them open."""
+    if spec.datastore.type == "SQLITE":
+        path = socket_path(Path(spec.datastore.config.path))
+        rows = await run_on_server(path, operation, arguments)
+        if rows is not None:
+            return rows
+    async with open_stores(spec, cache_address, Telemetry()) as opened:
+        cases = build_use_cases(
+            opened.stores,
+            opened.bus,
+            address=spec.address,
+            encryption_key=b"",
+            projects_from_config=projects_from_config(spec),
+        )
+        installation = create_installation(cases.projects, cases.api_keys, spec)
+        async with _relaying(opened.bus):
+            return await installation.run(operation, arguments)
+
+
+@asynccontextmanager
+async def _relaying(bus: Bus) -> AsyncGenerator[None]:
+    """Signals what the block changes to the servers, which drop what they have cached of it."""
+    running = asyncio.create_task(bus.run())
+    try:
+        if isinstance(bus, RelayBus):
+            # Every subscriber receives a signal when the bus has connected.
+            async with bus.subscribe() as signals:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CONNECT_SECONDS):
+                        await anext(signals)
+        yield
+    finally:
+        # Signals that are pending are sent at the end of the bus.
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def _print(rows: Rows, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(rows))
+        return
+    if not rows:
+        return
+    titles = [name.upper().replace("_", " ") for name in rows[0]]
+    table = [titles, *([value or "-" for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator of an installation does without signing in, by the commands of `pipecd`.
+
+Arguments and results are plain data, because the commands send them to a running server when that
+is the only process that can open the database.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
+from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin
+from pipecd.model.clock import from_unix
+from pipecd.model.errors import NotFound, UserMistake
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.secrets.keys import new_secret
+
+Arguments: TypeAlias = Mapping[str, str]
+Rows: TypeAlias = list[dict[str, str]]
+
+# The creator of what an operator adds.
+OPERATOR = "operator"
+_PASSWORD_LENGTH = 30
+
+
+class InstallationUseCases:
+    """Runs the operations by name; `shared_sso` are the names of the shared SSO configurations."""
+
+    def __init__(
+        self, projects: ProjectUseCases, api_keys: ApiKeyUseCases, shared_sso: frozenset[str]
+    ) -> None:
+        self._projects, self._api_keys, self._shared_sso = projects, api_keys, shared_sso
+        self._operations: dict[str, Callable[[Arguments], Awaitable[Rows]]] = {
+            "add-project": self._add_project,
+            "list-projects": self._list_projects,
+            "reset-password": self._reset_password,
+            "add-api-key": self._add_api_key,
+            "list-api-keys": self._list_api_keys,
+            "disable-api-key": self._disable_api_key,
+        }
+
+    async def run(self, operation: str, arguments: Arguments) -> Rows:
+        handler = self._operations.get(operation)
+        if handler is None:
+            raise UserMistake(
+                f"the running server does not offer {operation}",
+                hint="restart it with the version of this command",
+            )
+        return await handler(arguments)
+
+    async def _add_project(self, arguments: Arguments) -> Rows:
+        shared_sso = arguments["shared_sso"]
+        if shared_sso and shared_sso not in self._shared_sso:
+            raise UserMistake(
+                f"there is no shared SSO configuration {shared_sso}",
+                hint="name one of spec.sharedSSOConfigs of the control plane",
+            )
+        password = arguments["password"] or new_secret(_PASSWORD_LENGTH)
+        admin = StaticAdmin(arguments["username"], password)
+        await self._projects.add(
+            arguments["id"], arguments["description"], admin, shared_sso=shared_sso
+        )
+        return [_credentials(arguments["id"], admin)]
+
+    async def _list_projects(self, _arguments: Arguments) -> Rows:
+        return [
+            {
+                "id": project.id,
+                "description": project.desc,
+                "password": "disabled" if project.static_admin_disabled else "enabled",
+                "shared_sso": project.shared_sso_name,
+                "created_at": _time(project.created_at),
+            }
+            for project in await self._projects.list_all()
+        ]
+
+    async def _reset_password(self, arguments: Arguments) -> Rows:
+        return [_credentials(arguments["id"], await self._projects.reset_admin(arguments["id"]))]
+
+    async def _add_api_key(self, arguments: Arguments) -> Rows:
+        operator = await self._operator_of(arguments["project"])
+        role = APIKey.Role.Value(arguments["role"])
+        key = await self._api_keys.generate(arguments["name"], role, by=operator)
+        return [{"key": key}]
+
+    async def _list_api_keys(self, arguments: Arguments) -> Rows:
+        operator = await self._operator_of(arguments["project"])
+        return [
+            {
+                "id": key.id,
+                "name": key.name,
+                "role": APIKey.Role.Name(key.role),
+                "status": "disabled" if key.disabled else "enabled",
+                "creator": key.creator,
+                "last_used_at": _time(key.last_used_at),
+            }
+            for key in await self._api_keys.list(by=operator)
+        ]
+
+    async def _disable_api_key(self, arguments: Arguments) -> Rows:
+        operator = await self._operator_of(arguments["project"])
+        await self._api_keys.disable(arguments["id"], by=operator)
+        return []
+
+    async def _operator_of(self, project: str) -> User:
+        known = [each.id for each in await self._projects.list_all()]
+        if project not in known:
+            raise NotFound(
+                f"there is no project {project}",
+                hint=f"the projects are: {', '.join(known)}" if known else "add it first",
+            )
+        return User(project, OPERATOR, ("Admin",))
+
+
+def _credentials(project: str, admin: StaticAdmin) -> dict[str, str]:
+    return {"project": project, "username": admin.username, "password": admin.password}
+
+
+def _time(seconds: int) -> str:
+    return from_unix(seconds).strftime("%Y-%m-%d %H:%M:%S UTC") if seconds else ""
