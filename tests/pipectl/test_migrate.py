@@ -11,6 +11,7 @@ from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_application
 from pipecd.pipectl.cli import tree
+from pipecd.pipectl.migrate import to_plugin_format
 from servers.control_plane import StartControlPlane
 
 OLD = """\
@@ -52,6 +53,117 @@ def test_a_file_is_rewritten_for_plugins_and_the_old_one_stays(tmp_path: Path) -
     assert analysis["skipOn"] == {"paths": ["docs/**"]}
     assert (tmp_path / "app.pipecd.yaml.old").read_text().startswith("# the shop")
     read_application(file.read_bytes(), file=file.name, catalog=load_catalog())
+
+
+WITH_COMMENTS = """\
+# The shop.
+apiVersion: pipecd.dev/v1beta1  # both generations
+kind: KubernetesApp
+spec:
+    name: shop
+    # Who to ask.
+    labels:
+        team: sales
+
+    description: |
+      First line
+
+      # not a comment
+      third line
+    # Rendered by Helm.
+    input:
+        helmChart:
+            path: chart   # ours
+        # of all environments
+        namespace: shop
+    unknown: 1
+    service: {name: web}
+    pipeline:
+        stages:
+            # Ask first.
+            - name: WAIT_APPROVAL
+              with:
+                  approvers: [ann]  # and nobody else
+                  timeout: 6h
+            - name: SCRIPT_RUN
+              with:
+                  run: |
+                      echo one
+                      echo two
+"""
+MIGRATED = """\
+# The shop.
+apiVersion: pipecd.dev/v1beta1  # both generations
+kind: Application
+spec:
+    name: shop
+    # Who to ask.
+    labels:
+        team: sales
+
+    description: |
+      First line
+
+      # not a comment
+      third line
+    plugins:
+      kubernetes:
+        # Rendered by Helm.
+        input:
+            helmChart:
+                path: chart   # ours
+            # of all environments
+            namespace: shop
+        service: {name: web}
+    pipeline:
+        stages:
+            # Ask first.
+            - name: WAIT_APPROVAL
+              with:
+                  approvers: [ann]  # and nobody else
+                  timeout: 6h
+              timeout: 6h
+            - name: SCRIPT_RUN
+              with:
+                  run: |
+                      echo one
+                      echo two
+"""
+
+
+def test_comments_and_block_scalars_stay(tmp_path: Path) -> None:
+    file = tmp_path / "app.pipecd.yaml"
+    file.write_text(WITH_COMMENTS)
+    assert migrated("--config-files", str(file)) == 0
+    assert file.read_text() == MIGRATED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{kind: ECSApp, spec: {name: a, description: "b\\nc\\n"}}', id="in braces"),
+        pytest.param(
+            "kind: ECSApp\nspec:\n  input: &i\n    a: 1\n  labels: *i\n  description: |\n"
+            "    b\n    c\n",
+            id="an alias",
+        ),
+        pytest.param(
+            "kind: ECSApp\nspec:\n  description: |\n    b\n    c\n  pipeline:\n    stages: "
+            "[{name: ECS_SYNC, with: {timeout: 1m}}]\n",
+            id="stages in brackets",
+        ),
+        pytest.param(
+            "spec:\n- a\nkind: ECSApp\nspec:\n  description: |\n    b\n    c\n", id="twice"
+        ),
+        pytest.param("kind: ECSApp\r\nspec:\r\n  description: |\r\n    b\r\n    c\r\n", id="CRLF"),
+    ],
+)
+def test_a_file_in_another_style_has_the_same_content(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "app.pipecd.yaml"
+    file.write_bytes(text.encode())
+    assert migrated("--config-files", str(file)) == 0
+    assert yaml.safe_load(file.read_text()) == to_plugin_format(yaml.safe_load(text)).document
+    assert "description: |\n" in file.read_text()
 
 
 KINDS = [

@@ -15,6 +15,7 @@ from pipecd.pipectl.cli import tree
 from pipecd.pipectl.plan_preview import as_json, as_text, sorted_results
 from pipecd.proto.model.command_pb2 import COMMAND_SUCCEEDED, Command
 from pipecd.proto.model.common_pb2 import SyncStrategy
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -47,6 +48,53 @@ async def test_an_application_is_added_listed_disabled_and_deleted(
         assert len(json.loads(out)["applications"]) == 1
         code, _, err = await typed(f"application delete --app-id {application_id}")
         assert f"Successfully deleted application id = {application_id}" in err
+
+
+async def test_an_application_of_plugins_is_added_without_kind_and_provider(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        add = f"application add --piped-id {piped} --repo-id repo --app-name web --app-dir apps/web"
+        code, _, err = await typed(f"{add} --deploy-target kubernetes=a,kubernetes=b,vm=c")
+        assert code == 0, err
+        (listed,) = json.loads((await typed("application list"))[1])["applications"]
+        assert "platform_provider" not in listed
+        assert listed["deploy_targets_by_plugin"] == {
+            "kubernetes": {"deploy_targets": ["a", "b"]},
+            "vm": {"deploy_targets": ["c"]},
+        }
+        assert "write it as PLUGIN=TARGET" in (await typed(f"{add} --deploy-target kubernetes"))[2]
+
+
+async def test_the_kind_of_an_application_is_that_of_its_platform_provider(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+
+        def describe(registered: Piped) -> None:
+            registered.platform_providers.add(name="aws", type="ECS")
+
+        await plane.running.stores.pipeds.update(piped, describe)
+        add = f"application add --piped-id {piped} --repo-id repo --app-name web --app-dir apps/web"
+        assert "set --platform-provider to one of: aws (ECS)" in (await typed(add))[2]
+        code, _, err = await typed(f"{add} --platform-provider aws")
+        assert code == 0, err
+        (listed,) = json.loads((await typed("application list"))[1])["applications"]
+        assert (listed["kind"], listed["platform_provider"]) == (5, "aws")
+
+
+async def test_a_name_that_is_too_long_is_refused_at_once(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        add = f"application add --piped-id {piped} --repo-id repo --app-dir apps/web"
+        code, _, err = await typed(f"{add} --app-name {'n' * 37}")
+        assert code == 1
+        assert "the name of an application has at most 36 characters, this one has 37" in err
+        assert (await typed(f"{add} --app-name {'n' * 36}"))[0] == 0
 
 
 async def test_sync_checks_at_once_and_then_with_growing_delays(

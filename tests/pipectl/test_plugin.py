@@ -145,9 +145,61 @@ def test_a_program_that_is_no_plugin_is_reported(typed: Typed, tmp_path: Path) -
     )
 
 
+DYING = f"""#!{sys.executable}
+import os
+from pipecd.sdk import *
+
+class Dying(StagePlugin):
+    stages = (Stage("DIE"),)
+
+    async def execute(self, stage):
+        os._exit(3)
+
+serve(Dying)
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_that_dies_is_reported(typed: Typed, tmp_path: Path) -> None:
+    code, out, err = typed("check", "--run", "DIE", "--", program(tmp_path, DYING))
+    verdicts = {line[8:].partition(":")[0]: line[:8].strip() for line in out.splitlines()}
+    assert (code, "Traceback" in err) == (1, False)
+    assert verdicts["it lists its stages"] == "ok"
+    assert verdicts["it runs DIE"] == verdicts["it stops on SIGTERM"] == "FAILED"
+    assert "it stops on SIGTERM: it ended before, with exit code 3" in out
+
+
+INSTALLING = f"""#!{sys.executable}
+from pipecd.sdk import *
+
+class Installing(StagePlugin):
+    stages = (Stage("USE"),)
+
+    async def prepare(self, start):
+        await start.tool("helm", "3.0.0", "exit 1")
+
+    async def execute(self, stage):
+        return StageResult.succeeded()
+
+serve(Installing)
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_that_installs_a_tool_gets_the_given_one(typed: Typed, tmp_path: Path) -> None:
+    path = program(tmp_path, INSTALLING)
+    code, out, _ = typed("check", "--", path)
+    assert code == 1
+    assert "--tool helm=PATH" in out
+    code, out, _ = typed("check", "--tool", f"helm={sys.executable}", "--", path)
+    assert code == 0, out
+
+
 @pytest.mark.parametrize(
     ("words", "error_text"),
     [
+        pytest.param(["--tool", "helm", "--", "true"], "invalid tool: helm; write NAME=PATH", id="a tool without a path"),
+        pytest.param(["--tool", "helm=/nowhere", "--", "true"], "there is no file /nowhere", id="a tool that is not there"),
         pytest.param(["--run", "X={", "--", "true"], "--run X={: the options are not JSON", id="options that are not JSON"),
         pytest.param(["--entry-file", "/nowhere", "--", "true"], "cannot read /nowhere", id="an entry that is not there"),
         pytest.param(["--", "no-such-program"], "the program 'no-such-program' was not found", id="a program that is not there"),

@@ -1,20 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl application`: add, sync, get, list, delete, disable."""
+"""`pipectl application`: add, edit, sync, get, list, diff, delete, enable, disable."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from pipecd.commandline import flags
 from pipecd.config.application import DEFAULT_CONFIG_FILE
-from pipecd.model.application import ApplicationKind
-from pipecd.model.document import to_json
-from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.pipectl.client import Api, attempt, call, logger, print_json, with_api
+from pipecd.model.application import ApplicationKind, SyncStatus, name_problem
+from pipecd.model.errors import AlreadyExists, Conflict, PipecdError, UserMistake
+from pipecd.pipectl import completion
+from pipecd.pipectl.client import Api, attempt, call, logger, with_api
+from pipecd.pipectl.output import (
+    id_output_flag,
+    output_flag,
+    print_id,
+    print_result,
+    report_more,
+)
+from pipecd.pipectl.views import APPLICATIONS
 from pipecd.pipectl.wait import Polling, parse_statuses, wait_for_deployment, wait_for_status
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as WireKind
+from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service import api_pb2 as pb
+
+_APPLICATION = flags.text(
+    "app-id", "The application.", required=True, complete=completion.applications
+)
 
 
 @click.group()
@@ -25,19 +40,28 @@ def application() -> None:
 @application.command("add")
 @with_api
 @flags.text("app-name", "The name of the application.", required=True)
-@flags.text("app-kind", "The kind: KUBERNETES, TERRAFORM, LAMBDA, CLOUDRUN, ECS.", required=True)
+@flags.text(
+    "app-kind", "The kind: KUBERNETES, TERRAFORM, LAMBDA, CLOUDRUN, ECS.", complete=completion.kinds
+)
 @flags.text("piped-id", "The piped that deploys it.", required=True)
-@flags.text("platform-provider", "The platform provider to deploy to.", required=True)
+@flags.text("platform-provider", "The platform provider to deploy to, of a piped that has some.")
+@flags.strings("deploy-target", "A deploy target of a plugin, as PLUGIN=TARGET.")
 @flags.text("repo-id", "The repository, by its id in the piped configuration.", required=True)
 @flags.text("app-dir", "The directory inside the repository.", required=True)
 @flags.text("config-file-name", "The name of its configuration file.", default=DEFAULT_CONFIG_FILE)
 @flags.text("labels", "Labels, as k=v,k2=v2.")
 @flags.text("description", "What it is.")
+@id_output_flag
 async def add(api: Api, **given: Any) -> None:
     """Add a new application."""
     # Like upstream, labels that are not key=value are ignored.
     pairs = (item.partition("=") for item in given["labels"].split(",") if item.count("=") == 1)
     labels = {key: value for key, _, value in pairs}
+    if problem := name_problem(given["app_name"]):
+        raise UserMistake(problem)
+    targets = _parse_targets(given["deploy_target"])
+    kind, provider = await _platform(api, given)
+    await _check_new(api, given)
     request = pb.AddApplicationRequest(
         name=given["app_name"],
         piped_id=given["piped_id"],
@@ -46,22 +70,81 @@ async def add(api: Api, **given: Any) -> None:
             path=given["app_dir"],
             config_filename=given["config_file_name"],
         ),
-        kind=WireKind.Value(_parse_kind(given["app_kind"], "unsupported application kind {}").name),
-        platform_provider=given["platform_provider"],
+        kind=WireKind.Value(kind.name),
+        platform_provider=provider,
         description=given["description"],
         labels=labels,
     )
     answer = await attempt("add application", api.AddApplication(request))
+    if targets:
+        update = pb.UpdateApplicationDeployTargetsRequest(
+            application_id=answer.application_id, deploy_targets_by_plugin=targets
+        )
+        await attempt("set the deploy targets", api.UpdateApplicationDeployTargets(update))
     logger.info(f"Successfully added application id = {answer.application_id}")
+    print_id(given["output"], "application_id", answer.application_id)
+
+
+async def _check_new(api: Api, given: Mapping[str, Any]) -> None:
+    """Refuses an application that is registered already, which a control plane would add again."""
+    path = (given["repo_id"], given["app_dir"], given["config_file_name"])
+    for disabled in (False, True):
+        request = pb.ListApplicationsRequest(
+            name=given["app_name"], piped_id=given["piped_id"], disabled=disabled, limit=500
+        )
+        listed = await attempt("list application", api.ListApplications(request))
+        for known in listed.applications:
+            git = known.git_path
+            if (git.repo.id, git.path, git.config_filename) == path:
+                raise AlreadyExists(f"application {known.name} is registered already as {known.id}")
+
+
+def _parse_targets(items: tuple[str, ...]) -> dict[str, DeployTargets]:
+    targets: dict[str, DeployTargets] = {}
+    for item in items:
+        plugin, _, target = item.partition("=")
+        if not plugin or not target:
+            raise UserMistake(f"{item} is not a deploy target", hint="write it as PLUGIN=TARGET")
+        targets.setdefault(plugin, DeployTargets()).deploy_targets.append(target)
+    return targets
+
+
+async def _platform(api: Api, given: Mapping[str, Any]) -> tuple[ApplicationKind, str]:
+    """Returns the kind and the platform provider of a new application.
+
+    Only a piped with platform providers needs them: a provider has one kind.
+    """
+    name, provider = given["app_kind"], given["platform_provider"]
+    kind = _parse_kind(name, "unsupported application kind {}") if name else None
+    if kind is not None and provider:
+        return kind, provider
+    request = pb.GetPipedRequest(piped_id=given["piped_id"])
+    piped = (await attempt("get piped", api.GetPiped(request))).piped
+    kinds = {each.name: each.type for each in piped.platform_providers}
+    if not kinds:
+        # For an application of plugins the kind is only a label.
+        return kind or ApplicationKind.KUBERNETES, provider
+    if provider not in kinds:
+        known = ", ".join(f"{name} ({type_})" for name, type_ in kinds.items())
+        what = f"piped {piped.name} has no platform provider {provider}".rstrip()
+        raise UserMistake(what, hint=f"set --platform-provider to one of: {known}")
+    return kind or _parse_kind(kinds[provider], "unsupported application kind {}"), provider
 
 
 @application.command("sync")
 @with_api
-@flags.text("app-id", "The application.", required=True)
-@flags.strings("wait-status", "Wait until the deployment is at one of these statuses.")
+@_APPLICATION
+@flags.strings(
+    "wait-status",
+    "Wait until the deployment is at one of these statuses.",
+    complete=completion.statuses,
+)
 @flags.duration("check-interval", "The longest delay between two checks.", default="15s")
 @flags.duration("timeout", "How long to wait.", default="5m")
-async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **flags: float) -> None:
+@id_output_flag
+async def sync(
+    api: Api, app_id: str, wait_status: tuple[str, ...], output: str | None, **flags: float
+) -> None:
     """Deploy an application now."""
     statuses, polling = parse_statuses(wait_status), Polling(**flags)
     request = pb.SyncApplicationRequest(application_id=app_id)
@@ -73,29 +156,84 @@ async def sync(api: Api, app_id: str, wait_status: tuple[str, ...], **flags: flo
     logger.info("Sent a request to sync application and waiting to be accepted...")
     deployment = await wait_for_deployment(api, answer.command_id, polling)
     logger.info(f"Successfully triggered deployment {deployment}")
+    print_id(output, "deployment_id", deployment)
     if statuses:
         await wait_for_status(api, deployment, statuses, polling)
 
 
 @application.command("get")
 @with_api
-@flags.text("app-id", "The application.", required=True)
-async def get(api: Api, app_id: str) -> None:
+@_APPLICATION
+@output_flag
+async def get(api: Api, app_id: str, output: str) -> None:
     """Show an application."""
+    application = await _get(api, app_id)
+    print_result(output, application, [application], APPLICATIONS)
+
+
+@application.command("diff")
+@with_api
+@_APPLICATION
+@flags.switch("exit-code", "Exit with 1 if the application is out of sync.")
+async def diff(api: Api, app_id: str, exit_code: bool) -> None:
+    """Show how the live state of an application differs from Git, as of the last comparison."""
+    state = (await _get(api, app_id)).sync_state
+    status = SyncStatus(state.status)
+    if status is SyncStatus.OUT_OF_SYNC:
+        click.echo(state.reason or state.short_reason)
+    else:
+        logger.info(f"Application {app_id} is {status.name}")
+    if exit_code and status is SyncStatus.OUT_OF_SYNC:
+        raise PipecdError(f"application {app_id} is out of sync")
+
+
+@application.command("edit")
+@with_api
+@_APPLICATION
+@flags.text("piped-id", "The piped that deploys it from now on.")
+@flags.text("platform-provider", "The platform provider to deploy to.")
+@flags.text("config-file-name", "The name of its configuration file.")
+@flags.strings("deploy-target", "All its deploy targets, as PLUGIN=TARGET.")
+async def edit(api: Api, app_id: str, deploy_target: tuple[str, ...], **given: str) -> None:
+    """Change where an application is deployed; flags that are not set change nothing."""
+    if not deploy_target and not any(given.values()):
+        raise UserMistake("there is nothing to change", hint="set one of the flags; see --help")
+    targets = _parse_targets(deploy_target)
+    if any(given.values()):
+        current = await _get(api, app_id)
+        git_path = ApplicationGitPath()
+        git_path.CopyFrom(current.git_path)
+        git_path.config_filename = given["config_file_name"] or git_path.config_filename
+        request = pb.UpdateApplicationRequest(
+            application_id=app_id,
+            piped_id=given["piped_id"] or current.piped_id,
+            platform_provider=given["platform_provider"] or current.platform_provider,
+            git_path=git_path,
+        )
+        await attempt("update application", api.UpdateApplication(request))
+    if targets:
+        set_targets = pb.UpdateApplicationDeployTargetsRequest(
+            application_id=app_id, deploy_targets_by_plugin=targets
+        )
+        await attempt("update application", api.UpdateApplicationDeployTargets(set_targets))
+    logger.info(f"Successfully updated application id = {app_id}")
+
+
+async def _get(api: Api, app_id: str) -> Application:
     request = pb.GetApplicationRequest(application_id=app_id)
-    answer = await attempt("get application", api.GetApplication(request))
-    print_json(to_json(answer.application))
+    return (await attempt("get application", api.GetApplication(request))).application
 
 
 @application.command("list")
 @with_api
 @flags.text("app-name", "Only those of this name.")
-@flags.text("app-kind", "Only those of this kind.")
+@flags.text("app-kind", "Only those of this kind.", complete=completion.kinds)
 @flags.text("piped-id", "Only those of this piped.")
 @flags.switch("disabled", "Only disabled ones.")
 @flags.text("cursor", "Where an earlier list ended.")
 @flags.number("limit", "How many at most.", default=10)
 @flags.strings("label", "Only those with this label, as KEY:VALUE.")
+@output_flag
 async def list_(api: Api, **given: Any) -> None:
     """List applications."""
     if given["app_kind"]:
@@ -109,22 +247,36 @@ async def list_(api: Api, **given: Any) -> None:
         limit=given["limit"],
         labels=label_pairs(given["label"]),
     )
-    print_json(to_json(await attempt("list application", api.ListApplications(request))))
+    answer = await attempt("list application", api.ListApplications(request))
+    print_result(given["output"], answer, answer.applications, APPLICATIONS)
+    report_more(given["output"], answer.cursor)
 
 
 @application.command("delete")
 @with_api
-@flags.text("app-id", "The application.", required=True)
+@_APPLICATION
 async def delete(api: Api, app_id: str) -> None:
     """Delete an application."""
+    if (await _get(api, app_id)).deleted:
+        raise Conflict(f"application {app_id} is deleted already")
     request = pb.DeleteApplicationRequest(application_id=app_id)
     answer = await attempt("delete application", api.DeleteApplication(request))
     logger.info(f"Successfully deleted application id = {answer.application_id}")
 
 
+@application.command("enable")
+@with_api
+@_APPLICATION
+async def enable(api: Api, app_id: str) -> None:
+    """Enable a disabled application."""
+    request = pb.EnableApplicationRequest(application_id=app_id)
+    answer = await attempt("enable application", api.EnableApplication(request))
+    logger.info(f"Successfully enabled application id = {answer.application_id}")
+
+
 @application.command("disable")
 @with_api
-@flags.text("app-id", "The application.", required=True)
+@_APPLICATION
 async def disable(api: Api, app_id: str) -> None:
     """Disable an application."""
     request = pb.DisableApplicationRequest(application_id=app_id)
@@ -133,9 +285,14 @@ async def disable(api: Api, app_id: str) -> None:
 
 
 def label_pairs(items: tuple[str, ...]) -> dict[str, str]:
-    """Parses `KEY:VALUE` items; malformed ones are dropped, as upstream does."""
-    pairs = (item.partition(":") for item in items if item.count(":") == 1)
-    return {key: value for key, _, value in pairs}
+    """Parses `KEY:VALUE` items; upstream drops malformed ones and lists too much."""
+    pairs: dict[str, str] = {}
+    for item in items:
+        key, colon, value = item.partition(":")
+        if not key or not colon or ":" in value:
+            raise UserMistake(f"invalid label {item!r}", hint="write KEY:VALUE")
+        pairs[key] = value
+    return pairs
 
 
 def validate_kinds(names: tuple[str, ...]) -> None:

@@ -8,10 +8,13 @@ from pipecd.commandline.main import run
 
 _COMMANDS = {
     "application": ("pipecd.pipectl.application:application", "Work with applications."),
+    "context": ("pipecd.pipectl.login:context", "Work with several control planes."),
     "deployment": ("pipecd.pipectl.deployment:deployment", "Work with deployments."),
     "encrypt": ("pipecd.pipectl.encrypt:encrypt", "Encrypt a secret for a piped."),
     "event": ("pipecd.pipectl.event:event", "Work with events."),
+    "init": ("pipecd.pipectl.init:init", "Write the configuration file of a new application."),
     "lint": ("pipecd.pipectl.lint:lint", "Check configuration files."),
+    "login": ("pipecd.pipectl.login:login", "Use an API key in further commands."),
     "migrate": ("pipecd.pipectl.migrate:migrate", "Move from kinds to plugins."),
     "piped": ("pipecd.pipectl.piped:piped", "Work with pipeds."),
     "plan-preview": (

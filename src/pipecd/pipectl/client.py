@@ -3,21 +3,25 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 
 from pipecd.commandline import flags
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
+from pipecd.pipectl.contexts import load_contexts
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.proto.service.deployment_control_pb2 import DeploymentCommandResponse
 from pipecd.wire import credentials
-from pipecd.wire.channel import open_channel
+from pipecd.wire.channel import api_service_rpc, open_channel
 from pipecd.wire.status import from_rpc_error
 
 if TYPE_CHECKING:
@@ -27,24 +31,57 @@ else:
 
 T = TypeVar("T")
 _CONNECT_TIMEOUT = 5.0
+_MAX_PORT = 65535
+# What the codes of a control plane mean to the user of an API key.
+_HINTS = {
+    grpc.StatusCode.UNAUTHENTICATED: "the API key is wrong, disabled or of another control plane",
+    grpc.StatusCode.PERMISSION_DENIED: "the API key is read-only, or this is of another project",
+    grpc.StatusCode.UNIMPLEMENTED: "this control plane does not offer it; upstream's lacks it",
+}
 _RECEIVE_LIMIT = 4 * 1024 * 1024
 
 logger = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A connection to a control plane: upstream's API, and the RPCs of ours beside it."""
+
+    address: str
+    insecure: bool
+    api: Api
+    channel: grpc.aio.Channel
+
+    async def control(self, rpc: str, request: Message) -> DeploymentCommandResponse:
+        """Calls an RPC of DeploymentControl, which upstream's control planes lack."""
+        return await api_service_rpc(self.channel, rpc, DeploymentCommandResponse)(request)
 
 
 def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Adds the connection flags and passes the connected API to the command as `api`."""
 
     @functools.wraps(command)
+    async def with_its_api(connection: Connection, **given: Any) -> None:
+        await command(api=connection.api, **given)
+
+    return with_connection(with_its_api)
+
+
+def with_connection(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Adds the connection flags and passes the connection to the command as `connection`."""
+
+    @functools.wraps(command)
     def connected(**given: Any) -> None:
         log.configure(given.pop("log_level"), given.pop("log_encoding"), program="pipectl")
         for ignored in ("metrics", "profile", "profile_debug_logging", "profiler_credentials_file"):
             given.pop(ignored)
-        settings = {name: given.pop(name) for name in _CLIENT_FLAGS}
+        settings = connection_settings(given)
+        for name in (*_CLIENT_FLAGS, "context"):
+            given.pop(name)
 
         async def work() -> None:
-            async with connect(**settings) as api:
-                await command(api=api, **given)
+            async with connect(**settings) as connection:
+                await command(connection=connection, **given)
 
         asyncio.run(work())
 
@@ -54,6 +91,7 @@ def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
 def client_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the flags that describe the connection to the control plane."""
     for add in (
+        flags.text("context", "The control plane of `pipectl login` to use; the current one."),
         flags.text("cert-file", "The certificate to trust instead of the system's."),
         flags.switch("insecure", "Connect without TLS."),
         flags.text("api-key-file", "A file with the API key, used when --api-key is not set."),
@@ -67,14 +105,40 @@ def client_flags(command: Callable[..., None]) -> Callable[..., None]:
 _CLIENT_FLAGS = ("address", "api_key", "api_key_file", "insecure", "cert_file")
 
 
+def connection_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that describe the connection."""
+    return {name: given[name] for name in _CLIENT_FLAGS}
+
+
+def connection_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The connection of the flags; without an address, that of a context with the flags on top."""
+    settings = connection_flags(given)
+    if settings["address"] and not given["context"]:
+        return settings
+    contexts = load_contexts()
+    name = given["context"] or contexts.current
+    if not name:
+        return settings
+    context = contexts.get(name)
+    settings["address"] = settings["address"] or context.address
+    settings["insecure"] = settings["insecure"] or context.insecure
+    settings["cert_file"] = settings["cert_file"] or context.cert_file
+    if not settings["api_key_file"]:
+        settings["api_key"] = settings["api_key"] or context.api_key
+    return settings
+
+
 @asynccontextmanager
 async def connect(
     *, address: str, api_key: str, api_key_file: str, insecure: bool, cert_file: str
-) -> AsyncGenerator[Api, None]:
+) -> AsyncGenerator[Connection, None]:
     """Connects with the given key."""
     if not address:
-        raise UserMistake("address must be set", hint="add --address host:port")
-    key = api_key or await asyncio.to_thread(_read_key, api_key_file)
+        raise UserMistake(
+            "address must be set", hint="add --address host:port, or run `pipectl login` first"
+        )
+    check_address(address)
+    key = api_key or await asyncio.to_thread(read_key, api_key_file)
     async with open_channel(
         address,
         authorization=credentials.api_key(key),
@@ -83,12 +147,23 @@ async def connect(
         connect_timeout=_CONNECT_TIMEOUT,
         receive_limit=_RECEIVE_LIMIT,
     ) as channel:
-        yield APIServiceStub(channel)
+        yield Connection(address, insecure, APIServiceStub(channel), channel)
 
 
-def _read_key(path: str) -> str:
+def check_address(address: str) -> None:
+    """Refuses an address that is none, before a connection to it is attempted."""
+    if "://" in address:
+        raise UserMistake(f"the address {address} is a URL", hint="write host:port, such as cd:443")
+    _, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and not 0 < int(port) <= _MAX_PORT:
+        raise UserMistake(f"there is no port {port}", hint=f"ports end at {_MAX_PORT}")
+
+
+def read_key(path: str) -> str:
     if not path:
-        raise UserMistake("either api-key or api-key-file must be set")
+        raise UserMistake(
+            "either api-key or api-key-file must be set", hint="or run `pipectl login` first"
+        )
     try:
         return Path(path).read_text().strip()
     except OSError as e:
@@ -119,7 +194,7 @@ async def call(response: Awaitable[T]) -> T:
     except grpc.aio.AioRpcError as e:
         code = "".join(part.capitalize() for part in e.code().name.split("_"))
         message = f"rpc error: code = {code} desc = {e.details()}"
-        raise type(from_rpc_error(e))(message) from e
+        raise type(from_rpc_error(e))(message, hint=_HINTS.get(e.code(), "")) from e
 
 
 def print_json(text: str) -> None:

@@ -1,16 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl deployment`: list, logs, wait-status."""
+"""`pipectl deployment`: list, get, logs, watch, wait-status, and commands for running ones."""
 
 from typing import Any
 
 import click
 
 from pipecd.commandline import flags
-from pipecd.model.document import to_json
+from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
+from pipecd.model.errors import UserMistake
+from pipecd.pipectl import completion
 from pipecd.pipectl.application import label_pairs, validate_kinds
-from pipecd.pipectl.client import Api, attempt, print_json, with_api
-from pipecd.pipectl.wait import Polling, parse_statuses, validate_statuses, wait_for_status
+from pipecd.pipectl.client import Api, Connection, attempt, logger, with_api, with_connection
+from pipecd.pipectl.follow import LogPrinter, follow_logs, get_deployment, watch_deployment
+from pipecd.pipectl.output import output_flag, print_result, report_more
+from pipecd.pipectl.views import DEPLOYMENTS, STAGES, deployment_status
+from pipecd.pipectl.wait import (
+    Polling,
+    parse_statuses,
+    validate_statuses,
+    wait_for_deployment,
+    wait_for_status,
+)
+from pipecd.proto.model.deployment_pb2 import PipelineStage
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import deployment_control_pb2 as control
+
+_DEPLOYMENT = flags.text(
+    "deployment-id", "The deployment.", required=True, complete=completion.deployments
+)
 
 
 @click.group()
@@ -20,13 +37,14 @@ def deployment() -> None:
 
 @deployment.command("list")
 @with_api
-@flags.strings("status", "Only those at this status.")
-@flags.strings("app-id", "Only those of this application.")
-@flags.strings("app-kind", "Only those of applications of this kind.")
+@flags.strings("status", "Only those at this status.", complete=completion.statuses)
+@flags.strings("app-id", "Only those of this application.", complete=completion.applications)
+@flags.strings("app-kind", "Only those of applications of this kind.", complete=completion.kinds)
 @flags.text("app-name", "Only those of applications of this name.")
 @flags.strings("label", "Only those with this label, as KEY:VALUE.")
 @flags.text("cursor", "Where an earlier list ended.")
 @flags.number("limit", "How many at most.", default=30)
+@output_flag
 async def list_(api: Api, **given: Any) -> None:
     """List deployments."""
     validate_statuses(given["status"])
@@ -40,22 +58,147 @@ async def list_(api: Api, **given: Any) -> None:
         limit=given["limit"],
         cursor=given["cursor"],
     )
-    print_json(to_json(await attempt("list deployment", api.ListDeployments(request))))
+    answer = await attempt("list deployment", api.ListDeployments(request))
+    print_result(given["output"], answer, answer.deployments, DEPLOYMENTS)
+    report_more(given["output"], answer.cursor)
+
+
+@deployment.command("get")
+@with_api
+@_DEPLOYMENT
+@output_flag
+async def get(api: Api, deployment_id: str, output: str) -> None:
+    """Show a deployment and its stages."""
+    found = await get_deployment(api, deployment_id)
+    print_result(output, found, [found], DEPLOYMENTS)
+    if output == "table":
+        click.echo()
+        print_result(output, found, list(found.stages), STAGES)
+        if found.status_reason:
+            click.echo(f"\n{found.status_reason}")
 
 
 @deployment.command("logs")
 @with_api
-@flags.text("deployment-id", "The deployment.", required=True)
-async def logs(api: Api, deployment_id: str) -> None:
+@_DEPLOYMENT
+@flags.switch("follow", "Print new lines until the deployment has completed.")
+@output_flag
+async def logs(api: Api, deployment_id: str, follow: bool, output: str) -> None:
     """Show the logs of every stage."""
+    if follow:
+        await follow_logs(api, deployment_id)
+        return
     request = pb.ListStageLogsRequest(deployment_id=deployment_id)
-    print_json(to_json(await attempt("get stage log", api.ListStageLogs(request))))
+    answer = await attempt("get stage log", api.ListStageLogs(request))
+    if output != "table":
+        stages = [PipelineStage(id=id) for id in answer.stage_logs]
+        print_result(output, answer, stages, STAGES)
+        return
+    printer = LogPrinter()
+    printer.print_new(await get_deployment(api, deployment_id), answer)
+
+
+@deployment.command("watch")
+@with_api
+@_DEPLOYMENT
+async def watch(api: Api, deployment_id: str) -> None:
+    """Print each change of a deployment until it has completed; exits with 1 unless it succeeds."""
+    await watch_deployment(api, deployment_id)
+
+
+@deployment.command("cancel")
+@with_connection
+@_DEPLOYMENT
+@flags.switch("force-rollback", "Roll back even if the application disables it.")
+@flags.switch("force-no-rollback", "Do not roll back.")
+async def cancel(connection: Connection, deployment_id: str, **flags: bool) -> None:
+    """Cancel a deployment."""
+    request = control.CancelDeploymentRequest(deployment_id=deployment_id, **flags)
+    await attempt("cancel deployment", connection.control("CancelDeployment", request))
+    logger.info(f"Requested the cancellation of deployment {deployment_id}")
+
+
+_STAGE = flags.text("stage-id", "The stage; the one that waits if it is not set.")
+
+
+@deployment.command("approve")
+@with_connection
+@_DEPLOYMENT
+@_STAGE
+async def approve(connection: Connection, deployment_id: str, stage_id: str) -> None:
+    """Approve a stage that waits for approval."""
+    stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.APPROVE)
+    request = control.ApproveStageRequest(deployment_id=deployment_id, stage_id=stage)
+    await attempt("approve stage", connection.control("ApproveStage", request))
+    logger.info(f"Approved stage {stage} of deployment {deployment_id}")
+
+
+@deployment.command("reject")
+@with_connection
+@_DEPLOYMENT
+@_STAGE
+@flags.text("reason", "Why it is not approved; shown with the stage.", required=True)
+async def reject(connection: Connection, deployment_id: str, stage_id: str, reason: str) -> None:
+    """Reject a stage that waits for approval; the deployment fails and is rolled back."""
+    stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.APPROVE)
+    request = control.RejectStageRequest(deployment_id=deployment_id, stage_id=stage, reason=reason)
+    await attempt("reject stage", connection.control("RejectStage", request))
+    logger.info(f"Rejected stage {stage} of deployment {deployment_id}")
+
+
+@deployment.command("skip")
+@with_connection
+@_DEPLOYMENT
+@_STAGE
+async def skip(connection: Connection, deployment_id: str, stage_id: str) -> None:
+    """Skip a running stage that allows it."""
+    stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.SKIP)
+    request = control.SkipStageRequest(deployment_id=deployment_id, stage_id=stage)
+    await attempt("skip stage", connection.control("SkipStage", request))
+    logger.info(f"Skipped stage {stage} of deployment {deployment_id}")
+
+
+async def _only_waiting(api: Api, deployment_id: str, operation: ManualOperation) -> str:
+    """The running stage that offers the operation."""
+    stages = (await get_deployment(api, deployment_id)).stages
+    running = [stage for stage in stages if stage.status == StageStatus.RUNNING]
+    offering = [stage for stage in running if stage.available_operation == operation] or running
+    if not offering:
+        raise UserMistake(f"no stage of deployment {deployment_id} is running")
+    if len(offering) > 1:
+        names = ", ".join(f"{stage.name} {stage.id}" for stage in offering)
+        raise UserMistake(
+            f"several stages of deployment {deployment_id} are running: {names}",
+            hint="choose one with --stage-id",
+        )
+    return offering[0].id
+
+
+@deployment.command("retry")
+@with_api
+@_DEPLOYMENT
+@flags.duration("check-interval", "The longest delay between two checks.", default="15s")
+@flags.duration("timeout", "How long to wait for the new deployment.", default="5m")
+@output_flag
+async def retry(api: Api, deployment_id: str, output: str, **flags: float) -> None:
+    """Deploy the application of a completed deployment again, and print the new deployment."""
+    old = await get_deployment(api, deployment_id)
+    if not DeploymentStatus(old.status).is_completed:
+        raise UserMistake(
+            f"deployment {deployment_id} is still {deployment_status(old)}",
+            hint="cancel it first, or wait for it",
+        )
+    request = pb.SyncApplicationRequest(application_id=old.application_id)
+    answer = await attempt("sync application", api.SyncApplication(request))
+    new = await wait_for_deployment(api, answer.command_id, Polling(**flags))
+    created = await get_deployment(api, new)
+    print_result(output, created, [created], DEPLOYMENTS)
 
 
 @deployment.command("wait-status")
 @with_api
-@flags.text("deployment-id", "The deployment.", required=True)
-@flags.strings("status", "The statuses to wait for.", required=True)
+@_DEPLOYMENT
+@flags.strings("status", "The statuses to wait for.", required=True, complete=completion.statuses)
 @flags.duration("check-interval", "The longest delay between two checks.", default="15s")
 @flags.duration("timeout", "How long to wait.", default="15m")
 async def wait_status(

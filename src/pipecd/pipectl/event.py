@@ -9,6 +9,7 @@ import click
 from pipecd.commandline import flags
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl.client import Api, attempt, logger, with_api
+from pipecd.pipectl.output import id_output_flag, print_id
 from pipecd.proto.service import api_pb2 as pb
 
 _CONTEXT_KEY = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$")
@@ -31,7 +32,8 @@ def event() -> None:
 @flags.text("commit-url", "The page of that commit.")
 @flags.text("commit-author", "The author of that commit.")
 @flags.number("commit-timestamp", "When it was made, in unix seconds.", default=0)
-async def register(api: Api, **given: Any) -> None:
+@id_output_flag
+async def register(api: Api, output: str | None, **given: Any) -> None:
     """Tell pipeds about something new, such as an image."""
     for key in given["contexts"]:
         if not _CONTEXT_KEY.fullmatch(key):
@@ -41,3 +43,4 @@ async def register(api: Api, **given: Any) -> None:
             )
     answer = await attempt("register event", api.RegisterEvent(pb.RegisterEventRequest(**given)))
     logger.info("Successfully registered event", id=answer.event_id)
+    print_id(output, "event_id", answer.event_id)

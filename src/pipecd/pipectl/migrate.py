@@ -15,6 +15,7 @@ from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
 from pipecd.pipectl.client import Api, attempt, client_flags, logger, with_api
+from pipecd.pipectl.plugin_format import PluginFormat, rewrite_text
 from pipecd.program.atomic_write import write_atomic
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service import api_pb2 as pb
@@ -124,14 +125,14 @@ def application_config(
 def rewrite(file: Path) -> None:
     """Rewrites an application file; on any error it stays unchanged."""
     try:
-        text = yaml.safe_dump(to_plugin_format(yaml.safe_load(file.read_bytes())))
+        text = rewrite_text(file.read_text(), to_plugin_format(yaml.safe_load(file.read_bytes())))
         old = file.with_name(f"{file.name}.old")
         old.unlink(missing_ok=True)
         old.hardlink_to(file)
         write_atomic(file, text.encode(), mode=0o644)
     except OSError as e:
         raise UserMistake(f"cannot rewrite {file}: {e.strerror}") from e
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise UserMistake(f"{file} is not YAML: {e}", hint="see pipectl lint") from e
     except UserMistake as e:
         raise UserMistake(f"{file}: {e.message}", hint=e.hint) from e
@@ -144,7 +145,7 @@ def _application_files(directory: Path) -> Iterator[Path]:
     return (f for f in sorted(directory.rglob("*")) if f.is_file() and is_application_file(f.name))
 
 
-def to_plugin_format(document: object) -> dict[str, Any]:
+def to_plugin_format(document: object) -> PluginFormat:
     """Returns the application file in the format for plugins, without keys that they lack."""
     old = _mapping(document, "the file")
     kind = str(old.get("kind", ""))
@@ -162,7 +163,8 @@ def to_plugin_format(document: object) -> dict[str, Any]:
     new = {**_pick(spec, _COMMON_KEYS), "plugins": plugins}
     if stages:
         new["pipeline"] = {"stages": stages}
-    return {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": new}
+    migrated = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": new}
+    return PluginFormat(migrated, plugin, keys)
 
 
 def _stages(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

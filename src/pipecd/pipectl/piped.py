@@ -1,16 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl piped`: enable, disable."""
+"""`pipectl piped`: register, get, enable, disable."""
+
+import asyncio
+import base64
+from pathlib import Path
 
 import click
 
 from pipecd.commandline import flags
-from pipecd.pipectl.client import Api, call_or_print, print_json, with_api
+from pipecd.model.errors import UserMistake
+from pipecd.pipectl.client import (
+    Api,
+    Connection,
+    attempt,
+    call_or_print,
+    logger,
+    print_json,
+    with_api,
+    with_connection,
+)
+from pipecd.pipectl.output import View, output_flag, print_result
+from pipecd.pipectl.views import PIPEDS
+from pipecd.program.atomic_write import write_private
 from pipecd.proto.service import api_pb2 as pb
+
+_REGISTERED = View({"ID": lambda r: r.id, "KEY": lambda r: r.key}, name=lambda r: r.id)
+_CONFIGURATION = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: {project}
+  pipedID: {id}
+  pipedKeyData: {key}
+  apiAddress: {address}
+  # The repositories that this piped watches.
+  repositories: []
+  # - repoID: apps
+  #   remote: git@github.com:example/apps.git
+  #   branch: main
+  # The plugins that it deploys with.
+  plugins:
+    - name: wait
+    - name: waitapproval
+    - name: scriptrun
+"""
 
 
 @click.group()
 def piped() -> None:
     """Work with pipeds."""
+
+
+@piped.command("register")
+@with_connection
+@flags.text("name", "The name of the piped.", required=True)
+@flags.text("desc", "What it is for.")
+@flags.text("config-out", "A new file for a configuration to begin with, its key included.")
+@output_flag
+async def register(
+    connection: Connection, name: str, desc: str, config_out: str, output: str
+) -> None:
+    """Register a piped and print its id and key; the key cannot be read again."""
+    api, path = connection.api, Path(config_out)
+    if config_out and await asyncio.to_thread(path.exists):
+        raise UserMistake(f"{config_out} exists already", hint="name a new file")
+    request = pb.RegisterPipedRequest(name=name, desc=desc)
+    registered = await attempt("register piped", api.RegisterPiped(request))
+    print_result(output, registered, [registered], _REGISTERED)
+    if not config_out:
+        return
+    got = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=registered.id)))
+    text = _CONFIGURATION.format(
+        project=got.piped.project_id,
+        id=registered.id,
+        key=base64.b64encode(registered.key.encode()).decode(),
+        address=connection.address,
+    )
+    try:
+        await asyncio.to_thread(write_private, path, text.encode())
+    except OSError as e:
+        raise UserMistake(f"cannot write {config_out}: {e.strerror}") from e
+    insecure = " --insecure" if connection.insecure else ""
+    command = f"piped run --config-file {config_out}{insecure}"
+    logger.info(f"Add your repositories to {config_out}, then: {command}")
+
+
+@piped.command("get")
+@with_api
+@flags.text("piped-id", "The piped.", required=True)
+@output_flag
+async def get(api: Api, piped_id: str, output: str) -> None:
+    """Show a piped."""
+    got = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=piped_id)))
+    print_result(output, got.piped, [got.piped], PIPEDS)
 
 
 @piped.command("enable")

@@ -4,7 +4,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, Unavailable
 from pipecd.pipectl.client import Api, call, call_or_print, with_api
+from pipecd.pipectl.plan_preview_comment import as_markdown
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -40,6 +41,7 @@ _NOTHING = (
 @flags.text("head-commit", "The commit with the change.", required=True)
 @flags.text("base-branch", "The branch it will be merged into.", required=True)
 @flags.text("out", "A file for the result as JSON.")
+@flags.text("comment-out", "A file for the result as a comment on the pull request, in Markdown.")
 @flags.duration("timeout", "How long to wait.", default="10m")
 @flags.duration("piped-handle-timeout", "How long a piped may take.", default="5m")
 @flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
@@ -56,7 +58,7 @@ async def plan_preview(api: Api, **given: Any) -> None:
     answer = await call_or_print(lambda e: f"Failed to request plan-preview: {e}", requested)
     if not answer.commands:
         click.echo("There is no piped that is handling the given Git repository")
-        await _write(given["out"], [])
+        await _write(given, [])
         return
     commands = list(answer.commands)
     ids = " ".join(commands)
@@ -67,13 +69,16 @@ async def plan_preview(api: Api, **given: Any) -> None:
     )
     ordered = sorted_results(results, given["sort_label_keys"])
     click.echo(as_text(ordered), nl=False)
-    await _write(given["out"], ordered)
+    await _write(given, ordered)
 
 
-async def _write(path: str, results: list[PlanPreviewCommandResult]) -> None:
-    """Writes the file of `--out`, also when no application changes."""
-    if path:
+async def _write(given: Mapping[str, Any], results: list[PlanPreviewCommandResult]) -> None:
+    """Writes the requested files, also when no application changes."""
+    if path := given["out"]:
         await asyncio.to_thread(Path(path).write_text, as_json(results))
+    if path := given["comment_out"]:
+        comment = as_markdown(results, given["head_commit"])
+        await asyncio.to_thread(Path(path).write_text, comment)
 
 
 async def _wait_for_results(

@@ -184,8 +184,15 @@ def init(name: str, dir: str, **_: object) -> None:
 @flags.every_command
 @flags.text("entry-file", "The plugin's entry of the piped file, as YAML: config, deployTargets.")
 @click.option("--run", multiple=True, help="A stage to run, as NAME or NAME=JSON of its options.")
+@click.option("--tool", multiple=True, help="A tool that it installs, as NAME=PATH.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def check(command: tuple[str, ...], entry_file: str, run: tuple[str, ...], **_: object) -> None:
+def check(
+    command: tuple[str, ...],
+    entry_file: str,
+    run: tuple[str, ...],
+    tool: tuple[str, ...],
+    **_: object,
+) -> None:
     """Check that COMMAND is a plugin that every piped can run."""
     options: dict[str, object] = {}
     for stage in run:
@@ -195,16 +202,27 @@ def check(command: tuple[str, ...], entry_file: str, run: tuple[str, ...], **_: 
         except ValueError as e:
             raise UserMistake(f"--run {stage}: the options are not JSON: {e}") from e
     entry = _entry(Path(entry_file)) if entry_file else None
+    tools = dict(map(_tool, tool))
 
     async def count_failed() -> int:
         failed = 0
-        async for finding in try_plugin(Trial(command=command, entry=entry, options=options)):
+        trial = Trial(command=command, entry=entry, options=options, tools=tools)
+        async for finding in try_plugin(trial):
             click.echo(str(finding))
             failed += finding.verdict is Verdict.FAILED
         return failed
 
     if failed := asyncio.run(count_failed()):
         raise PipecdError(f"{failed} of the checks failed")
+
+
+def _tool(given: str) -> tuple[str, Path]:
+    name, equals, path = given.partition("=")
+    if not name or not equals:
+        raise UserMistake(f"invalid tool: {given}", hint="write NAME=PATH")
+    if not Path(path).is_file():
+        raise UserMistake(f"there is no file {path}", hint=f"check --tool {given}")
+    return name, Path(path).absolute()
 
 
 def _entry(path: Path) -> PluginSpec:

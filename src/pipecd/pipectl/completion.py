@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completes values in the shell: names that pipectl knows, and ids that the control plane lists."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from pipecd.commandline.flags import Complete
+from pipecd.model.application import ApplicationKind
+from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
+from pipecd.model.errors import PipecdError
+from pipecd.pipectl.client import Api, call, connect, connection_settings
+from pipecd.pipectl.views import deployment_status
+from pipecd.proto.service import api_pb2 as pb
+
+_MAX_ITEMS = 100
+# A shell waits for the answer.
+_TIMEOUT_SECONDS = 3.0
+
+Items = list[tuple[str, str]]
+
+
+def _among(values: Iterable[str]) -> Complete:
+    names = tuple(values)
+
+    def complete(_context: click.Context, _flag: click.Parameter, incomplete: str) -> list[Any]:
+        # A list is completed at its last value.
+        head, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{head}{comma}{name}") for name in names if name.startswith(last)]
+
+    return complete
+
+
+def _listed(list_items: Callable[[Api], Awaitable[Items]]) -> Complete:
+    """Completes ids that the control plane lists; nothing if it cannot be reached."""
+
+    async def fetch(settings: dict[str, Any]) -> Items:
+        async with asyncio.timeout(_TIMEOUT_SECONDS), connect(**settings) as connection:
+            return await list_items(connection.api)
+
+    def complete(context: click.Context, _flag: click.Parameter, incomplete: str) -> list[Any]:
+        given = {option.name: option.default for option in context.command.params}
+        given |= {name: value for name, value in context.params.items() if value is not None}
+        try:
+            found = asyncio.run(fetch(connection_settings(given)))
+        except (PipecdError, TimeoutError):
+            return []
+        return [CompletionItem(id, help=name) for id, name in found if id.startswith(incomplete)]
+
+    return complete
+
+
+async def _applications(api: Api) -> Items:
+    listed = await call(api.ListApplications(pb.ListApplicationsRequest(limit=_MAX_ITEMS)))
+    return [(application.id, application.name) for application in listed.applications]
+
+
+async def _deployments(api: Api) -> Items:
+    listed = await call(api.ListDeployments(pb.ListDeploymentsRequest(limit=_MAX_ITEMS)))
+    return [(d.id, f"{d.application_name} {deployment_status(d)}") for d in listed.deployments]
+
+
+kinds = _among(kind.name for kind in ApplicationKind)
+statuses = _among(f"{STATUS_PREFIX}{status.name}" for status in DeploymentStatus)
+applications = _listed(_applications)
+deployments = _listed(_deployments)

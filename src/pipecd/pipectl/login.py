@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pipectl login` and `pipectl context`: control planes that need no connection flags."""
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from pipecd.commandline import flags
+from pipecd.observe import log
+from pipecd.pipectl.client import call, client_flags, connect, connection_flags, read_key
+from pipecd.pipectl.contexts import Context, load_contexts, save_contexts
+from pipecd.pipectl.output import print_table
+from pipecd.proto.service import api_pb2 as pb
+
+
+@click.command("login")
+@flags.every_command
+@client_flags
+def login(log_level: str, log_encoding: str, **given: Any) -> None:
+    """Check an API key and use it in further commands."""
+    log.configure(log_level, log_encoding, program="pipectl")
+    name = given["context"] or given["address"].rpartition(":")[0]
+    settings = connection_flags(given)
+    if settings["address"] and not (settings["api_key"] or settings["api_key_file"]):
+        settings["api_key"] = _ask_for_key()
+
+    async def check() -> None:
+        async with connect(**settings) as connection:
+            await call(connection.api.ListApplications(pb.ListApplicationsRequest(limit=1)))
+
+    asyncio.run(check())
+    key = settings["api_key"] or read_key(settings["api_key_file"])
+    context = Context(settings["address"], key, settings["insecure"], settings["cert_file"])
+    save_contexts(load_contexts().with_context(name, context))
+    click.echo(f"Logged in to {context.address}; further commands use the context {name}.")
+
+
+def _ask_for_key() -> str:
+    if sys.stdin.isatty():
+        return click.prompt("API key", hide_input=True, err=True)
+    return sys.stdin.readline().strip()
+
+
+@click.group("context")
+def context() -> None:
+    """Work with the control planes that you have logged in to."""
+
+
+@context.command("list")
+@flags.every_command
+def list_(**_: object) -> None:
+    """List the contexts; a star marks the current one."""
+    contexts = load_contexts()
+    rows = [
+        ["*" if name == contexts.current else " ", name, each.address]
+        for name, each in contexts.by_name.items()
+    ]
+    print_table([" ", "NAME", "ADDRESS"], rows)
+
+
+@context.command("use")
+@flags.every_command
+@click.argument("name")
+def use(name: str, **_: object) -> None:
+    """Use the context NAME in further commands."""
+    save_contexts(load_contexts().using(name))
+
+
+@context.command("delete")
+@flags.every_command
+@click.argument("name")
+def delete(name: str, **_: object) -> None:
+    """Forget the context NAME and its API key."""
+    save_contexts(load_contexts().without(name))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of applications, deployments and pipeds."""
+
+from pipecd.model.application import ApplicationKind, SyncStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.pipectl.output import View, age
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+
+_COMMIT_LENGTH = 7
+
+
+def _kind(application: Application) -> str:
+    """The plugins of an application, or its kind if it is of the first generation."""
+    if application.platform_provider:
+        return ApplicationKind(application.kind).name
+    return ", ".join(sorted(application.deploy_targets_by_plugin))
+
+
+def _labels(labelled: Application) -> str:
+    return ",".join(f"{key}:{value}" for key, value in sorted(labelled.labels.items()))
+
+
+def deployment_status(deployment: Deployment) -> str:
+    return DeploymentStatus(deployment.status).name
+
+
+def stage_status(stage: PipelineStage) -> str:
+    return StageStatus(stage.status).name
+
+
+def waiting_stage(deployment: Deployment) -> str:
+    """The names of the stages that run."""
+    running = (s.name for s in deployment.stages if s.status == StageStatus.RUNNING)
+    return ", ".join(running)
+
+
+APPLICATIONS = View(
+    {
+        "NAME": lambda a: a.name,
+        "ID": lambda a: a.id,
+        "KIND": _kind,
+        "STATUS": lambda a: "DISABLED" if a.disabled else SyncStatus(a.sync_state.status).name,
+        "LABELS": _labels,
+    },
+    name=lambda a: a.id,
+)
+DEPLOYMENTS = View(
+    {
+        "ID": lambda d: d.id,
+        "APPLICATION": lambda d: d.application_name,
+        "STATUS": deployment_status,
+        "STAGE": waiting_stage,
+        "COMMIT": lambda d: d.trigger.commit.hash[:_COMMIT_LENGTH],
+        "BY": lambda d: d.trigger.commander or d.trigger.commit.author,
+        "AGE": lambda d: age(d.created_at),
+    },
+    name=lambda d: d.id,
+)
+STAGES = View(
+    {
+        "STAGE": lambda s: s.name,
+        "ID": lambda s: s.id,
+        "STATUS": stage_status,
+        "REASON": lambda s: s.status_reason,
+    },
+    name=lambda s: s.id,
+)
+PIPEDS = View(
+    {
+        "NAME": lambda p: p.name,
+        "ID": lambda p: p.id,
+        "VERSION": lambda p: p.version,
+        "STATUS": lambda p: "DISABLED" if p.disabled else "ENABLED",
+        "REPOSITORIES": lambda p: ", ".join(r.id for r in p.repositories),
+    },
+    name=lambda p: p.id,
+)

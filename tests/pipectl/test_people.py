@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pipectl for people: forms of output, contexts, running deployments, errors in words."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+
+from pipecd.commandline.main import run
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_piped
+from pipecd.model.deployment import StageStatus
+from pipecd.model.errors import Unsupported
+from pipecd.pipectl.cli import tree
+from pipecd.pipectl.client import attempt, connect
+from pipecd.pipectl.output import age, print_table
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import (
+    Commit,
+    Deployment,
+    DeploymentTrigger,
+    ManualOperation,
+    PipelineStage,
+)
+from pipecd.proto.service.deployment_control_pb2 import RejectStageRequest
+from servers.control_plane import StartControlPlane
+
+ADD = "application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
+
+
+@pytest.fixture(autouse=True)
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "config" / "contexts.json"
+    monkeypatch.setenv("PIPECTL_CONFIG", str(file))
+    return file
+
+
+def stage(id: str, name: str, status: StageStatus, **more: Any) -> PipelineStage:
+    times = {"created_at": 1, "updated_at": 1}
+    return PipelineStage(id=id, name=name, status=status.value, **times, **more)  # pyright: ignore[reportArgumentType]
+
+
+async def add_deployment(plane: Any, piped: str, *stages: PipelineStage) -> str:
+    deployment = Deployment(
+        id="deployment-1",
+        application_id="application-1",
+        application_name="web",
+        piped_id=piped,
+        project_id=plane.admin.project,
+        git_path=ApplicationGitPath(repo=ApplicationGitRepository(id="repo"), path="apps/web"),
+        trigger=DeploymentTrigger(
+            commit=Commit(
+                hash="0123456789", message="m", author="ann", branch="main", created_at=1
+            ),
+            timestamp=1,
+        ),
+        status=2,  # pyright: ignore[reportArgumentType]
+        stages=stages,
+        created_at=1,
+        updated_at=1,
+    )
+    await plane.running.stores.deployments.add(deployment)
+    return deployment.id
+
+
+async def test_results_have_four_forms(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        await typed(ADD.format(piped=piped))
+        plain = (await typed("application list"))[1]
+        assert (await typed("application list --output json"))[1] == plain
+        document = json.loads(plain)
+        assert yaml.safe_load((await typed("application list --output yaml"))[1]) == document
+        id = document["applications"][0]["id"]
+        assert (await typed("application list --output name"))[1] == f"{id}\n"
+        table = (await typed("application list --output table"))[1].splitlines()
+        assert table[0].split() == ["NAME", "ID", "KIND", "STATUS", "LABELS"]
+        assert table[1].split() == ["web", id, "ECS", "UNKNOWN", "-"]
+        assert id in (await typed(f"application get --app-id {id} --output table"))[1]
+
+
+async def test_the_id_of_what_was_created_is_printed(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        code, out, err = await typed(f"{ADD.format(piped=piped)} --output name")
+        assert code == 0
+        assert err.endswith(f"id = {out}")
+        event = "event register --name image --data v2 --output"
+        assert list(json.loads((await typed(f"{event} json"))[1])) == ["event_id"]
+        assert list(yaml.safe_load((await typed(f"{event} yaml"))[1])) == ["event_id"]
+        assert (await typed(f"{event} table"))[1].startswith("EVENT ID\n")
+
+
+def test_a_table_is_aligned_and_passes_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(["A", "B"], [["x\x1b[2J", "1"], ["longer", ""]])
+    assert capsys.readouterr().out == "A       B\nx[2J    1\nlonger  -\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, ""), (1000, "0s"), (940, "1m"), (-6200, "2h"), (-200000, "2d")]
+)
+def test_ages_are_short(seconds: int, text: str) -> None:
+    assert age(seconds, now=datetime.fromtimestamp(1000, UTC)) == text
+
+
+async def test_a_login_is_used_by_further_commands(
+    start_plane: StartControlPlane, contexts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with start_plane() as plane:
+
+        async def typed(line: str, input_key: str = "") -> tuple[int, str, str]:
+            words = [*line.split(), *(["--api-key", input_key] if input_key else [])]
+            code = await asyncio.to_thread(run, tree(), words)
+            shown = capsys.readouterr()
+            return code, shown.out, shown.err
+
+        login = f"login --address {plane.address} --insecure --context work"
+        code, _, err = await typed(login, "wrong")
+        assert code == 1
+        assert "the API key is wrong, disabled or of another control plane" in err
+        assert await asyncio.to_thread(contexts.exists) is False
+        code, out, _ = await typed(login, plane.api_key)
+        assert code == 0
+        assert "further commands use the context work" in out
+        assert (await asyncio.to_thread(contexts.stat)).st_mode & 0o777 == 0o600
+        assert (await typed("application list"))[:2] == (0, "{}\n")
+        await typed(f"login --address {plane.address} --insecure", plane.api_key)
+        assert "*  127.0.0.1" in (await typed("context list"))[1]
+        assert (await typed("context use work"))[0] == 0
+        assert "*  work" in (await typed("context list"))[1]
+        assert (await typed("context delete work"))[0] == 0
+        code, _, err = await typed("application list")
+        assert "address must be set; add --address host:port, or run `pipectl login` first" in err
+        code, _, err = await typed("application list --context work")
+        assert "there is no context work; use one of: 127.0.0.1" in err
+        await asyncio.to_thread(contexts.write_text, "{")
+        assert "is damaged" in (await typed("context list"))[2]
+
+
+async def test_a_piped_is_registered_with_a_configuration(
+    start_plane: StartControlPlane, typed_at: Any, tmp_path: Path
+) -> None:
+    async with start_plane() as plane:
+        file = tmp_path / "piped.yaml"
+        line = f"piped register --name dev --config-out {file}"
+        code, out, err = await typed_at(plane)(line)
+        registered = json.loads(out)
+        assert code == 0
+        assert f"piped run --config-file {file} --insecure" in err
+        config = read_piped(file.read_bytes(), file=str(file), catalog=load_catalog())
+        assert (config.spec.piped_id, config.spec.project_id) == (registered["id"], "demo")
+        assert config.spec.api_address == plane.address
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert "exists already" in (await typed_at(plane)(line))[2]
+        shown = (await typed_at(plane)(f"piped get --piped-id {registered['id']} --output table"))[
+            1
+        ]
+        assert shown.splitlines()[1].split()[:2] == ["dev", registered["id"]]
+
+
+async def test_an_application_is_edited_and_enabled(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
+        await typed(f"application disable --app-id {id}")
+        assert "Successfully enabled" in (await typed(f"application enable --app-id {id}"))[2]
+        edit = f"application edit --app-id {id}"
+        assert "there is nothing to change" in (await typed(edit))[2]
+        code, _, err = await typed(f"{edit} --config-file-name b.pipecd.yaml --deploy-target ecs=b")
+        assert code == 0, err
+        application = await plane.running.stores.applications.get(id)
+        assert application.git_path.config_filename == "b.pipecd.yaml"
+        assert application.platform_provider == "p"
+        assert list(application.deploy_targets_by_plugin["ecs"].deploy_targets) == ["b"]
+        assert "is UNKNOWN" in (await typed(f"application diff --app-id {id}"))[2]
+
+        def drift(application: Any) -> None:
+            application.sync_state.status = 3
+            application.sync_state.timestamp = 1
+            application.sync_state.reason = "- replicas: 1\n+ replicas: 2"
+
+        await plane.running.stores.applications.update(id, drift)
+        assert (await typed(f"application diff --app-id {id}"))[:2] == (
+            0,
+            "- replicas: 1\n+ replicas: 2\n",
+        )
+        assert (await typed(f"application diff --app-id {id} --exit-code"))[0] == 1
+
+
+async def test_a_running_deployment_is_shown_approved_and_cancelled(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        approval = {"available_operation": ManualOperation.Value("MANUAL_OPERATION_APPROVE")}
+        waiting = stage("s1", "WAIT_APPROVAL", StageStatus.RUNNING, **approval)
+        id = await add_deployment(plane, piped, waiting)
+        shown = (await typed(f"deployment get --deployment-id {id} --output table"))[1]
+        assert "RUNNING  WAIT_APPROVAL  0123456  ann" in shown
+        assert "WAIT_APPROVAL  s1  RUNNING" in shown
+        code, _, err = await typed(f"deployment approve --deployment-id {id}")
+        assert (code, "Approved stage s1" in err) == (0, True), err
+        code, _, err = await typed(f"deployment reject --deployment-id {id} --reason no")
+        assert (code, "the piped of this deployment does not know rejections" in err) == (1, True)
+        code, _, err = await typed(f"deployment skip --deployment-id {id}")
+        assert (code, "stage WAIT_APPROVAL cannot be skipped" in err) == (1, True), err
+        assert (await typed(f"deployment cancel --deployment-id {id} --force-no-rollback"))[0] == 0
+        commands = await plane.running.stores.commands.list_unhandled(piped)
+        types = {command.type for command in commands}
+        assert types == {Command.APPROVE_STAGE, Command.CANCEL_DEPLOYMENT}
+        assert {command.commander for command in commands} == {"API key tests created by admin"}
+        code, _, err = await typed(f"deployment retry --deployment-id {id}")
+        assert "is still RUNNING; cancel it first" in err
+
+
+async def test_an_api_key_with_the_name_of_an_approver_is_none(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        waiting = stage("s1", "WAIT_APPROVAL", StageStatus.RUNNING, authorized_operators=["tests"])
+        id = await add_deployment(plane, piped, waiting)
+        code, _, err = await typed(f"deployment approve --deployment-id {id}")
+        assert (code, "approver list: tests" in err) == (1, True), err
+
+
+async def test_a_deployment_is_followed_until_it_has_completed(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        id = await add_deployment(plane, piped, stage("s1", "SYNC", StageStatus.RUNNING))
+
+        def complete(deployment: Deployment) -> None:
+            deployment.status = 5  # pyright: ignore[reportAttributeAccessIssue]
+            deployment.status_reason = "broken"
+            deployment.stages[0].status = StageStatus.FAILURE.value  # pyright: ignore[reportAttributeAccessIssue]
+
+        await plane.running.stores.deployments.update(id, complete)
+        code, out, err = await typed(f"deployment watch --deployment-id {id}")
+        assert code == 1
+        assert [line.split()[-1] for line in out.splitlines()] == ["FAILURE", "FAILURE"]
+        assert f"deployment {id} ended as FAILURE: broken" in err
+        code, out, _ = await typed(f"deployment logs --follow --deployment-id {id}")
+        assert (code, out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("application list --label env", "invalid label 'env'; write KEY:VALUE", id="a malformed label"),
+        pytest.param("application list --address h:99999", "there is no port 99999", id="a port that is none"),
+        pytest.param("application list --address https://h", "is a URL; write host:port", id="a URL as address"),
+        pytest.param("deployment approve --deployment-id x", "failed to get deployment: rpc error: code = NotFound", id="an unknown deployment"),
+        pytest.param("application edit --app-id x --deploy-target ecs", "ecs is not a deploy target", id="a malformed target"),
+    ],
+)  # fmt: skip
+async def test_errors_are_in_words(
+    line: str, words: str, start_plane: StartControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with start_plane() as plane:
+        address = [] if "--address" in line else ["--address", plane.address]
+        arguments = [*line.split(), *address, "--api-key", plane.api_key, "--insecure"]
+        assert await asyncio.to_thread(run, tree(), arguments) == 1
+        assert words in capsys.readouterr().err
+
+
+async def test_what_a_control_plane_lacks_is_said_in_words(start_plane: StartControlPlane) -> None:
+    """Upstream's control plane answers our RPCs as ours answers an unknown one."""
+    async with (
+        start_plane() as plane,
+        connect(
+            address=plane.address,
+            api_key=plane.api_key,
+            api_key_file="",
+            insecure=True,
+            cert_file="",
+        ) as connection,
+    ):
+        with pytest.raises(Unsupported, match="this control plane does not offer it"):
+            await attempt("reject stage", connection.control("NoSuchRpc", RejectStageRequest()))
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell offers for the last word."""
+    shell = ShellComplete(tree(), {}, "pipectl", "_PIPECTL_COMPLETE")
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+async def test_values_are_completed_in_the_shell(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
+        deployment = await add_deployment(plane, piped)
+        connection = ("--address", plane.address, "--api-key", plane.api_key, "--insecure=true")
+
+        async def offered(*words: str) -> list[str]:
+            return await asyncio.to_thread(completed, *words)
+
+        assert await offered("application", "get", *connection, "--app-id", "") == [id]
+        assert await offered("application", "get", *connection, "--app-id", id[:3]) == [id]
+        assert await offered("application", "get", *connection, "--app-id", "x") == []
+        watch = ("deployment", "watch", *connection, "--deployment-id")
+        assert await offered(*watch, "") == [deployment]
+        assert await offered("application", "get", "--app-id", "") == []
+
+
+def test_names_are_completed_in_the_shell() -> None:
+    wait = ("deployment", "wait-status", "--status")
+    assert completed(*wait, "DEPLOYMENT_S") == ["DEPLOYMENT_SUCCESS"]
+    listed = "DEPLOYMENT_FAILURE,DEPLOYMENT_S"
+    assert completed(*wait, listed) == ["DEPLOYMENT_FAILURE,DEPLOYMENT_SUCCESS"]
+    assert completed("application", "list", "--output", "") == ["table", "json", "yaml", "name"]
+    assert completed("application", "list", "--app-kind", "E") == ["ECS"]
+
+
+async def test_what_is_done_twice_is_refused(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
+        code, _, err = await typed(ADD.format(piped=piped))
+        assert (code, f"application web is registered already as {id}" in err) == (1, True)
+        assert (await typed(f"application delete --app-id {id}"))[0] == 0
+        code, _, err = await typed(f"application delete --app-id {id}")
+        assert (code, f"application {id} is deleted already" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "suggestion"), [("aplication", "application"), ("deploymnet", "deployment")]
+)
+def test_a_typing_mistake_gets_a_suggestion(
+    word: str, suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tree(), [word]) == 1
+    assert f"Did you mean '{suggestion}'?" in capsys.readouterr().err

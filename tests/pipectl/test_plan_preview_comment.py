@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan previews as comments on pull requests, and the CI templates that post them."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from pipecd.pipectl.plan_preview import plan_preview
+from pipecd.pipectl.plan_preview_comment import MARKER, MAX_LENGTH, as_markdown
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+    PluginPlanPreviewResult,
+)
+
+TEMPLATES = Path(__file__).parents[2] / "deploy" / "ci"
+
+
+def app(name: str, details: str = "- a\n+ b", **more: Any) -> ApplicationPlanPreviewResult:
+    result = PluginPlanPreviewResult(
+        plugin_name="kubernetes",
+        deploy_target="dev",
+        plan_summary=b"1 changed manifest",
+        plan_details=details.encode(),
+    )
+    return ApplicationPlanPreviewResult(
+        application_name=name,
+        application_url=f"https://cd.example/applications/{name}",
+        plugin_names=["kubernetes"],
+        plugin_plan_results=[result],
+        **more,
+    )
+
+
+def comment(*apps: ApplicationPlanPreviewResult, error: str = "") -> str:
+    result = PlanPreviewCommandResult(piped_name="edge", results=apps, error=error)
+    return as_markdown([result], "0123456789")
+
+
+def test_an_application_has_a_row_and_folded_details() -> None:
+    text = comment(app("web", labels={"env": "dev"}))
+    assert text.startswith(f"{MARKER}\n### Plan preview of `0123456`\n")
+    link = "[web](https://cd.example/applications/web) (dev)"
+    assert f"| {link} | AUTO | kubernetes (dev): 1 changed manifest |" in text
+    assert "<details><summary>web</summary>\n\n```diff\n- a\n+ b\n```\n\n</details>" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(comment(), "No application changes: merging deploys nothing.", id="nothing"),
+        pytest.param(comment(app("web", error="no chart")), "- :x: [web]", id="a failed one"),
+        pytest.param(comment(error="broken"), "- :x: piped edge: broken", id="a failed piped"),
+    ],
+)
+def test_other_results(text: str, expected: str) -> None:
+    assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("text", "forbidden"),
+    [
+        pytest.param(comment(app("web", "```\n</details>\n# Approved")), "\n```diff", id="a fence"),
+        pytest.param(comment(app("<img src=x>")), "<img", id="HTML in a name"),
+        pytest.param(comment(app("a|b")), "a|b", id="a column in a name"),
+        pytest.param(comment(app("w", error="@everyone")), "@everyone", id="a mention"),
+    ],
+)
+def test_content_cannot_leave_its_place(text: str, forbidden: str) -> None:
+    assert forbidden not in text
+
+
+def test_a_comment_is_as_long_as_hosts_accept() -> None:
+    text = comment(*(app(f"app-{number}", "+ line\n" * 5000) for number in range(20)))
+    assert len(text) <= MAX_LENGTH
+    assert "the rest is in the log of the job" in text
+    assert text.count("</details>") == 20
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES.glob("*.yaml")), ids=lambda path: path.name)
+def test_a_template_is_yaml_and_its_command_is_one(template: Path) -> None:
+    assert yaml.safe_load(template.read_text())
+    [line] = re.findall(r"pipectl plan-preview (.+)", template.read_text())
+    words = shlex.split(line)
+    context = click.Context(plan_preview)
+    plan_preview.make_parser(context).parse_args(list(words))
+    given = {word for word in words if word.startswith("--")}
+    required = {o.opts[0] for o in plan_preview.params if o.required}
+    assert required <= given
+    assert MARKER in template.read_text()
