@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipecd.model.deployment import DeploymentStatus
-from rig.control_plane import run_control_plane
+from rig.control_plane import ControlPlaneProcess, run_control_plane
 from rig.engines import engine
 from rig.piped import PipedProcess, git, run_piped, seed_piped
 
@@ -30,13 +30,20 @@ spec:
 """
 
 
-def commit(repository: Path, count: int, text: str, *, quiet: bool = False) -> None:
+def commit(
+    repository: Path,
+    count: int,
+    text: str,
+    *,
+    quiet: bool = False,
+    application: str = APPLICATION,
+) -> None:
     """Creates one commit that changes every application."""
     for number in range(count):
         path = repository / f"app-{number:03}"
         path.mkdir(parents=True, exist_ok=True)
         (path / "version").write_text(f"{text}\n")
-        written = APPLICATION.format(name=path.name, quiet=str(quiet).lower())
+        written = application.format(name=path.name, quiet=str(quiet).lower())
         (path / "app.pipecd.yaml").write_text(written)
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", text)
@@ -67,11 +74,20 @@ def run_installation(
     count: int, *, quiet: bool
 ) -> Iterator[tuple[PipedProcess, Path, sqlite3.Connection]]:
     """Runs a server, a repository and a piped with that many applications."""
+    with run_push_installation(count, quiet=quiet) as (running, _, repository, database):
+        yield running, repository, database
+
+
+@contextmanager
+def run_push_installation(
+    count: int, *, quiet: bool = False, application: str = APPLICATION
+) -> Iterator[tuple[PipedProcess, ControlPlaneProcess, Path, sqlite3.Connection]]:
+    """Runs the same with a configuration for all applications, and yields the server too."""
     directory = Path(tempfile.mkdtemp())
     repository = directory / "repository"
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch=main")
-    commit(repository, count, "first", quiet=quiet)
+    commit(repository, count, "first", quiet=quiet, application=application)
     remote = f"file://{repository}"
     try:
         with engine("sqlite") as datastore:
@@ -82,7 +98,7 @@ def run_installation(
                 run_piped(directory, remote, server.address("piped-api"), seeded) as running,
             ):
                 database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
-                yield running, repository, database
+                yield running, server, repository, database
                 database.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -44,6 +45,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe.log import configure
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import DeployTargets
 
 # The Git server of the tests.
 GitHttp: Any = importlib.import_module("servers.git_http").GitHttp
@@ -127,9 +129,17 @@ async def plane(directory: Path) -> AsyncGenerator[ControlPlane]:
 
 @asynccontextmanager
 async def piped(
-    running: ControlPlane, directory: Path, remote: str, **more: Any
+    running: ControlPlane,
+    directory: Path,
+    remote: str,
+    *,
+    targets: Mapping[str, str] = MappingProxyType({}),
+    **more: Any,
 ) -> AsyncGenerator[str]:
-    """Runs `piped run` with one application and yields its id; `more` extends the piped spec."""
+    """Runs `piped run` with one application and yields its id; `more` extends the piped spec.
+
+    `targets` are the deploy targets of the application by their plugin.
+    """
     registered = await running.cases.pipeds.register("bench", "", by=ADMIN)
     config = directory / "piped.yaml"
     config.write_text(
@@ -156,7 +166,13 @@ async def piped(
     process = await asyncio.create_subprocess_exec(program, "run", *flags, *directories)
     try:
         draft = Application(
-            name="hello", piped_id=registered.id, git_path=path, platform_provider="p"
+            name="hello",
+            piped_id=registered.id,
+            git_path=path,
+            platform_provider="" if targets else "p",
+            deploy_targets_by_plugin={
+                plugin: DeployTargets(deploy_targets=[name]) for plugin, name in targets.items()
+            },
         )
         # The control plane has the repositories of a piped after its first report.
         async with running.bus.subscribe(project="bench") as signals:

@@ -24,7 +24,8 @@ class _Empty(grpc.GenericRpcHandler):
 
 
 async def _serve() -> None:
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    limits = [(f"grpc.server.max_pending_requests{name}", 40_000) for name in ("", "_hard_limit")]
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *limits])
     server.add_generic_rpc_handlers((_Empty(),))
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     await server.start()

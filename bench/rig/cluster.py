@@ -20,3 +20,8 @@ def cluster() -> Any:
 def program(name: str) -> str:
     """Returns the path of a program; NotInstalled when it is missing."""
     return _programs.built_program(name)
+
+
+def token() -> str:
+    """Returns the token of the administrator of the cluster."""
+    return importlib.import_module("servers.kubernetes").TOKEN

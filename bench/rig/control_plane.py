@@ -18,14 +18,16 @@ from pipecd.config.controlplane import DatastoreSpec
 START_SECONDS = 60.0
 PORTS = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 TICKS = os.sysconf("SC_CLK_TCK")
+ENCRYPTION_KEY = b"k" * 64
 
 
 @dataclass(frozen=True)
 class ControlPlaneProcess:
-    """A running control plane: its process, and its ports by the name of their flag."""
+    """A running control plane: its process, its ports by the name of their flag, its files."""
 
     process: "subprocess.Popen[bytes]"
     ports: dict[str, int]
+    files: Path
 
     def address(self, port_name: str) -> str:
         return f"127.0.0.1:{self.ports[port_name]}"
@@ -47,15 +49,22 @@ def memory_of(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def free_ports() -> dict[str, int]:
+    """Returns a free port for each flag."""
+    return {port_name: _free_port() for port_name in PORTS}
+
+
 @contextmanager
-def run_control_plane(datastore: DatastoreSpec) -> Iterator[ControlPlaneProcess]:
-    """Runs the control plane on this database until the block ends."""
+def run_control_plane(
+    datastore: DatastoreSpec, ports: dict[str, int] | None = None
+) -> Iterator[ControlPlaneProcess]:
+    """Runs the control plane on this database until the block ends, on free ports or these."""
     with tempfile.TemporaryDirectory() as directory:
-        ports = {port_name: _free_port() for port_name in PORTS}
+        ports = ports or free_ports()
         process = subprocess.Popen(_command(Path(directory), datastore, ports))
         try:
             _wait(process, ports)
-            yield ControlPlaneProcess(process, ports)
+            yield ControlPlaneProcess(process, ports, Path(directory) / "files")
         finally:
             process.terminate()
             process.wait(60)
@@ -73,13 +82,13 @@ def _command(directory: Path, datastore: DatastoreSpec, ports: dict[str, int]) -
     document = {"apiVersion": "pipecd.dev/v1beta1", "kind": "ControlPlane", "spec": spec}
     # JSON is YAML too.
     config.write_text(json.dumps(document))
-    key.write_text("k" * 64)
+    key.write_bytes(ENCRYPTION_KEY)
     flags = [
         f"--{port_name}{'' if port_name == 'port' else '-port'}={port}"
         for port_name, port in ports.items()
     ]
     files = [f"--config-file={config}", f"--encryption-key-file={key}"]
-    quiet = ["--host=127.0.0.1", "--log-level=warn", "--grace-period=1s"]
+    quiet = ["--host=127.0.0.1", "--log-level=warn", "--grace-period=1s", "--insecure-cookie"]
     return [sys.executable, "-m", "pipecd", "server", *files, *quiet, *flags]
 
 

@@ -30,8 +30,9 @@ import psycopg
 
 from faults.checks import StatusHistory, not_at_head, not_completed, wait_until_settled
 from faults.disk import SmallDisk
-from faults.installation import FaultyInstallation, Program, open_installation
+from faults.installation import FaultyInstallation, open_installation
 from faults.network import LinkState
+from faults.program import Program
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.model.errors import Unavailable
 from servers.databases import Postgres, Redis
@@ -299,8 +300,10 @@ class FaultInjector:
         await asyncio.sleep(self.chance.uniform(1, 5))
 
     def _clear_workspace(self) -> None:
-        for path in self.workspace.directory.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # Programs that outlive a killed piped for a moment may still write.
+        while paths := list(self.workspace.directory.iterdir()):
+            for path in paths:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
     async def _heal(self) -> None:
         """Everything works again: one piped runs, all replicas run, the network is up."""

@@ -9,9 +9,6 @@ programs: each run of a script appends a line when it begins and when it ends.
 
 import asyncio
 import json
-import os
-import signal
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,8 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from faults import shifted_clock
 from faults.network import RpcProxy, TcpProxy
+from faults.program import Program
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
@@ -33,6 +30,7 @@ from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unavailable
 from pipecd.proto.model import command_pb2
@@ -61,72 +59,6 @@ _POLL_SECONDS = 0.05
 _PORTS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 
 T = TypeVar("T")
-
-
-@dataclass
-class Program:
-    """One of our programs, its clock and its log; it can be killed, stopped and started again."""
-
-    name: str
-    directory: Path
-    arguments: Sequence[str]
-    process: asyncio.subprocess.Process | None = None
-
-    @property
-    def log(self) -> str:
-        file = self.directory / f"{self.name}.log"
-        return file.read_text(errors="replace") if file.exists() else ""
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-    def step_clock(self, seconds: float) -> None:
-        """Sets how far the clock of this program is ahead of the real one."""
-        file = self.directory / f"{self.name}.clock"
-        new = file.with_suffix(".new")
-        new.write_text(str(seconds))
-        new.replace(file)
-
-    async def start(self) -> None:
-        clock = self.directory / f"{self.name}.clock"
-        if not clock.exists():
-            self.step_clock(0)
-        tests = Path(__file__).parents[1]
-        with (self.directory / f"{self.name}.log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(shifted_clock.__file__),
-                str(clock),
-                *self.arguments,
-                stdout=log,
-                stderr=log,
-                cwd=tests,
-                start_new_session=True,
-            )
-
-    def signal(self, number: int) -> None:
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
-
-    async def kill(self) -> None:
-        """Kills without warning."""
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGKILL)
-        await self.wait()
-
-    async def stop(self) -> None:
-        """Stops as an operator would; kills what does not end in time."""
-        self.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(40):
-                await self.wait()
-        except TimeoutError:
-            await self.kill()
-
-    async def wait(self) -> int | None:
-        return await self.process.wait() if self.process is not None else None
 
 
 @dataclass(frozen=True)
@@ -283,10 +215,12 @@ class FaultyInstallation:
         return all(DeploymentStatus(d.status).is_completed for d in deployments)
 
     async def is_idle(self, name: str) -> bool:
-        """Whether an application is not deploying."""
+        """Whether an application is not deploying, and its piped has reported that."""
         async with self.api() as api:
             request = pb.GetApplicationRequest(application_id=self.applications[name])
-            return not (await api.GetApplication(request, timeout=10)).application.deploying
+            application = (await api.GetApplication(request, timeout=10)).application
+        reported = SyncStatus(application.sync_state.status)
+        return not application.deploying and reported is not SyncStatus.DEPLOYING
 
     async def value_is(self, read: Callable[[], object], value: object) -> bool:
         """Whether something outside of the control plane has a value."""

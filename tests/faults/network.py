@@ -7,7 +7,7 @@ and responses can be lost, repeated or sent late.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -52,6 +52,8 @@ class TcpProxy:
     targets: Sequence[int]
     port: int = 0
     is_cut: bool = False
+    delay: float = 0.0
+    """The seconds that every piece of data takes, in each direction."""
     links: set[_Link] = field(default_factory=set[_Link])
     accepted: int = 0
 
@@ -74,7 +76,7 @@ class TcpProxy:
 
     def heal(self) -> None:
         """Lets new connections work; those that were silenced stay silent."""
-        self.is_cut = False
+        self.is_cut, self.delay = False, 0.0
 
     def silence(self, state: LinkState = LinkState.SILENT) -> int:
         """Silences the existing connections; new ones work. Returns how many there are."""
@@ -120,6 +122,8 @@ class TcpProxy:
                 ):
                     await link.ended.wait()
                     return
+                if self.delay:
+                    await asyncio.sleep(self.delay)
                 target.write(data)
                 await target.drain()
         if link.state is LinkState.SILENT:
@@ -152,6 +156,14 @@ class RpcProxy(grpc.GenericRpcHandler):
     recording: set[str] = field(default_factory=set[str])
     """RPCs whose requests are recorded; `*` stands for all of them."""
     recorded: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    delays: dict[str, float] = field(default_factory=dict[str, float])
+    """How many seconds the requests of an RPC are delayed at most, so that they change their order."""
+    doubling: set[str] = field(default_factory=set[str])
+    """RPCs whose requests arrive twice, at the same moment."""
+    at_call: dict[tuple[str, str], Callable[[str], None]] = field(
+        default_factory=dict[tuple[str, str], Callable[[str], None]]
+    )
+    """What happens once, `before` or `after` the next call of an RPC takes effect; gets the piped."""
     unimplemented: set[str] = field(default_factory=set[str])
     """RPCs that are answered with UNIMPLEMENTED, as upstream's control plane does with ours."""
     _channel: grpc.aio.Channel | None = None
@@ -218,19 +230,39 @@ class RpcProxy(grpc.GenericRpcHandler):
             if name in self.holding:
                 self.held.append(call)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the request")
+            if most := self.delays.get(name, 0.0):
+                await asyncio.sleep(random.uniform(0, most))
+            self._reach(name, "before", metadata)
             try:
-                response: bytes = await self._channel.unary_unary(method)(
+                sending = self._channel.unary_unary(method)(
                     request, metadata=metadata, timeout=context.time_remaining()
                 )
+                if name in self.doubling:
+                    await self.send(call)
+                response: bytes = await sending
             except grpc.aio.AioRpcError as e:
                 await context.abort(e.code(), e.details() or "", e.trailing_metadata() or ())
                 raise
+            self._reach(name, "after", metadata)
             if self.losing.get(name, 0):
                 self.losing[name] -= 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the response")
             return response
 
         return serve
+
+    def _reach(self, name: str, when: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+        if happens := self.at_call.pop((name, when), None):
+            # Project, piped and key.
+            _, piped, *_ = str(dict(metadata).get("authorization", ",")).split(",")
+            happens(piped)
+
+    def heal(self) -> None:
+        """Carries calls as they come; what is held back is left to `release`."""
+        self.losing.clear()
+        self.delays.clear()
+        self.doubling.clear()
+        self.at_call.clear()
 
     def _stream(self, method: str, metadata: tuple[tuple[str, str | bytes], ...]) -> Any:
         async def serve(request: bytes, context: Any) -> AsyncIterator[bytes]:

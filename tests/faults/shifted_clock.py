@@ -5,6 +5,7 @@
 day, and notices when they change. As on a real machine, monotonic clocks do not step.
 """
 
+import os
 import sys
 import time
 from datetime import datetime, timedelta, tzinfo
@@ -31,12 +32,23 @@ class SteppedClock(datetime):
         return datetime.now(tz) + timedelta(seconds=cls.offset)
 
 
+def seed_bugs(names: str) -> None:
+    """Changes a program so that it is wrong, to show that the checks of the faults find it."""
+    if names:
+        sys.path.append(str(Path(__file__).parents[1]))
+        from faults.seeded_bugs import BUGS
+
+        for name in names.split(","):
+            BUGS[name].seed()
+
+
 def main() -> None:
     SteppedClock.file = Path(sys.argv[1])
     pipecd.model.clock.datetime = SteppedClock
     program, arguments = sys.argv[2], sys.argv[3:]
     sys.argv = [program, *arguments]
-    {"pipecd": cli.main, "piped": cli.piped_main}[program]()
+    seed_bugs(os.environ.get("PIPECD_FAULTS_SEEDED_BUGS", ""))
+    {"pipecd": cli.main, "piped": cli.piped_main, "launcher": cli.launcher_main}[program]()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from faults.conftest import OpenInstallation
-from faults.installation import FaultyInstallation, Program, open_installation
+from faults.installation import FaultyInstallation, open_installation
+from faults.program import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -137,6 +138,25 @@ async def test_a_replaced_piped_that_is_restarted_waits_until_the_other_one_is_g
         third = installed.push("cart")
         await installed.eventually(lambda: installed.completed(third), within=60)
         assert older.is_running
+
+
+async def test_a_replaced_piped_takes_over_from_one_that_died_behind_a_silent_connection(
+    tmp_path: Path,
+) -> None:
+    async with open_installation(tmp_path) as installed:
+        older = await installed.start_piped("older", replica=0)
+        first = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(first))
+        newer = await installed.start_piped("newer")
+        await wait_for_end(installed, older)
+        await older.start()
+        await installed.eventually(
+            lambda: installed.value_is(lambda: "waiting until it is gone" in older.log, True)
+        )
+        installed.front.silence()
+        await newer.kill()
+        second = installed.push("cart")
+        await installed.eventually(lambda: installed.completed(second), within=25)
 
 
 async def test_a_piped_continues_if_the_one_that_replaces_it_is_killed_meanwhile(

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The applications that faults are tried on: scripts, processes, Terraform and Kubernetes.
+
+Each target writes itself what happened to it, so that nothing depends on what our programs report:
+scripts, programs and provisioners of Terraform append a line to the truth file, the API server of the
+cluster writes its audit log.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+CONFIG = "app.pipecd.yaml"
+EVENT_FILE = "values.yaml"
+APPROVERS = ("root", "ann", "ben")
+# Runs without the stepped clock: the truth has one clock for all programs.
+_NOW = "$(LD_PRELOAD= date +%s.%N)"
+
+
+class Platform(StrEnum):
+    """What an application is deployed by."""
+
+    SCRIPT = "script"
+    PROCESS = "process"
+    TERRAFORM = "terraform"
+    KUBERNETES = "kubernetes"
+
+
+class Shape(StrEnum):
+    """What the pipeline of an application of scripts has besides one script."""
+
+    PLAIN = "plain"
+    ROLLBACK = "two scripts with their rollbacks"
+    APPROVAL = "an approval of two people between two scripts"
+    ANALYSIS = "an analysis that can be skipped"
+    CHAIN = "a chain to the next application"
+    FOLLOWER = "only triggered by a chain and by hand"
+    EVENTS = "values that events write"
+
+
+@dataclass(frozen=True)
+class FaultyApplication:
+    """One application and the number of its piped."""
+
+    name: str
+    platform: Platform
+    piped: int
+    shape: Shape = Shape.PLAIN
+    follower: str = ""
+    """The application that its chain deploys next."""
+
+    @property
+    def event(self) -> str:
+        """The name of the event that it watches."""
+        return f"image-{self.name}"
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One content of an application."""
+
+    nonce: int
+    seconds: float = 0.1
+    lines: int = 5
+    fails: bool = False
+    is_broken: bool = False
+    """The configuration does not parse, so that no deployment of it can exist."""
+
+
+SHAPES = (
+    (Shape.PLAIN, ""), (Shape.ROLLBACK, ""), (Shape.APPROVAL, ""), (Shape.ANALYSIS, ""),
+    (Shape.CHAIN, "s05"), (Shape.FOLLOWER, ""), (Shape.EVENTS, ""), (Shape.PLAIN, ""),
+    (Shape.ROLLBACK, ""), (Shape.APPROVAL, ""), (Shape.EVENTS, ""), (Shape.PLAIN, ""),
+)  # fmt: skip
+
+
+def all_applications(platforms: Sequence[Platform], pipeds: int) -> list[FaultyApplication]:
+    """Twelve applications of scripts, and four of each other platform, spread over the pipeds."""
+    applications: list[FaultyApplication] = []
+    if Platform.SCRIPT in platforms:
+        for number, (shape, follower) in enumerate(SHAPES):
+            # A chain may cross pipeds.
+            application = FaultyApplication(
+                f"s{number:02}", Platform.SCRIPT, number % pipeds, shape, follower
+            )
+            applications.append(application)
+    for platform in (Platform.PROCESS, Platform.TERRAFORM, Platform.KUBERNETES):
+        if platform in platforms:
+            applications += [
+                FaultyApplication(f"{platform[0]}{number:02}", platform, number % pipeds)
+                for number in range(4)
+            ]
+    return applications
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where applications are deployed to, and where that is recorded."""
+
+    truth: Path
+    directory: Path
+    namespace: str = "default"
+
+    def files(self, application: FaultyApplication, revision: Revision) -> dict[str, str]:
+        """The files of an application at a revision."""
+        match application.platform:
+            case Platform.SCRIPT:
+                spec, more = self._script(application, revision), {}
+            case Platform.PROCESS:
+                spec, more = self._process(application, revision)
+            case Platform.TERRAFORM:
+                spec, more = self._terraform(application, revision)
+            case Platform.KUBERNETES:
+                spec, more = self._kubernetes(application, revision)
+        document = {
+            "apiVersion": "pipecd.dev/v1beta1",
+            "kind": "Application",
+            "spec": {"name": application.name, **spec},
+        }
+        text = f"{json.dumps(document, indent=1)}\n# {revision.nonce}\n"
+        if revision.is_broken:
+            text = f"{text}}}]\n"
+        return {
+            f"{application.name}/{name}": content
+            for name, content in {CONFIG: text, **more}.items()
+        }
+
+    def script(self, label: str, *, seconds: float, lines: int, code: int) -> str:
+        """A script that records its begin and its end, and prints lines with their number and count.
+
+        `label` is the index of its stage. It locks a file of its application, which the kernel unlocks when it ends or dies.
+        """
+
+        def record(what: str) -> str:
+            return (
+                f'echo "{what} $SR_APPLICATION_NAME $SR_DEPLOYMENT_ID $SR_TRIGGERED_COMMIT_HASH '
+                f'$$ {_NOW} {label}" >> {self.truth}'
+            )
+
+        return (
+            f"exec 9>{self.truth}.$SR_APPLICATION_NAME; flock -n 9 || {record('overlap')}; "
+            f"{record('begin')}; i=0; while [ $i -lt {lines} ]; do i=$((i+1)); "
+            f'echo "L $$ $i {lines}"; done; sleep {seconds}; {record("end")}; exit {code}'
+        )
+
+    def _script(self, application: FaultyApplication, revision: Revision) -> dict[str, Any]:
+        def stage(index: int, *, code: int = 0) -> dict[str, Any]:
+            run = self.script(str(index), seconds=revision.seconds, lines=revision.lines, code=code)
+            undo = self.script(f"undo-{index}", seconds=0.5, lines=2, code=0)
+            options: dict[str, str] = {"run": run}
+            if application.shape is Shape.ROLLBACK:
+                options["onRollback"] = undo
+            return {"name": "SCRIPT_RUN", "with": options}
+
+        code = int(revision.fails)
+        stages = [stage(0, code=code)]
+        spec: dict[str, Any] = {}
+        match application.shape:
+            case Shape.ROLLBACK:
+                stages = [stage(0), stage(1, code=code)]
+            case Shape.APPROVAL:
+                options = {"minApproverNum": 2, "timeout": "10m", "approvers": list(APPROVERS)}
+                wait = {"name": "WAIT_APPROVAL", "with": options}
+                stages = [stage(0), wait, stage(2, code=code)]
+            case Shape.ANALYSIS:
+                stages = [{"name": "ANALYSIS", "with": {"duration": "3s"}}, stage(1, code=code)]
+            case Shape.CHAIN:
+                spec["postSync"] = {"chain": {"applications": [{"name": application.follower}]}}
+            case Shape.FOLLOWER:
+                spec["trigger"] = {"onChain": {"disabled": False}, "onCommit": {"disabled": True}}
+            case Shape.EVENTS:
+                spec["eventWatcher"] = [_event_watcher(application.event)]
+            case Shape.PLAIN:
+                pass
+        return {**spec, "pipeline": {"stages": stages}}
+
+    def _process(
+        self, application: FaultyApplication, revision: Revision
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        program = (
+            f'echo "start {application.name} - $PIPECD_COMMIT $$ {_NOW} $PIPECD_VARIANT" >> {self.truth}\n'
+            f"{'exit 1' if revision.fails else 'exec sleep 1000000'}\n"
+        )
+        options = {
+            "command": "sh",
+            "args": ["run.sh"],
+            "healthCheck": {"interval": "200ms", "timeout": "5s"},
+            "gracePeriod": "1s",
+        }
+        stages = [{"name": "PROCESS_CANARY_ROLLOUT"}, {"name": "PROCESS_PRIMARY_ROLLOUT"}, {"name": "PROCESS_CANARY_CLEAN"}]  # fmt: skip
+        spec: dict[str, Any] = {"plugins": {"process": {"input": options}}}
+        if application.name.endswith("1"):
+            spec["pipeline"] = {"stages": stages}
+        return spec, {"run.sh": f"# {revision.nonce}\n{program}"}
+
+    def _terraform(
+        self, application: FaultyApplication, revision: Revision
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        state = self.directory / "states" / f"{application.name}.tfstate"
+        record = f'echo "apply {application.name} - - $$ {_NOW} {revision.nonce}" >> {self.truth}'
+        hcl = (
+            f'terraform {{\n  backend "local" {{\n    path = "{state}"\n  }}\n}}\n'
+            'resource "terraform_data" "web" {\n'
+            f'  input = "{revision.nonce}"\n  triggers_replace = "{revision.nonce}"\n'
+            '  provisioner "local-exec" {\n'
+            f"    command = <<-EOT\n      {record}\n      exit {int(revision.fails)}\n    EOT\n  }}\n}}\n"
+        )
+        return {"plugins": {"terraform": {}}}, {"main.tf": hcl}
+
+    def _kubernetes(
+        self, application: FaultyApplication, revision: Revision
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        labels = {"app": application.name}
+        config = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": application.name},
+            "data": {"revision": str(revision.nonce)},
+        }
+        container = {"name": "web", "image": f"web:{revision.nonce}"}
+        deployment = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": application.name, "labels": labels},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {**labels, "pipecd.dev/variant": "primary"}},
+                "template": {
+                    "metadata": {"labels": {**labels, "pipecd.dev/variant": "primary"}},
+                    "spec": {"containers": [container]},
+                },
+            },
+        }
+        spec: dict[str, Any] = {"plugins": {"kubernetes": {"input": {"namespace": self.namespace}}}}
+        if application.name.endswith("1"):
+            stages = ({"name": name} for name in ("K8S_CANARY_ROLLOUT", "K8S_PRIMARY_ROLLOUT", "K8S_CANARY_CLEAN"))  # fmt: skip
+            spec["pipeline"] = {"stages": list(stages)}
+        return spec, {"config.yaml": json.dumps(config), "deployment.yaml": json.dumps(deployment)}
+
+
+def _event_watcher(event: str) -> dict[str, Any]:
+    replacement = {"file": EVENT_FILE, "yamlField": "$.tag"}
+    options = {"commitMessage": "event {{ .Value }}", "replacements": [replacement]}
+    return {
+        "matcher": {"name": event},
+        "handler": {"type": "GIT_UPDATE", "config": options},
+    }
+
+
+def values(tag: str = "v0") -> Mapping[str, str]:
+    """The file that events write to."""
+    return {EVENT_FILE: f"tag: {tag}\n"}

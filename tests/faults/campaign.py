@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random faults over whole installations of every layout, and the checks that hold in spite of them.
+
+`make faults SEED=1 MINUTES=30` runs it. Every round follows from the seed; a violation is printed with
+the schedule that led to it, which `--schedule` repeats and `--shrink` shortens.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults import schedule, timeline
+from faults.applications import Platform, all_applications
+from faults.history import read_truth
+from faults.layouts import Layout
+from faults.model import Violation
+from faults.schedule import Step
+from faults.shrinking import shrink
+from faults.trial import Trial, open_trial
+from faults.whole_installation import Options
+from servers.programs import NotInstalled, built_program
+
+ROUND_SECONDS = 24.0
+PIPEDS = 3
+
+
+def report(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@dataclass
+class Totals:
+    """What was counted over all rounds of a layout."""
+
+    rounds: int = 0
+    faults: Counter[str] = field(default_factory=Counter[str])
+    operations: Counter[str] = field(default_factory=Counter[str])
+    deployments: int = 0
+    recoveries: list[float] = field(default_factory=list[float])
+    violations: list[str] = field(default_factory=list[str])
+
+    def add(self, trial: Trial) -> None:
+        """Adds what an installation counted until its end."""
+        self.faults.update(trial.injector.counts)
+        self.operations.update(trial.workload.counts)
+        self.deployments += len(trial.observer.deployments)
+        self.recoveries += trial.recoveries
+        self.violations += map(str, trial.violations)
+
+    def lines(self) -> list[str]:
+        recoveries = sorted(self.recoveries) or [0.0]
+        return [
+            f"{self.rounds} rounds, {self.faults.total()} faults, {self.operations.total()} operations, "
+            f"{self.deployments} deployments, {len(self.violations)} violations",
+            f"settled after {recoveries[len(recoveries) // 2]:.1f} s (median), {recoveries[-1]:.1f} s (most)",
+        ]
+
+
+def available_platforms(wanted: Sequence[Platform]) -> list[Platform]:
+    """The platforms whose programs this machine has."""
+    programs = {Platform.TERRAFORM: "terraform", Platform.KUBERNETES: "kubebed"}
+    available: list[Platform] = []
+    for platform in wanted:
+        try:
+            if platform in programs:
+                built_program(programs[platform])
+        except NotInstalled as e:
+            report(f"without {platform}: {e}")
+        else:
+            available.append(platform)
+    return available
+
+
+async def run_schedule(
+    directory: Path, options: Options, steps: Sequence[Step]
+) -> tuple[list[Violation], Trial]:
+    """One schedule on a new installation."""
+    async with open_trial(directory, options) as trial:
+        violations = [*trial.violations, *await trial.run(steps)]
+    return violations, trial
+
+
+async def run_layout(directory: Path, options: Options, *, seed: int, seconds: float) -> Totals:
+    """Rounds on one layout for so long, after a violation on a new installation.
+
+    The time of installing does not count.
+    """
+    totals, installations = Totals(), 0
+    while seconds > 0:
+        installations += 1
+        place = directory / f"{options.layout}-{installations}"
+        async with open_trial(place, options) as trial:
+            if trial.violations:
+                _report_violations(place, trial, 0, "start")
+                seconds = 0.0
+            while seconds > 0 and not trial.violations:
+                began, first = time.monotonic(), len(trial.history.records)
+                totals.rounds += 1
+                name = f"{seed}/{options.layout}/{totals.rounds}"
+                steps = schedule.generate(name, trial.scene, seconds=ROUND_SECONDS)
+                schedule.save(steps, place / "schedule.json")
+                await trial.run(steps)
+                seconds -= time.monotonic() - began
+                report(
+                    f"{name}: {sum(step.is_fault for step in steps)} faults, "
+                    f"{len(trial.observer.deployments)} deployments, settled after "
+                    f"{trial.recoveries[-1]:.1f} s, {len(trial.violations)} violations, "
+                    f"load {os.getloadavg()[0]:.1f}"
+                )
+                if trial.violations:
+                    _report_violations(place, trial, first, name)
+            totals.add(trial)
+    return totals
+
+
+def _report_violations(place: Path, trial: Trial, began: int, name: str) -> None:
+    records = trial.history.records[began:]
+    truth = [line for line in read_truth(trial.installed.targets.truth) if records and line.at >= records[0].at]  # fmt: skip
+    text, page = timeline.write(place, "timeline", timeline.merged(records, truth), f"Faults, round {name}")  # fmt: skip
+    for violation in trial.violations:
+        report(f"  {str(violation)[:2000]}")
+    report(f"  timeline: {text} {page}")
+    report(f"  repeat it: make faults ARGS='--layouts {trial.installed.options.layout} --schedule {place}/schedule.json --shrink 20'")  # fmt: skip
+
+
+async def repeat(directory: Path, options: Options, file: Path, *, runs: int) -> bool:
+    """Repeats a schedule and shortens it while it violates a rule; returns whether it did."""
+    numbers = iter(range(1, 1000))
+    steps = schedule.load(file)
+
+    async def violates(some: Sequence[Step]) -> bool:
+        place = directory / f"repeat-{next(numbers)}"
+        violations, trial = await run_schedule(place, options, some)
+        report(f"{len(some)} steps: {len(violations)} violations")
+        if violations:
+            schedule.save(some, directory / "shortest.json")
+            _report_violations(place, trial, 0, file.name)
+        return bool(violations)
+
+    if not await violates(steps):
+        report("the schedule violates no rule this time")
+        return False
+    shortest = await shrink(steps, violates, runs=runs)
+    report(f"the shortest schedule found, {directory}/shortest.json:")
+    for step in shortest:
+        report(f"  {step}")
+    return True
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, default=6, help="for all layouts together")
+    parser.add_argument("--layouts", default=",".join(Layout), help="of " + ", ".join(Layout))
+    parser.add_argument("--platforms", default=",".join(Platform), help="of " + ", ".join(Platform))
+    parser.add_argument("--directory", type=Path, help="for data, logs, schedules and timelines")
+    parser.add_argument(
+        "--executables", type=Path, help="the bin directory of an installed release"
+    )
+    parser.add_argument("--schedule", type=Path, help="repeats a schedule on the first layout")
+    parser.add_argument(
+        "--shrink", type=int, default=0, metavar="RUNS", help="shortens the schedule"
+    )
+    return parser.parse_args()
+
+
+async def campaign(chosen: argparse.Namespace) -> bool:
+    """Returns whether a rule was violated."""
+    directory = chosen.directory or Path(tempfile.mkdtemp(prefix="pipecd-faults-"))
+    layouts = [Layout(name) for name in chosen.layouts.split(",")]
+    platforms = available_platforms([Platform(name) for name in chosen.platforms.split(",")])
+    applications = all_applications(platforms, PIPEDS)
+    report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
+    options = [
+        Options(layout, applications, PIPEDS, executables=chosen.executables) for layout in layouts
+    ]
+    if chosen.schedule is not None:
+        return await repeat(directory, options[0], chosen.schedule, runs=chosen.shrink)
+    is_violated, results = False, dict[str, object]()
+    for number, of_layout in enumerate(options):
+        seconds = chosen.minutes * 60 / len(options)
+        totals = await run_layout(directory, of_layout, seed=chosen.seed, seconds=seconds)
+        is_violated |= bool(totals.violations)
+        report(f"{layouts[number]}: {totals.lines()[0]}")
+        report(f"  {totals.lines()[1]}")
+        for name, count in sorted((totals.faults + totals.operations).items()):
+            report(f"{count:6} {name.replace('_', ' ')}")
+        results[layouts[number]] = {
+            "rounds": totals.rounds,
+            "faults": totals.faults,
+            "operations": totals.operations,
+            "deployments": totals.deployments,
+            "recoveries": [round(seconds, 1) for seconds in totals.recoveries],
+            "violations": totals.violations,
+        }
+        (directory / "result.json").write_text(json.dumps(results, indent=1))
+    return is_violated
+
+
+def main() -> None:
+    sys.exit(asyncio.run(campaign(arguments())))
+
+
+if __name__ == "__main__":
+    main()

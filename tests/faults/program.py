@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of our programs as a process that can be killed, stopped, started again, and given another time.
+
+With `executables` the programs of an installed release run as they are, their clock stepped by libfaketime.
+Otherwise those of this checkout run by `shifted_clock`, which can also seed a bug into them.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults import shifted_clock
+
+_LIBFAKETIME = (
+    Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"),
+    Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"),
+    Path("/usr/lib/faketime/libfaketime.so.1"),
+)
+SEEDED_BUGS = "PIPECD_FAULTS_SEEDED_BUGS"
+"""Names the bugs that `shifted_clock` seeds into a program, see `seeded_bugs`."""
+
+
+def libfaketime() -> Path | None:
+    """The library that steps the clock of a process and its children, if it is installed."""
+    return next((path for path in _LIBFAKETIME if path.exists()), None)
+
+
+@dataclass
+class Program:
+    """One of our programs, its clock and its log."""
+
+    name: str
+    directory: Path
+    arguments: Sequence[str]
+    process: asyncio.subprocess.Process | None = None
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    executables: Path | None = None
+    """The directory of the programs of an installed release."""
+    starts: list[float] = field(default_factory=list[float])
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who kills, stops or starts it, if several may."""
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process is not None else 0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    def step_clock(self, seconds: float) -> None:
+        """Sets how far the clock of this program is ahead of the real one."""
+        file = self.directory / f"{self.name}.clock"
+        new = file.with_suffix(".new")
+        new.write_text(f"{seconds:+g}")
+        new.replace(file)
+
+    async def start(self) -> None:
+        clock = self.directory / f"{self.name}.clock"
+        if not clock.exists():
+            self.step_clock(0)
+        command, variables = self._command(clock)
+        if setpriv := shutil.which("setpriv"):
+            # It ends with the tests, also if those are killed.
+            command = [setpriv, "--pdeathsig=KILL", *command]
+        self.starts.append(time.time())
+        with self.log_file.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *command,
+                stdout=log,
+                stderr=log,
+                cwd=Path(__file__).parents[1],
+                env={**os.environ, **variables, **self.environment},
+                start_new_session=True,
+            )
+
+    def _command(self, clock: Path) -> tuple[list[str], dict[str, str]]:
+        if self.executables is None:
+            return [sys.executable, str(shifted_clock.__file__), str(clock), *self.arguments], {}
+        program, *arguments = self.arguments
+        variables: dict[str, str] = {}
+        if library := libfaketime():
+            variables = {
+                "LD_PRELOAD": str(library),
+                "FAKETIME_TIMESTAMP_FILE": str(clock),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        return [str(self.executables / program), *arguments], variables
+
+    def signal(self, number: int) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    async def kill(self) -> None:
+        """Kills without warning."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
+    async def stop(self) -> None:
+        """Stops as an operator would; kills what does not end in time."""
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(40):
+                await self.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def wait(self) -> int | None:
+        return await self.process.wait() if self.process is not None else None

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs that are put into our programs on purpose, to show that the checks of the faults find them.
+
+`shifted_clock` calls `seed` before a program starts. Nothing of this is part of a release. Each bug has
+the shortest schedule that shows it.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faults.schedule import Step
+
+
+@dataclass(frozen=True)
+class SeededBug:
+    """A change that makes a program wrong, what shows it, and the rule that finds it."""
+
+    seed: Callable[[], None]
+    steps: Sequence[Step]
+    rule: str
+
+
+def _journal_is_not_written() -> None:
+    """A restarted piped knows nothing of stages whose end it could not report."""
+    from pipecd.piped.deploy.journal import Journal
+
+    Journal._write = lambda self: None
+
+
+def _command_is_acknowledged_before_it_is_done() -> None:
+    """A command is reported as done, and then forgotten."""
+    from pipecd.model.command import CommandStatus
+    from pipecd.piped.trigger.commands import SyncCommands
+
+    unchanged: Any = SyncCommands.all
+
+    def acknowledge(self: Any) -> tuple[Any, ...]:
+        for command in unchanged.fget(self):
+            self.reporting = asyncio.ensure_future(
+                self._commands.report(command, CommandStatus.SUCCEEDED)
+            )
+        return ()
+
+    SyncCommands.all = property(acknowledge)
+
+
+def _lock_is_not_taken() -> None:
+    """Deployments of an application do not wait for each other."""
+    from pipecd.piped.deploy.deployer import Deployer
+
+    Deployer._busy = property(lambda self: {})
+
+
+def _late_report_is_accepted() -> None:
+    """The control plane stores whatever arrives last."""
+    from pipecd.controlplane.usecases import deployment_reports, transitions
+
+    def apply(deployment: Any, report: Any) -> None:
+        transitions.stage_of(deployment, report.stage_id).status = report.status
+
+    deployment_reports.apply_stage_status = apply
+    transitions._moves_forward = lambda deployment, to: True
+
+
+def _approval_is_counted_twice() -> None:
+    """Two clicks of one person are two approvals."""
+    from pipecd.plugins.waitapproval.config import WaitApprovalOptions
+    from pipecd.plugins.waitapproval.plugin import WaitApprovalPlugin
+    from pipecd.sdk import APPROVED_USERS_KEY, StageResult
+
+    async def execute(self: Any, stage: Any) -> Any:
+        approved: list[str] = []
+        commands = stage.commands()
+        while len(approved) < stage.options(WaitApprovalOptions).min_approver_num:
+            approved.append((await anext(commands)).commander)
+            await stage.metadata.put({APPROVED_USERS_KEY: ", ".join(approved)})
+        return StageResult.succeeded("approved")
+
+    WaitApprovalPlugin.execute = execute
+
+
+def _log_lines_are_doubled() -> None:
+    """A checkpoint that is repeated since its answer was lost is appended again."""
+    from pipecd.controlplane.datastore import stage_logs
+
+    def merge(*sources: Any) -> tuple[Any, ...]:
+        return tuple(block for blocks in sources for block in blocks)
+
+    stage_logs.merge_blocks = merge
+
+
+def _log_lines_are_lost() -> None:
+    """A checkpoint is acknowledged although its last line is not stored."""
+    from pipecd.controlplane.datastore.stage_logs import StageLogs
+
+    unchanged = StageLogs.checkpoint
+
+    async def checkpoint(self: Any, run: Any, blocks: Any, *, completed: bool) -> None:
+        await unchanged(self, run, blocks[:-1] if len(blocks) > 1 else blocks, completed=completed)
+
+    StageLogs.checkpoint = checkpoint
+
+
+def _notifications_overtake_each_other() -> None:
+    """The notification of a new deployment is sent after that of its start."""
+    from pipecd.piped.notify.event import EventType
+    from pipecd.piped.notify.notifier import Notifier
+
+    unchanged = Notifier._enqueue
+
+    def enqueue(self: Any, entry: Any) -> None:
+        if entry.event.type is EventType.DEPLOYMENT_TRIGGERED:
+            asyncio.get_running_loop().call_later(1.5, unchanged, self, entry)
+        else:
+            unchanged(self, entry)
+
+    Notifier._enqueue = enqueue
+
+
+def _deployment_ends_before_its_rollback() -> None:
+    """A deployment is stored as failed when its rollback begins."""
+    from pipecd.controlplane.usecases import deployment_reports
+    from pipecd.model.deployment import DeploymentStatus
+
+    unchanged = deployment_reports.apply_status
+
+    def apply(deployment: Any, status: DeploymentStatus, reason: str) -> None:
+        is_rollback = status is DeploymentStatus.ROLLING_BACK
+        unchanged(deployment, DeploymentStatus.FAILURE if is_rollback else status, reason)
+
+    deployment_reports.apply_status = apply
+
+
+def _event_is_acknowledged_before_it_is_pushed() -> None:
+    """An event is reported as handled although nothing was committed."""
+    from pipecd.piped.eventwatcher.repository_updater import RepositoryUpdater
+    from pipecd.piped.eventwatcher.selection import EventOutcome
+    from pipecd.proto.model import event_pb2
+
+    async def push(self: Any, branch: str, edits: Sequence[Any]) -> list[tuple[Any, Any]]:
+        done = EventOutcome(event_pb2.EVENT_SUCCESS, "updated")
+        return [(edit.event, done) for edit in edits]
+
+    RepositoryUpdater._push = push
+
+
+def _push_is_forgotten_during_a_deployment() -> None:
+    """The baseline moves on although no deployment is created while another one is open."""
+    from pipecd.piped.planning.deployment import new_deployment
+    from pipecd.piped.trigger.creator import DeploymentCreator
+
+    unchanged = DeploymentCreator.create
+
+    async def create(
+        self: Any, application: Any, spec: Any, cause: Any, *, commit: Any, repository: Any
+    ) -> Any:
+        if not any(each.application_id == application.id for each in self._deployments.all):
+            return await unchanged(
+                self, application, spec, cause, commit=commit, repository=repository
+            )
+        forgotten = new_deployment(
+            application, spec, cause, commit=commit, repository=repository, now=self._now()
+        )
+        self._baselines.record(application, forgotten)
+        return forgotten
+
+    DeploymentCreator.create = create
+
+
+def _files_stay_open() -> None:
+    """Every deployment leaves files open."""
+    from pipecd.piped.deploy.journal import Journal
+
+    unchanged = Journal.open.__func__
+
+    async def leak(cls: Any, path: Any) -> Any:
+        for _ in range(30):
+            os.open(os.devnull, os.O_RDONLY)
+        return await unchanged(cls, path)
+
+    Journal.open = classmethod(leak)
+
+
+def _traceback() -> None:
+    """An error that nobody expects in every deployment."""
+    from pipecd.piped.deploy.journal import Journal
+
+    unchanged = Journal.open.__func__
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def open_and_fail(cls: Any, path: Any) -> Any:
+        asyncio.get_running_loop().call_soon(fail)
+        return await unchanged(cls, path)
+
+    Journal.open = classmethod(open_and_fail)
+
+
+def _push(application: str, at: float = 0.0, **options: Any) -> Step:
+    chosen = {"seconds": 0.2, "lines": 20, "fails": False, "is_old": False, **options}
+    return Step(at, "push", is_fault=False, options={"application": application, **chosen})
+
+
+def _use(name: str, at: float, **options: Any) -> Step:
+    return Step(at, name, is_fault=False, options=options)
+
+
+def _fault(name: str, at: float, **options: Any) -> Step:
+    return Step(at, name, is_fault=True, options=options)
+
+
+_LATE = ("ReportStageStatusChanged", "ReportDeploymentStatusChanged")
+_LOGS = ["ReportStageLogsFromLastCheckpoint"]
+BUGS: dict[str, SeededBug] = {
+    "the journal is not written": SeededBug(
+        _journal_is_not_written,
+        [
+            _push("s00", seconds=8),
+            _fault("cut_network", 7.5, seconds=24),
+            _fault("kill_piped", 28.0, piped=0, pause=0),
+        ],
+        "a finished stage never runs again",
+    ),
+    "a command is acknowledged before it is done": SeededBug(
+        _command_is_acknowledged_before_it_is_done,
+        [_use("sync", 0.0, application="s00", replica=0)],
+        "a command is carried out once",
+    ),
+    "a lock is not taken": SeededBug(
+        _lock_is_not_taken,
+        [_push("s00", seconds=3), _push("s00", 1.5), _use("sync", 2.0, application="s00", replica=0)],
+        "a finished stage never runs again",
+    ),
+    "a late report is accepted": SeededBug(
+        _late_report_is_accepted,
+        [
+            _fault("hold_requests", 0.0, rpcs=list(_LATE), seconds=2),
+            _push("s00", seconds=0.5),
+            _push("s01", seconds=0.5),
+            *(_fault("repeat_requests", at) for at in (3.0, 4.0, 5.0, 6.0)),
+        ],
+        "no status goes back",
+    ),
+    "an approval is counted twice": SeededBug(
+        _approval_is_counted_twice,
+        [_push("s02"), *(_use("approve", at, application="s02", person="ann", count=2) for at in (4.0, 7.0, 10.0, 14.0, 18.0, 22.0))],
+        "an approval counts once per person",
+    ),
+    "log lines are doubled": SeededBug(
+        _log_lines_are_doubled,
+        [_fault("lose_responses", 0.0, rpcs=_LOGS), _push("s00"), _push("s01")],
+        "no log line is doubled",
+    ),
+    "log lines are lost": SeededBug(
+        _log_lines_are_lost, [_push("s00"), _push("s01")], "no log line is lost"
+    ),
+    "notifications overtake each other": SeededBug(
+        _notifications_overtake_each_other, [_push("s00")], "notifications keep their order"
+    ),
+    "a deployment ends before its rollback": SeededBug(
+        _deployment_ends_before_its_rollback,
+        [_push("s01", fails=True)],
+        "nothing runs after the end",
+    ),
+    "an event is acknowledged before it is pushed": SeededBug(
+        _event_is_acknowledged_before_it_is_pushed,
+        [_use("register_event", 0.0, application="s06")],
+        "an event is handled once",
+    ),
+    "a push is forgotten during a deployment": SeededBug(
+        _push_is_forgotten_during_a_deployment,
+        [_push("s00", seconds=10), _push("s00", 9.0), _push("s00", 10.5)],
+        "no push is lost",
+    ),
+    "files stay open": SeededBug(
+        _files_stay_open, [_push("s00"), _push("s01")], "memory, threads and files come back"
+    ),
+    "an error of the program": SeededBug(_traceback, [_push("s00")], "no traceback"),
+}  # fmt: skip
+"""The bugs by name."""

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole installation as processes: replicas, pipeds, plugin programs, targets and receivers.
+
+    pipeds ─ front (TcpProxy) ─ calls (RpcProxy) ─ balancer (TcpProxy) ─ replicas ─ database, cache, bucket
+
+What really happened is written by the targets, see `applications`; users are clients of this process.
+"""
+
+import asyncio
+import hmac
+import json
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from faults.applications import FaultyApplication, Platform, Revision, Shape, Targets, values
+from faults.disk import SmallDisk
+from faults.installation import listening
+from faults.layouts import Layout, Stores, open_stores
+from faults.network import RpcProxy, TcpProxy
+from faults.program import SEEDED_BUGS, Program
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.datastore.stores import create_stores
+from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.usecases import build_use_cases
+from pipecd.model.errors import Unsupported
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from pipecd.proto.service.web_pb2_grpc import WebServiceStub
+from pipecd.wire import credentials
+from pipecd.wire.channel import open_channel
+from servers.kubernetes import Kubernetes
+from servers.origin import Origin
+from servers.piped import piped_arguments, piped_config
+from servers.programs import built_program
+from servers.receivers import Receivers
+from servers.server import free_ports
+
+if TYPE_CHECKING:
+    from pipecd.proto.service.api_pb2_grpc import APIServiceAsyncStub
+    from pipecd.proto.service.web_pb2_grpc import WebServiceAsyncStub
+
+PROJECT = "shop"
+PEOPLE = ("root", "ann", "ben")
+HOOK = "/hook"
+REPOSITORY = "site"
+TARGET = "here"
+# The piped whose scripts run in a plugin program of their own.
+PLUGIN_PIPED = 1
+# The piped that a launcher runs, and upgrades.
+LAUNCHED_PIPED = 2
+# What the launcher can choose from.
+VERSIONS = ("v0.9.1", "v0.9.2")
+DISK_MEGABYTES = 96
+_ENCRYPTION_KEY = "k" * 64
+_PORTS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+_STAGE_PLUGINS = ("wait", "waitapproval", "analysis")
+_PLUGIN = """\
+#!{python}
+import os
+from pipecd.plugins.scriptrun.plugin import ScriptRunPlugin
+from pipecd.sdk import serve
+
+with open("{pid_file}", "w") as file:
+    file.write(str(os.getpid()))
+serve(ScriptRunPlugin)
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is installed."""
+
+    layout: Layout
+    applications: Sequence[FaultyApplication]
+    pipeds: int = 3
+    executables: Path | None = None
+    """The programs of an installed release; without them those of this checkout run."""
+    seeded_bugs: Sequence[str] = ()
+
+
+@dataclass
+class FaultyPiped:
+    """One registered piped: its program, key, and workspace."""
+
+    number: int
+    id: str
+    key: str
+    program: Program
+    disk: SmallDisk | None
+    is_launched: bool = False
+    """Whether the launcher runs it."""
+
+    @property
+    def directory(self) -> Path:
+        return self.program.directory / self.program.name
+
+    @property
+    def workspace(self) -> Path:
+        return self.directory / "workspace"
+
+
+@dataclass
+class WholeInstallation:
+    """Everything that runs, and the clients of users."""
+
+    directory: Path
+    options: Options
+    origin: Origin
+    targets: Targets
+    stores: Stores
+    replicas: list[Program]
+    ports: list[dict[str, int]]
+    pipeds: list[FaultyPiped]
+    application_ids: dict[str, str]
+    api_key: str
+    sessions: dict[str, str]
+    """The session tokens of people."""
+    front: TcpProxy
+    calls: RpcProxy
+    balancer: TcpProxy
+    hooks: Receivers
+    data_disk: SmallDisk | None = None
+    kubernetes: Kubernetes | None = None
+    duplicates: list[Program] = field(default_factory=list[Program])
+    applications: dict[str, FaultyApplication] = field(default_factory=dict[str, FaultyApplication])
+    git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    contents: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """What identifies the files of each application, by commit, also of commits that are gone."""
+    server_locks: defaultdict[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
+    """Held by who stops a database, cache, bucket or cluster."""
+
+    @property
+    def programs(self) -> list[Program]:
+        return [*self.replicas, *(piped.program for piped in self.pipeds)]
+
+    # Git
+
+    async def push(
+        self, revisions: Mapping[str, Revision], *, message: str = "a change", **variables: str
+    ) -> str:
+        """Commits new revisions of applications; returns the commit, which is pushed by that."""
+        files: dict[str, str] = {}
+        for name, revision in revisions.items():
+            files |= self.targets.files(self.applications[name], revision)
+        async with self.git_lock:
+            origin = Origin(self.origin.path, variables)
+            return await asyncio.to_thread(origin.commit, files, message)
+
+    async def git(self, *arguments: str) -> str:
+        async with self.git_lock:
+            return await asyncio.to_thread(self.origin.git, *arguments)
+
+    def read_contents(self) -> None:
+        """Reads the contents of all commits that the repository has."""
+        commits = self.origin.git("log", "--all", "--reflog", "--format=%H").splitlines()
+        for commit in {*commits} - self.contents.keys():
+            rows = (
+                line.split(maxsplit=3) for line in self.origin.git("ls-tree", commit).splitlines()
+            )
+            self.contents[commit] = {name: hash_ for _, _, hash_, name in rows}
+
+    # Clients
+
+    @asynccontextmanager
+    async def api(self, replica: int = 0) -> AsyncGenerator["APIServiceAsyncStub", None]:
+        address = f"127.0.0.1:{self.ports[replica]['api']}"
+        authorization = credentials.api_key(self.api_key)
+        async with open_channel(
+            address, authorization=authorization, insecure=True, connect_timeout=3
+        ) as channel:
+            yield APIServiceStub(channel)
+
+    @asynccontextmanager
+    async def web(self, replica: int = 0) -> AsyncGenerator["WebServiceAsyncStub", None]:
+        address = f"127.0.0.1:{self.ports[replica]['web-api']}"
+        async with open_channel(
+            address, authorization="", insecure=True, connect_timeout=3
+        ) as channel:
+            yield WebServiceStub(channel)
+
+    def cookie(self, person: str = PEOPLE[0]) -> tuple[tuple[str, str], ...]:
+        return (("cookie", f"token={self.sessions[person]}"),)
+
+    async def reject(self, deployment: str, stage: str, person: str, replica: int = 0) -> None:
+        """Rejects a stage by the form of the console, which has no RPC."""
+        token = self.sessions[person]
+        csrf = hmac.digest(token.encode(), b"form of the console", "sha256").hex()
+        base = f"http://127.0.0.1:{self.ports[replica]['http']}"
+        async with httpx2.AsyncClient(base_url=base, cookies={"token": token}) as browser:
+            answer = await browser.post(
+                f"/deployments/{deployment}/stages/{stage}/reject",
+                data={"csrf": csrf, "reason": "not today"},
+                timeout=10,
+            )
+        if answer.status_code >= 400:
+            raise ConnectionError(f"the rejection was answered with {answer.status_code}")
+
+    # Programs
+
+    async def start_replica(self, number: int) -> None:
+        await self.replicas[number].start()
+        for port in ("piped-api", "api"):
+            await listening(self.ports[number][port])
+
+    def write_piped_config(self, piped: FaultyPiped) -> Path:
+        piped.directory.mkdir(parents=True, exist_ok=True)
+        config = piped.directory / "piped.yaml"
+        text = piped_config(
+            piped.id,
+            piped.key,
+            address=f"127.0.0.1:{self.front.port}",
+            remote=self.origin.remote,
+            project=PROJECT,
+            rest=self._piped_rest(piped),
+        )
+        new = config.with_suffix(".new")
+        new.write_text(text)
+        new.replace(config)
+        return config
+
+    def _piped_rest(self, piped: FaultyPiped) -> str:
+        script: dict[str, Any] = {"name": "scriptrun"}
+        if piped.number == PLUGIN_PIPED:
+            script["url"] = f"file://{self._plugin_program(piped)}"
+        plugins: list[dict[str, Any]] = [script, *({"name": name} for name in _STAGE_PLUGINS)]
+        present = {application.platform for application in self.applications.values()}
+        configs: dict[Platform, dict[str, Any]] = {
+            Platform.PROCESS: {"directory": str(self.directory / "programs" / str(piped.number))},
+            Platform.TERRAFORM: {"tool": "terraform"},
+            Platform.KUBERNETES: {
+                "kubeConfigPath": str(self.kubernetes.kubeconfig) if self.kubernetes else ""
+            },
+        }
+        plugins += [
+            {"name": str(platform), "deployTargets": [{"name": TARGET, "config": config}]}
+            for platform, config in configs.items()
+            if platform in present
+        ]
+        receivers = [{"name": "all", "webhook": {"url": self.hooks.url(HOOK)}}]
+        routes = [{"name": "all", "receiver": "all", "groups": ["DEPLOYMENT", "STAGE"]}]
+        notifications = {"routes": routes, "receivers": receivers}
+        return (
+            "  syncInterval: 5s\n"
+            f"  plugins: {json.dumps(plugins)}\n"
+            f"  notifications: {json.dumps(notifications)}\n"
+        )
+
+    def plugin_pid_file(self, piped: FaultyPiped) -> Path:
+        return self.directory / f"plugin-{piped.number}.pid"
+
+    def _plugin_program(self, piped: FaultyPiped) -> Path:
+        file = piped.directory / "scriptrun"
+        executables = self.options.executables
+        python = executables / "python" if executables else sys.executable
+        file.write_text(_PLUGIN.format(python=python, pid_file=self.plugin_pid_file(piped)))
+        file.chmod(0o755)
+        return file
+
+    async def start_piped(self, piped: FaultyPiped) -> None:
+        self.write_piped_config(piped)
+        await piped.program.start()
+
+    def new_program(self, name: str, arguments: Sequence[str]) -> Program:
+        return Program(
+            name,
+            self.directory,
+            arguments,
+            environment={
+                **self.stores.environment,
+                **self._path(),
+                SEEDED_BUGS: ",".join(self.options.seeded_bugs),
+            },
+            executables=self.options.executables,
+        )
+
+    def _path(self) -> dict[str, str]:
+        """The variables with which pipeds find Terraform."""
+        if not any(each.platform is Platform.TERRAFORM for each in self.applications.values()):
+            return {}
+        terraform = Path(built_program("terraform")).parent
+        return {"PATH": f"{terraform}:{os.environ['PATH']}", "CHECKPOINT_DISABLE": "1"}
+
+    async def start_duplicate(self, piped: FaultyPiped) -> Program:
+        """Starts another piped with the id and key of this one, and a workspace of its own."""
+        name = f"{piped.program.name}-duplicate-{len(self.duplicates)}"
+        directory = self.directory / name
+        directory.mkdir()
+        config = directory / "piped.yaml"
+        config.write_text((piped.directory / "piped.yaml").read_text())
+        duplicate = self.new_program(
+            name, ["piped", *piped_arguments(config, "--log-encoding=json")]
+        )
+        self.duplicates.append(duplicate)
+        await duplicate.start()
+        return duplicate
+
+    async def close(self) -> None:
+        for program in (*self.duplicates, *self.programs):
+            await program.kill()
+        end_processes_of(self.directory)
+
+
+def end_processes_of(directory: Path) -> None:
+    """Kills what the programs of an installation have left behind, such as supervisors of processes."""
+    mark = str(directory).encode()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            about = process / "cmdline", process / "environ"
+            if any(mark in file.read_bytes() for file in about) or str(
+                (process / "cwd").readlink()
+            ).startswith(str(directory)):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@asynccontextmanager
+async def open_whole_installation(
+    directory: Path, options: Options
+) -> AsyncGenerator[WholeInstallation, None]:
+    """Installs and starts everything, with a first revision of every application pushed."""
+    async with AsyncExitStack() as stack:
+        disks = stack.enter_context(ExitStack())
+        data_disk = _mounted(directory / "data", disks)
+        stores = stack.enter_context(open_stores(options.layout, directory))
+        kubernetes = None
+        if any(each.platform is Platform.KUBERNETES for each in options.applications):
+            kubernetes = await asyncio.to_thread(Kubernetes, has_audit_log=True)
+            stack.callback(kubernetes.close)
+        hooks = Receivers()
+        stack.callback(hooks.close)
+        ports = [dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True)) for _ in range(stores.replicas)]  # fmt: skip
+        balancer = TcpProxy([of_replica["piped-api"] for of_replica in ports])
+        await stack.enter_async_context(balancer.serve())
+        calls = await stack.enter_async_context(RpcProxy(balancer.port).serve())
+        front = await stack.enter_async_context(TcpProxy([calls.port]).serve())
+        origin = Origin.begin(directory / "origin")
+        origin.git("config", "receive.denyCurrentBranch", "updateInstead")
+        (directory / "states").mkdir()
+        installed = WholeInstallation(
+            directory=directory,
+            options=options,
+            origin=origin,
+            targets=Targets(directory / "truth", directory),
+            stores=stores,
+            replicas=[],
+            ports=ports,
+            pipeds=[],
+            application_ids={},
+            api_key="",
+            sessions={},
+            front=front,
+            calls=calls,
+            balancer=balancer,
+            hooks=hooks,
+            data_disk=data_disk,
+            kubernetes=kubernetes,
+            applications={each.name: each for each in options.applications},
+        )
+        stack.push_async_callback(installed.close)
+        await _push_first_revisions(installed)
+        await _register(installed)
+        installed.replicas = [
+            installed.new_program(f"replica-{n}", ["pipecd", *_server_arguments(installed, n)])
+            for n in range(stores.replicas)
+        ]
+        for piped in installed.pipeds:
+            piped.disk = _mounted(piped.workspace, disks)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(stores.replicas):
+                tasks.create_task(installed.start_replica(number))
+        for piped in installed.pipeds:
+            await installed.start_piped(piped)
+        yield installed
+
+
+def _mounted(directory: Path, disks: ExitStack) -> SmallDisk | None:
+    """A small disk, or none if this user may not mount one."""
+    try:
+        disk = SmallDisk.mount(directory, megabytes=DISK_MEGABYTES)
+    except Unsupported:
+        return None
+    disks.callback(disk.unmount)
+    return disk
+
+
+async def _push_first_revisions(installed: WholeInstallation) -> None:
+    files = {"README": "sources\n"}
+    for application in installed.applications.values():
+        if application.shape is Shape.EVENTS:
+            files |= {f"{application.name}/{name}": text for name, text in values().items()}
+        revision = Revision(nonce=time.time_ns())
+        files |= installed.targets.files(application, revision)
+    await asyncio.to_thread(installed.origin.commit, files, "the beginning")
+
+
+def _server_arguments(installed: WholeInstallation, number: int) -> list[str]:
+    directory, stores = installed.directory, installed.stores
+    config, key = directory / "control-plane.yaml", directory / "key"
+    document = {
+        "apiVersion": "pipecd.dev/v1beta1",
+        "kind": "ControlPlane",
+        "spec": {
+            "address": "http://127.0.0.1",
+            "stateKey": "s",
+            "datastore": stores.datastore.model_dump(by_alias=True, exclude_defaults=True),
+            "filestore": stores.filestore.model_dump(by_alias=True, exclude_defaults=True),
+        },
+    }
+    config.write_text(json.dumps(document))
+    key.write_text(_ENCRYPTION_KEY)
+    flags = [
+        f"--{name}{'' if name == 'port' else '-port'}={port}"
+        for name, port in installed.ports[number].items()
+    ]
+    if stores.cache_address:
+        flags.append(f"--cache-address={stores.cache_address}")
+    settings = (f"--config-file={config}", f"--encryption-key-file={key}", "--host=127.0.0.1")
+    return ["server", *settings, "--log-encoding=json", *flags]
+
+
+def _launcher_arguments(installed: WholeInstallation, config: Path) -> list[str]:
+    """A launcher that fetches every version from a directory where all are the same program."""
+    releases = installed.directory / "releases"
+    executables = installed.options.executables or Path(sys.executable).parent
+    for version in VERSIONS:
+        file = releases / version / "piped"
+        file.parent.mkdir(parents=True)
+        file.write_text(f'#!/bin/sh\nexec {executables / "piped"} "$@"\n')
+        file.chmod(0o755)
+    _, *flags = piped_arguments(config, "--log-encoding=json")
+    return [
+        "launcher",
+        *flags,
+        f"--home-dir={config.parent / 'launcher'}",
+        "--check-interval=5s",
+        f"--default-version={VERSIONS[0]}",
+        f"--piped-release=file://{releases}/{{version}}/piped",
+    ]
+
+
+async def _register(installed: WholeInstallation) -> None:
+    """Registers the project, pipeds, applications, people and an API key before any server runs."""
+    admin = User(PROJECT, PEOPLE[0], ("Admin",))
+    files = await LocalFiles.open(installed.directory / "registration")
+    key = _ENCRYPTION_KEY.encode()
+    async with open_datastore(installed.stores.datastore) as database:
+        stores = create_stores(database, files, MemoryCache())
+        cases = build_use_cases(stores, MemoryBus(), address="http://cp", encryption_key=key)
+        await cases.projects.add(PROJECT, "")
+        repository = ApplicationGitRepository(
+            id=REPOSITORY, remote=installed.origin.remote, branch="main"
+        )
+        meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
+        for number in range(installed.options.pipeds):
+            registered = await cases.pipeds.register(f"piped-{number}", "", by=admin)
+            await cases.pipeds.report_meta(meta, by=PipedCaller(PROJECT, registered.id))
+            name = f"piped-{number}"
+            config = installed.directory / name / "piped.yaml"
+            arguments = ["piped", *piped_arguments(config, "--log-encoding=json")]
+            if number == LAUNCHED_PIPED:
+                arguments = ["launcher", *_launcher_arguments(installed, config)]
+            program = installed.new_program(name, arguments)
+            installed.pipeds.append(
+                FaultyPiped(
+                    number,
+                    registered.id,
+                    registered.key,
+                    program,
+                    None,
+                    is_launched=number == LAUNCHED_PIPED,
+                )
+            )
+        for application in installed.applications.values():
+            draft = new_application(application, installed.pipeds[application.piped].id, repository)
+            installed.application_ids[application.name] = await cases.applications.add(
+                draft, by=admin
+            )
+        installed.api_key = await cases.api_keys.generate("faults", APIKey.READ_WRITE, by=admin)
+        installed.sessions = {
+            name: cases.sessions.issue(User(PROJECT, name, ("Admin",))) for name in PEOPLE
+        }
+
+
+def new_application(
+    application: FaultyApplication, piped_id: str, repository: ApplicationGitRepository
+) -> Application:
+    """What is registered of an application."""
+    path = ApplicationGitPath(
+        repo=repository, path=application.name, config_filename="app.pipecd.yaml"
+    )
+    draft = Application(name=application.name, piped_id=piped_id, git_path=path)
+    if application.platform is Platform.SCRIPT:
+        draft.platform_provider = "p"
+    else:
+        chosen = DeployTargets(deploy_targets=[TARGET])
+        draft.deploy_targets_by_plugin[str(application.platform)].CopyFrom(chosen)
+    return draft
