@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a release into dist/: wheel, source archive, SBOM and checksums.
+"""Builds a release into dist/: wheel, source archive, executables, images, SBOM and checksums.
 
-The bytes depend on the commit only: what is built is the content of HEAD, not of the working copy,
-and every time in the files is that of the commit.
+What is built is the content of HEAD, not of the working copy, and every time in the files is that
+of the commit. The bytes depend on the commit only, those of images also on the
+packages of Debian.
 """
 
+import argparse
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,46 +17,21 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+import executables
+import images
+import wheels
+from wheels import Locked, read_lock
+
 ROOT = Path(__file__).parents[1]
 SBOM = "pipecd.cdx.json"
 CHECKSUMS = "SHA256SUMS"
-# A package of a lock file: name, version, marker, then its hashes and the packages that need it.
-_PACKAGE = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^ ]+)(?: ; (?P<marker>.*?))? \\$")
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-_NEEDED_BY = re.compile(r"^ +#(?: via|  ) ([\w.-]+)(?: \(.*\))?$")
-
-
-@dataclass
-class Locked:
-    """A package of a lock file."""
-
-    name: str
-    version: str
-    marker: str
-    hashes: list[str]
-    needed_by: list[str]
-
-
-def read_lock(text: str) -> dict[str, Locked]:
-    """Returns the packages of a lock file by name."""
-    packages: dict[str, Locked] = {}
-    current: Locked | None = None
-    for line in text.splitlines():
-        if match := _PACKAGE.match(line):
-            current = Locked(match["name"], match["version"], match["marker"] or "", [], [])
-            packages[current.name] = current
-        elif current is not None and (found := _HASH.search(line)):
-            current.hashes.append(found[1])
-        elif current is not None and (needed := _NEEDED_BY.match(line)):
-            current.needed_by.append(needed[1])
-    return packages
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipecd-dist"
 
 
 def git(*arguments: str) -> bytes:
@@ -153,7 +129,42 @@ def checksums(directory: Path) -> Iterator[str]:
         yield f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}"
 
 
+def build_programs(arguments: argparse.Namespace, source: Path, built: Path, epoch: int) -> None:
+    """Builds the executables and images that are wanted."""
+    wanted = {"executables", "images"} - set(arguments.without)
+    wheel = next(built.glob("*.whl"))
+    for architecture in arguments.architecture if wanted else ():
+        machine = executables.ARCHITECTURES[architecture]
+        found = wheels.download(source, CACHE, machine, arguments.python)
+        if "executables" in wanted:
+            executables.build(source, wheel, built, found, architecture)
+        if "images" in wanted:
+            images.build(
+                source, wheel, built, found,
+                epoch=epoch, architecture=architecture, debian=arguments.debian_packages,
+            )  # fmt: skip
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    this = {machine: name for name, machine in executables.ARCHITECTURES.items()}
+    add = parser.add_argument
+    add("--without", nargs="+", default=[], choices=["executables", "images"],
+        help="what to leave out")  # fmt: skip
+    add("--architecture", nargs="+", default=[this.get(os.uname().machine, "amd64")],
+        choices=list(executables.ARCHITECTURES), help="of executables and images")  # fmt: skip
+    add("--python", nargs="+", default=list(wheels.PYTHONS), choices=wheels.PYTHONS,
+        help="the versions of Python that executables run on; all")  # fmt: skip
+    add("--debian-packages", type=Path, metavar="DIRECTORY",
+        help="the .deb files of the images, instead of a download of those of today")  # fmt: skip
+    arguments = parser.parse_args()
+    if images.PYTHON not in arguments.python and "images" not in arguments.without:
+        parser.error(f"images need Python {images.PYTHON}: add it, or --without images")
+    return arguments
+
+
 def main() -> None:
+    arguments = read_arguments()
     commit = git("rev-parse", "HEAD").decode().strip()
     epoch = int(git("show", "--no-patch", "--format=%ct", "HEAD"))
     output = ROOT / "dist"
@@ -163,6 +174,7 @@ def main() -> None:
         build_packages(source, built, epoch)
         sbom = bill_of_materials(source, commit, epoch)
         (built / SBOM).write_text(json.dumps(sbom, indent=2) + "\n")
+        build_programs(arguments, source, built, epoch)
         sums = "".join(f"{line}\n" for line in checksums(built))
         (built / CHECKSUMS).write_text(sums)
         shutil.rmtree(output, ignore_errors=True)

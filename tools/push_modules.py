@@ -78,11 +78,11 @@ def commit(repository: Path) -> None:
 
 def push_once(data: Path, output: Output, recorder: Recorder) -> None:
     try:
-        output.wait_for(r"success after")
+        output.wait_for(r"hello at .* success after")
         time.sleep(SETTLE_SECONDS)
         recorder.is_on = True
         commit(data / "sample")
-        output.wait_for(r"success after", count=2)
+        output.wait_for(r"hello at .* success after", count=2)
         time.sleep(0.2)
     finally:
         recorder.is_on = False

