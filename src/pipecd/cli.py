@@ -16,6 +16,16 @@ _UNSEAL_SECRETS = (
     "pipecd.controlplane.command:unseal_secrets",
     "Store sealed secrets as upstream reads them.",
 )
+_PROJECT = ("pipecd.controlplane.operator_command:project", "Manage projects.")
+_API_KEY = ("pipecd.controlplane.operator_command:api_key", "Manage API keys of projects.")
+_BACKUP = (
+    "pipecd.controlplane.operator_command:backup",
+    "Copy the SQLite database of a control plane.",
+)
+_HASH_PASSWORD = (
+    "pipecd.controlplane.operator_command:hash_password",
+    "Print the hash of a password for the configuration.",
+)
 _PIPED_V0 = ("pipecd.piped.command:piped", "Run a piped (first-generation flags).")
 _PIPED_V1 = ("pipecd.piped.command:run", "Run a piped.")
 _LAUNCHER = ("pipecd.launcher.command:launcher", "Run a piped and keep it up to date.")
@@ -25,25 +35,45 @@ _QUICKSTART = (
 )
 
 
-def main() -> None:
-    name = "controlplane" if Path(sys.argv[0]).name == "controlplane" else "pipecd"
+def tree(name: str = "pipecd") -> LazyGroup:
+    """The commands of `pipecd`."""
     branches = {
         "quickstart": _QUICKSTART,
         "server": _SERVER,
         "ops": _OPS,
+        "project": _PROJECT,
+        "api-key": _API_KEY,
+        "backup": _BACKUP,
+        "hash-password": _HASH_PASSWORD,
         "unseal-secrets": _UNSEAL_SECRETS,
         "piped": _PIPED_V1,
         "launcher": _LAUNCHER,
     }
-    help_text = "One continuous-delivery system for every kind of application."
-    sys.exit(run(LazyGroup(name, branches, help_text)))
+    return LazyGroup(
+        name, branches, "One continuous-delivery system for every kind of application."
+    )
+
+
+def piped_tree() -> LazyGroup:
+    """The commands of `piped`."""
+    branches = {"run": _PIPED_V1, "piped": _PIPED_V0}
+    return LazyGroup("piped", branches, "The agent that carries out deployments.")
+
+
+def launcher_tree() -> LazyGroup:
+    """The commands of `launcher`."""
+    branches = {"launcher": _LAUNCHER}
+    return LazyGroup("launcher", branches, "Runs a piped and keeps it up to date.")
+
+
+def main() -> None:
+    name = "controlplane" if Path(sys.argv[0]).name == "controlplane" else "pipecd"
+    sys.exit(run(tree(name)))
 
 
 def piped_main() -> None:
-    branches = {"run": _PIPED_V1, "piped": _PIPED_V0}
-    sys.exit(run(LazyGroup("piped", branches, "The agent that carries out deployments.")))
+    sys.exit(run(piped_tree()))
 
 
 def launcher_main() -> None:
-    branches = {"launcher": _LAUNCHER}
-    sys.exit(run(LazyGroup("launcher", branches, "Runs a piped and keeps it up to date.")))
+    sys.exit(run(launcher_tree()))

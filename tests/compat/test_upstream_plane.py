@@ -4,11 +4,13 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import web_pb2
@@ -88,6 +90,19 @@ def without_cursor(text: str) -> str:
     return re.sub(r',?"cursor":"[^"]*"', "", text)
 
 
+def by_id(rpc: str, answer: Any) -> dict[str, Any]:
+    """The listed objects by their ids; without an order upstream lists them as it stores them."""
+    objects = {
+        one.id: one
+        for one in getattr(answer, rpc.removeprefix("List").lower().replace("apikeys", "keys"))
+    }
+    if rpc == "ListAPIKeys":
+        for key in objects.values():
+            # Upstream shows the hash of a key that was never used.
+            key.key_hash = "redacted"
+    return objects
+
+
 async def deployed_twice(
     installation: UpstreamInstallation, free_port: Callable[[], int]
 ) -> tuple[Deployment, Deployment]:
@@ -122,7 +137,7 @@ async def test_our_piped_works_for_a_control_plane_of_upstream(
     assert "backwards" in (await upstream_installation.logs(bad))["SCRIPT_RUN_ROLLBACK"]
 
 
-async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
+async def test_a_database_of_upstream_shows_the_same_lists_in_ours_and_back(
     upstream_installation: UpstreamInstallation,
     free_port: Callable[[], int],
     upstream_pipectl: Path,
@@ -166,3 +181,15 @@ async def test_a_database_of_upstream_shows_the_same_lists_in_ours(
             assert expected.code == 0, expected
             answer = await installation.run(upstream_pipectl, *line, *ours)
             assert without_cursor(answer.out) == without_cursor(expected.out), command
+
+        # The way back: what ours writes is what upstream reads afterwards.
+        await admin.call("EnableApplication", web_pb2.EnableApplicationRequest(application_id=idle))
+        key = web_pb2.GenerateAPIKeyRequest(name="from-ours", role=APIKey.READ_ONLY)
+        await admin.call("GenerateAPIKey", key)
+        await admin.call("RegisterPiped", web_pb2.RegisterPipedRequest(name="new", desc="by ours"))
+        event[event.index("v2")] = "v3"
+        assert (await installation.run(upstream_pipectl, *event, *ours)).code == 0
+        written = {rpc: await admin.call(rpc, request) for rpc, request in LISTS}
+    for rpc, request in LISTS:
+        answer = await installation.admin.call(rpc, request)
+        assert by_id(rpc, answer) == by_id(rpc, written[rpc]), rpc

@@ -27,7 +27,7 @@ from pipecd.config.read import (
     read_control_plane,
     read_event_watcher,
     read_file,
-    read_piped,
+    read_startable_piped,
 )
 from pipecd.config.yaml_tree import YamlMistake, read_yaml
 from pipecd.controlplane.console.ansi import ansi_html
@@ -42,6 +42,14 @@ from pipecd.piped.eventwatcher.replacement import FieldFormat, replaced
 from pipecd.plugins.kubernetes.kubeconfig import read_kubeconfig
 from pipecd.plugins.kubernetes.manifest import read_manifests
 from pipecd.plugins.kubernetes.tools import ToolDownload
+from pipecd.plugins.process.http_chunks import ChunkReader
+from pipecd.plugins.process.http_head import (
+    CHUNKED,
+    Malformed,
+    Sender,
+    parse_request,
+    parse_response,
+)
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.secrets import hybrid, session
 from pipecd.secrets.state import resume_sign_in
@@ -268,6 +276,36 @@ def read_archive(content: bytes) -> None:
         assert all(path.is_file() and not path.is_symlink() for path in files), files
 
 
+HTTP_MESSAGES = (
+    b"GET /a?b=c HTTP/1.1\r\nHost: web.example\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
+    b"X-Forwarded-For: 192.0.2.1\r\n\r\n",
+    b"POST http://web.example/ HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: 1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nKeep-Alive: timeout=5\r\n\r\nhello",
+    b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+)
+
+
+def read_http(content: bytes) -> None:
+    """Reads a message as the router does; what it forwards must be free of ambiguities."""
+    head, empty_line, body = content.partition(b"\r\n\r\n")
+    if content.startswith(b"HTTP/"):
+        response = parse_response(head + empty_line, b"GET")
+        length, forwarded = response.length, response.head
+    else:
+        sender = Sender(b"192.0.2.7", is_trusted=len(content) % 2 == 0, authority=b"localhost")
+        request = parse_request(head + empty_line, sender)
+        length, forwarded = request.length, request.head
+        names = [line.partition(b":")[0].lower() for line in forwarded.split(b"\r\n")[1:]]
+        assert names.count(b"host") == 1, forwarded
+        assert names.count(b"content-length") + (length == CHUNKED) <= 1, forwarded
+        assert names.count(b"transfer-encoding") == (length == CHUNKED), forwarded
+    assert forwarded.count(b"\n") == forwarded.count(b"\r\n") == forwarded.count(b"\r"), forwarded
+    if length == CHUNKED:
+        ChunkReader().feed(body)
+
+
 def tolerant(read: Callable[[Any], Any], argument: Any) -> Any:
     """The value, or None if the reader refuses it with an error of ours."""
     try:
@@ -293,7 +331,7 @@ def readers() -> dict[str, Reader]:
 
     made = (
         Reader("application configuration", APPLICATIONS, application, words_of(APPLICATIONS)),
-        Reader("piped configuration", PIPEDS, lambda c: read_piped(c, file="piped.yaml", catalog=catalog), words_of(PIPEDS)),
+        Reader("piped configuration", PIPEDS, lambda c: read_startable_piped(c, file="piped.yaml", catalog=catalog), words_of(PIPEDS)),
         Reader("control plane configuration", CONTROL_PLANES, lambda c: read_control_plane(c, file="cp.yaml"), words_of(CONTROL_PLANES)),
         Reader("any configuration", every_kind, config, words_of(every_kind)),
         Reader("YAML", yaml_samples, read_yaml, words_of(yaml_samples), (YamlMistake,)),
@@ -305,6 +343,7 @@ def readers() -> dict[str, Reader]:
         Reader("webhook payloads", DELIVERIES, read_delivery, words_of(DELIVERIES)),
         Reader("tokens and cursors", TOKENS, read_tokens, ("PIPED-TOKEN ", "API-KEY ", "token=", ".", ",", ":")),
         Reader("archives", ARCHIVES, read_archive, (MEMBER, "../secret", "ustar", "././@LongLink")),
+        Reader("HTTP messages", HTTP_MESSAGES, read_http, ("\r\n", "\n", "Content-Length: 3", "Transfer-Encoding: chunked", " :", "\r\n "), (Malformed,)),
         Reader("registry documents", (*OCI_DOCUMENTS, *REFERENCES), read_registry, words_of(OCI_DOCUMENTS)),
         *(
             Reader(f"{format_.value} replacements", (path.encode() + b"\n" + sample,), partial(read_replacement, format_), words_of((sample, path.encode())))

@@ -243,3 +243,22 @@ def test_the_result_of_a_command_for_a_stage(
     deployment: Deployment | None, expected: CommandResult | None
 ) -> None:
     assert stage_command_result(Command(stage_id="s"), deployment) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(
+            deployment_pb2.STAGE_SUCCESS,
+            CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: SUCCESS"),
+            id="too late",
+        ),
+        pytest.param(deployment_pb2.STAGE_FAILURE, CommandResult(SUCCEEDED), id="the stage failed"),
+    ],
+)
+def test_the_result_of_a_rejection(
+    status: "deployment_pb2.StageStatus.ValueType", expected: CommandResult
+) -> None:
+    rejection = Command(stage_id="s", metadata={"RejectionReason": "too risky"})
+    deployment = deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, status)
+    assert stage_command_result(rejection, deployment) == expected

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from pipecd.config.units import Duration, Size
 from pipecd.model.duration import parse_duration
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.program import workers
@@ -77,8 +78,9 @@ async def test_a_call_that_breaks_its_worker_fails_and_is_refused_from_then_on(
 ) -> None:
     stored: list[bytes] = []
     async with WorkerPool(limits, broken=BrokenInputs(save=stored.append)) as pool:
-        with pytest.raises(LimitExceeded, match=error):
+        with pytest.raises(LimitExceeded, match=error) as failed:
             await pool.run(function, *arguments)  # pyright: ignore[reportArgumentType]
+        assert failed.value.hint == "simplify it"
         assert await pool.run(operator.add, 1, 1) == 2
     after_restart = BrokenInputs(BrokenInputs.parse(stored[-1]))
     async with WorkerPool(limits, broken=after_restart) as pool:
@@ -97,6 +99,12 @@ async def test_a_worker_that_something_else_killed_is_replaced() -> None:
             os.kill(process, signal.SIGKILL)
         assert running.result() is None
         assert await pool.run(os.getpid) != process
+
+
+async def test_the_limits_may_be_those_of_a_configuration() -> None:
+    limits = WorkerLimits(seconds=Duration(20), memory=Size(256 * 1024**2))
+    async with WorkerPool(limits) as pool:
+        assert await pool.run(operator.add, 1, 1) == 2
 
 
 async def test_a_cancelled_call_ends_its_worker() -> None:

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from pipecd.config.catalog import load_catalog
-from pipecd.config.read import read_control_plane, read_piped
+from pipecd.config.read import read_application, read_control_plane, read_piped
 from pipecd.model.errors import UserMistake
 from pipecd.quickstart.datadir import DataDir, Identity, locked_data_dir
-from pipecd.quickstart.sample_repository import create_repository
+from pipecd.quickstart.sample_repository import (
+    APPLICATION,
+    SERVICE,
+    break_service,
+    create_repository,
+)
 
 
 def test_secrets_are_stored_privately_and_reused(tmp_path: Path) -> None:
@@ -44,13 +49,38 @@ def test_the_configuration_files_are_valid_for_any_path(tmp_path: Path) -> None:
         data.write_control_plane_config(address="http://127.0.0.1:1"), file="cp"
     )
     assert spec.datastore.config.path == str(data.path / "pipecd.db")
-    text = data.write_piped_config(Identity("p", "piped", "key"), host="127.0.0.1", port=1)
+    text = data.write_piped_config(
+        Identity("p", "piped", "key", status_port=2), host="127.0.0.1", port=1
+    )
     piped = read_piped(text, file="piped", catalog=load_catalog()).spec
     assert piped.repositories[0].remote == data.repository.as_uri()
+    [target] = next(p for p in piped.plugins if p.name == "process").deploy_targets
+    assert target.config == {"directory": str(data.programs), "statusPort": 2}
 
 
 async def test_the_sample_repository_is_created_once(tmp_path: Path) -> None:
-    await create_repository(tmp_path)
+    await create_repository(tmp_path, service_port=1, status_port=2)
     before = (tmp_path / ".git" / "refs" / "heads" / "main").read_text()
-    await create_repository(tmp_path)
+    await create_repository(tmp_path, service_port=3, status_port=4)
     assert (tmp_path / ".git" / "refs" / "heads" / "main").read_text() == before
+
+
+async def test_the_samples_are_valid(tmp_path: Path) -> None:
+    await create_repository(tmp_path, service_port=1, status_port=2)
+    for name in (APPLICATION, SERVICE):
+        file = tmp_path / name / "app.pipecd.yaml"
+        read = read_application(file.read_bytes(), file=str(file), catalog=load_catalog())
+        assert read.warnings == ()
+    assert ":2/applications/web/canary" in file.read_text()
+    compile((tmp_path / SERVICE / "server.py").read_text(), "server.py", "exec")
+
+
+async def test_a_service_is_broken_once(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="start a quickstart first"):
+        await break_service(tmp_path)
+    await create_repository(tmp_path, service_port=1, status_port=2)
+    good = (tmp_path / SERVICE / "server.py").read_text()
+    await break_service(tmp_path)
+    assert (tmp_path / SERVICE / "server.py").read_text() != good
+    with pytest.raises(UserMistake, match="broken already"):
+        await break_service(tmp_path)

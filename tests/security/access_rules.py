@@ -41,6 +41,7 @@ PIPED_RPCS = frozenset(
         "PutApplicationSharedObject",
         "AcquirePipedLease",
         "ReleasePipedLease",
+        "ReportPluginFailures",
         "ListDeploymentsInOrder",
         "CreateDeploymentInOrder",
         "ListEventsInOrder",
@@ -77,6 +78,10 @@ API_WRITING = frozenset(
         "RegisterEvent",
         "RequestPlanPreview",
         "GetPlanPreviewResults",
+        "CancelDeployment",
+        "ApproveStage",
+        "RejectStage",
+        "SkipStage",
     ]
 )
 # The lowest of the built-in roles that may call an RPC of WebService.
@@ -147,22 +152,29 @@ WEB_ADMIN = frozenset(
 PUBLIC_PAGES = frozenset(
     {
         "GET /", "GET /login", "GET /auth/login/static", "POST /auth/login/static", "GET /auth/login", "POST /auth/login",
-        "GET /auth/callback", "GET /auth/logout", "POST /auth/logout", "GET /assets/{version}/{name}", "GET /favicon.ico",
+        "GET /setup", "POST /setup", "GET /auth/callback", "GET /auth/logout", "POST /auth/logout", "GET /assets/{version}/{name}", "GET /favicon.ico",
     }
 )  # fmt: skip
 VIEWER_PAGES = frozenset(
     {
         "GET /applications", "GET /applications/{id}", "GET /applications/{id}/encrypt", "GET /deployments", "GET /deployments/{id}",
         "GET /deployments/{id}/stages/{stage}/log.txt", "GET /settings/piped", "GET /settings/piped/{id}", "GET /settings",
-        "GET /settings/project", "GET /_/stream", "GET /applications/add",
+        "GET /settings/project", "GET /_/stream", "GET /applications/add", "GET /overview", "GET /applications/{id}/settings",
+        "GET /docs/api", "GET /applications/{id}/live",
+        "GET /chains", "GET /chains/{id}", "GET /deployment-traces", "GET /events", "GET /events/{id}",
+        "GET /insights", "GET /insights.csv", "GET /search", "GET /help", "GET /help/{name}",
     }
 )  # fmt: skip
 EDITOR_FORMS = frozenset(
     {
         "POST /applications/add", "POST /applications/{id}/sync", "POST /applications/{id}/encrypt", "POST /deployments/{id}/cancel",
         "POST /deployments/{id}/stages/{stage}/approve", "POST /deployments/{id}/stages/{stage}/skip",
+        "POST /deployments/{id}/stages/{stage}/reject", "POST /applications/sync", "POST /applications/{id}/settings/edit",
+        "POST /applications/{id}/settings/enable", "POST /applications/{id}/settings/disable",
+        "POST /applications/{id}/settings/delete", "POST /applications/add/several",
     }
 )  # fmt: skip
+ADMIN_PAGES = frozenset({"GET /settings/api-key"})
 ADMIN_FORMS = frozenset(
     {
         "POST /settings/piped", "POST /settings/piped/{id}/restart", "POST /settings/piped/{id}/keys", "POST /settings/piped/{id}/edit",
@@ -172,6 +184,7 @@ ADMIN_FORMS = frozenset(
         "POST /settings/project/sso/github", "POST /settings/project/sso/oidc", "POST /settings/project/sso/remove",
         "POST /settings/project/roles", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
         "POST /settings/project/groups", "POST /settings/project/groups/delete", "POST /settings/project/sessions/user",
-        "POST /settings/project/sessions/all",
+        "POST /settings/project/sessions/all", "POST /settings/api-key", "POST /settings/api-key/{id}/disable",
+        "POST /settings/piped/upgrade", "POST /settings/project/sso/github/try", "POST /settings/project/sso/oidc/try",
     }
 )  # fmt: skip

@@ -133,11 +133,7 @@ ATTACKS: dict[str, HostileBranch] = {
 
 
 @pytest.fixture
-def renderer(
-    tmp_path: Path, helm: str, kustomize: str, monkeypatch: pytest.MonkeyPatch
-) -> Renderer:
-    for tool in (kustomize, helm):
-        monkeypatch.setenv("PATH", str(Path(tool).parent), prepend=":")
+def renderer(tmp_path: Path, rendering_tools: None, monkeypatch: pytest.MonkeyPatch) -> Renderer:
     monkeypatch.setenv("PIPED_TOKEN", SECRET)
     # The operator may have allowed every transport for other purposes.
     config = tmp_path / "gitconfig"

@@ -213,18 +213,22 @@ ATTACKS_BY_CHARTS: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.fixture
+def chart(tmp_path: Path, rendering_tools: None) -> Path:
+    """The directory of a chart without templates, in that of an application."""
+    directory = tmp_path / "app" / "chart"
+    (directory / "templates").mkdir(parents=True)
+    (directory / "Chart.yaml").write_text(CHART)
+    return directory
+
+
 @pytest.mark.parametrize(("write", "error"), ATTACKS_BY_CHARTS.values(), ids=ATTACKS_BY_CHARTS)
 async def test_a_chart_that_expands_fails_the_application(
     write: Callable[[Path], None],
     error: str,
-    helm: str,
+    chart: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    chart = tmp_path / "app" / "chart"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text(CHART)
     write(chart)
     rendering = RenderingSpec(timeout=Duration(2), memory=Size(200 * MEBIBYTE))
     input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
@@ -233,12 +237,8 @@ async def test_a_chart_that_expands_fails_the_application(
 
 
 async def test_a_chart_that_exceeded_a_limit_is_refused_after_a_restart(
-    helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chart: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    chart = tmp_path / "app" / "chart"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text(CHART)
     template("{{ range until 90000 }}{{ range until 90000 }}{{ end }}{{ end }}")(chart)
     rendering = RenderingSpec(timeout=Duration(1))
     input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
@@ -253,26 +253,14 @@ async def test_a_chart_that_exceeded_a_limit_is_refused_after_a_restart(
         assert await load(tmp_path / "app", input_, RenderingSpec(), pool) == ["web"]
 
 
-async def test_a_large_result_is_read_by_a_worker(
-    helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    chart = tmp_path / "app" / "chart"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text(CHART)
+async def test_a_large_result_is_read_by_a_worker(chart: Path, tmp_path: Path) -> None:
     template(CONFIG_MAP + 'data: {x: "{{ repeat 400000 "a" }}"}\n')(chart)
     input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
     async with WorkerPool() as pool:
         assert await load(tmp_path / "app", input_, RenderingSpec(), pool) == ["web"]
 
 
-async def test_an_ordinary_chart_and_configuration_are_read(
-    helm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(helm).parent), prepend=":")
-    chart = tmp_path / "app" / "chart"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text(CHART)
+async def test_an_ordinary_chart_and_configuration_are_read(chart: Path, tmp_path: Path) -> None:
     (chart / "templates" / "a.yaml").write_text(CONFIG_MAP)
     input_ = ManifestInput(helm_chart=HelmChart(path="chart"))
     assert await load(tmp_path / "app", input_, RenderingSpec()) == ["web"]

@@ -124,11 +124,7 @@ ATTACKS: dict[str, HostileBranch] = {
 
 
 @pytest.fixture
-def renderer(
-    tmp_path: Path, helm: str, kustomize: str, monkeypatch: pytest.MonkeyPatch
-) -> Renderer:
-    for tool in (kustomize, helm):
-        monkeypatch.setenv("PATH", str(Path(tool).parent), prepend=":")
+def renderer(tmp_path: Path, rendering_tools: None) -> Renderer:
     renderer = Renderer(tmp_path)
     (renderer.root / ".git").mkdir()
     (renderer.root / ".git" / "manifest.yaml").write_text(config_map("git", SECRET))

@@ -313,6 +313,27 @@ async def callback_of_another_browser_that_begins_too(world: World) -> None:
     await world.follow(world.olga, answer.headers["location"])
 
 
+async def callback_again(world: World) -> None:
+    """Mallory read the callback of Olga's completed sign-in, for example in the log of a proxy."""
+    world.honest.accepts_codes_again = True
+    answer = await world.olga.get(await world.begin(world.olga, world.shop))
+    await world.olga.get(answer.headers["location"])
+    assert await world.name_in_shop(world.olga) == OLGA
+    await world.mallory.get(answer.headers["location"])
+    await world.begin(world.mallory, world.shop)
+    await world.mallory.get(answer.headers["location"])
+
+
+async def callback_again_after_signing_out(world: World) -> None:
+    """Mallory sits down at Olga's browser and goes back to the callback in its history."""
+    world.honest.accepts_codes_again = True
+    answer = await world.olga.get(await world.begin(world.olga, world.shop))
+    await world.olga.get(answer.headers["location"])
+    await world.plane.cases.sessions.end(world.olga.cookies["token"])
+    await world.olga.get(answer.headers["location"])
+    world.mallory.cookies = world.olga.cookies
+
+
 async def state_as_cookie(world: World) -> None:
     """Mallory's provider has seen the state of Olga's sign-in and takes it for her cookie."""
     seen: list[str] = []
@@ -375,6 +396,8 @@ ATTACKS: dict[str, Callable[[World], Awaitable[None]]] = {
     "a leaked code": leaked_code,
     "the callback of another browser": callback_of_another_browser,
     "the callback of another browser during a sign-in": callback_of_another_browser_that_begins_too,
+    "the callback of a completed sign-in": callback_again,
+    "the callback of a completed sign-in, after signing out": callback_again_after_signing_out,
     "a state that is used as the cookie": state_as_cookie,
     "a response from which the issuer was removed": response_without_the_issuer,
     "a response with another issuer": response_of_another_issuer,

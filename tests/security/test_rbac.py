@@ -32,13 +32,24 @@ from pipecd.controlplane.api.rest.routes import ROUTES
 from pipecd.controlplane.api.web_service import web_table
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.page_context import BrowserSession
+from pipecd.model.ids import new_id
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
-from pipecd.proto.service import api_pb2, lease_pb2, ordering_pb2, piped_pb2, wakeups_pb2, web_pb2
+from pipecd.proto.service import (
+    api_pb2,
+    deployment_control_pb2,
+    lease_pb2,
+    ordering_pb2,
+    piped_pb2,
+    pluginfailures_pb2,
+    wakeups_pb2,
+    web_pb2,
+)
 from pipecd.secrets import session
 from pipecd.wire.credentials import api_key, piped_token
 from pipecd.wire.table import FORMER_PREFIX, PREFIX
 from security.access_rules import (
     ADMIN_FORMS,
+    ADMIN_PAGES,
     API_READING,
     API_WRITING,
     EDITOR_FORMS,
@@ -51,18 +62,29 @@ from security.access_rules import (
 )
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.rpc_requests import fill_required
-from servers.tenants import Tenant, add_tenant
+from servers.tenants import Tenant, add_tenant, new_deployment
 
 pytestmark = pytest.mark.slow
 
 REQUESTS: Mapping[str, type[Message]] = {
     f"{service.full_name}/{rpc.name}": GetMessageClass(rpc.input_type)
-    for module in (piped_pb2, lease_pb2, ordering_pb2, wakeups_pb2, api_pb2, web_pb2)
+    for module in (
+        piped_pb2,
+        deployment_control_pb2,
+        lease_pb2,
+        ordering_pb2,
+        pluginfailures_pb2,
+        wakeups_pb2,
+        api_pb2,
+        web_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
     for rpc in service.methods
 }
 SERVED_AS = {
+    "pipecd.deploymentcontrol.DeploymentControl": "grpc.service.apiservice.APIService",
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
+    "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
     "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
     "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
 }
@@ -81,6 +103,7 @@ class Planes:
     running: ServedControlPlane
     own: Tenant
     other: Tenant
+    chain: str
     channel: grpc.aio.Channel
     http: httpx2.AsyncClient
 
@@ -93,12 +116,15 @@ async def planes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plan
     async with start_control_plane(tmp_path_factory.mktemp("plane")) as running:
         await running.cases.projects.add("rival")
         own, other = [await add_tenant(running.cases, name) for name in ("demo", "rival")]
+        application = await running.running.stores.applications.get(own.piped.application)
+        first = new_deployment(application, "first-of-chain")
+        await running.cases.chains.create(first, [], by=own.piped.caller)
         url = f"http://{running.address}"
         async with (
             grpc.aio.insecure_channel(running.address) as channel,
             httpx2.AsyncClient(base_url=url, timeout=30) as http,
         ):
-            yield Planes(running, own, other, channel, http)
+            yield Planes(running, own, other, first.deployment_chain_id, channel, http)
 
 
 def claims(plane: Planes, **changed: Any) -> dict[str, Any]:
@@ -256,7 +282,7 @@ def test_every_rpc_has_a_declared_rule(planes: Planes, service: str) -> None:
 
 def test_every_page_has_a_declared_rule(planes: Planes) -> None:
     pages = {f"{method} {path}" for method, path in console_pages(planes.running)}
-    assert pages == PUBLIC_PAGES | VIEWER_PAGES | EDITOR_FORMS | ADMIN_FORMS
+    assert pages == PUBLIC_PAGES | VIEWER_PAGES | EDITOR_FORMS | ADMIN_PAGES | ADMIN_FORMS
 
 
 def test_every_rest_route_calls_a_declared_rpc() -> None:
@@ -455,11 +481,21 @@ ATTACKS_ON_PAGES: dict[str, Visitor] = {
     "console: a viewer": Visitor(user("Viewer"), VIEWER_PAGES),
     "console: an editor": Visitor(user("Editor"), VIEWER_PAGES | EDITOR_FORMS),
     "console: an admin's forms without a CSRF token": Visitor(
-        user("Admin"), VIEWER_PAGES, csrf=False
+        user("Admin"), VIEWER_PAGES | ADMIN_PAGES, csrf=False
     ),
 }
 # Without a permission these pages are shown with nothing in them, or redirect to such a page.
-EMPTY_PAGES = frozenset({"GET /settings", "GET /_/stream", "GET /settings/project"})
+EMPTY_PAGES = frozenset(
+    {
+        "GET /search",
+        "GET /help",
+        "GET /help/{name}",
+        "GET /settings",
+        "GET /_/stream",
+        "GET /settings/project",
+        "GET /overview",
+    }
+)
 # This form is shown again with the reason when the application must not be added.
 SHOWN_AGAIN = "POST /applications/add"
 FORM = {
@@ -474,7 +510,7 @@ async def test_the_wrong_visitor_is_refused_by_every_page(planes: Planes, visito
     stores, token = planes.running.running.stores, visitor.token(planes)
     before = [await stores.projects.get("demo"), *await stores.pipeds.list("demo")]
     csrf = BrowserSession(User("", "", ()), token).csrf if visitor.csrf else ""
-    for page in sorted((VIEWER_PAGES | EDITOR_FORMS | ADMIN_FORMS) - EMPTY_PAGES):
+    for page in sorted((VIEWER_PAGES | EDITOR_FORMS | ADMIN_PAGES | ADMIN_FORMS) - EMPTY_PAGES):
         method, _, path = page.partition(" ")
         path = path.replace("{id}", object_of(planes, path)).replace("{stage}", "s1")
         data = {**FORM, "csrf": csrf} if method == "POST" else None
@@ -495,14 +531,23 @@ async def test_the_wrong_visitor_is_refused_by_every_page(planes: Planes, visito
 
 
 def object_of(plane: Planes, path: str) -> str:
-    if path.startswith("/deployments"):
-        return plane.own.piped.deployment
+    if path.endswith("/settings/delete"):
+        # The others still need the application.
+        return new_id()
+    objects = {
+        "/deployments": plane.own.piped.deployment,
+        "/events": plane.own.piped.event,
+        "/chains": plane.chain,
+    }
+    for prefix, id_ in objects.items():
+        if path.startswith(prefix):
+            return id_
     return plane.own.piped.caller.piped if "piped" in path else plane.own.piped.application
 
 
 async def test_an_admin_sees_every_page(planes: Planes) -> None:
     token = planes.session(planes.own.user("Admin"))
-    for page in sorted(VIEWER_PAGES - EMPTY_PAGES):
+    for page in sorted((VIEWER_PAGES | ADMIN_PAGES) - EMPTY_PAGES):
         path = page.removeprefix("GET ").replace("{stage}", "s1")
         path = path.replace("{id}", object_of(planes, path))
         answer = await planes.http.get(path, headers={"cookie": f"token={token}"})

@@ -92,7 +92,7 @@ async def test_a_bomb_costs_a_worker_and_names_the_limit(
     with pytest.raises(UserMistake, match="failed to render target file target") as e:
         await rendered(tmp_path, attack.template, TemplateRenderer(limited))
     assert any(limit in str(e.value) for limit in attack.limits)
-    assert "spec.rendering" in str(e.value)
+    assert str(e.value).endswith("; simplify it")
     # The file is left as it is.
     assert (tmp_path / "target").read_text() == attack.template
 

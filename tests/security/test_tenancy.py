@@ -21,9 +21,11 @@ from pipecd.controlplane.api import api_service, piped_service, web_authorizatio
 from pipecd.controlplane.api.rest import PREFIX as REST
 from pipecd.controlplane.api.rest.routes import ROUTES
 from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.console.add_application_view import file_of
 from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.proto.model import deployment_pb2 as model
+from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.wire.credentials import api_key, piped_token
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.rpc_requests import fill_required
@@ -65,7 +67,8 @@ ATTACKS_OF_API_KEYS = {
         "SyncApplication GetApplication UpdateApplication DeleteApplication EnableApplication DisableApplication GetDeployment "
         "ListStageLogs GetCommand GetPiped Encrypt AddApplication",
     ),
-    **rows("API", DENIED, "RenameApplicationConfigFile UpdateApplicationDeployTargets UpdatePiped EnablePiped DisablePiped GetPlanPreviewResults"),
+    **rows("API", DENIED, "RenameApplicationConfigFile UpdateApplicationDeployTargets UpdatePiped EnablePiped DisablePiped GetPlanPreviewResults "
+        "CancelDeployment ApproveStage RejectStage SkipStage"),
 }  # fmt: skip
 ATTACKS_OF_USERS = rows(
     "web", DENIED,
@@ -79,7 +82,7 @@ WITHOUT_IDS = {
     "piped": """
         ReportStat ReportPipedMeta GetDesiredVersion ListApplications ListNotCompletedDeployments ListUnhandledCommands
         GetLatestEvent ListEvents ReportUnregisteredApplicationConfigurations ReportApplicationLiveStateEvents
-        ListDeploymentsInOrder ListEventsInOrder AcquirePipedLease ReleasePipedLease
+        ListDeploymentsInOrder ListEventsInOrder AcquirePipedLease ReleasePipedLease ReportPluginFailures
     """,
     "API": "ListApplications ListDeployments RegisterPiped RegisterEvent RequestPlanPreview",
     "web": """
@@ -91,8 +94,13 @@ WITHOUT_IDS = {
     """,
 }
 SERVICES = {
-    "piped": (piped_service.SERVICE, piped_service.ORDERING, piped_service.LEASES),
-    "API": (api_service.SERVICE,),
+    "piped": (
+        piped_service.SERVICE,
+        piped_service.ORDERING,
+        piped_service.LEASES,
+        piped_service.PLUGIN_FAILURES,
+    ),
+    "API": (api_service.SERVICE, api_service.CONTROL),
     "web": (web_authorization.SERVICE,),
 }
 DECLARED = {"piped": ATTACKS_OF_PIPEDS, "API": ATTACKS_OF_API_KEYS, "web": ATTACKS_OF_USERS}
@@ -380,6 +388,7 @@ async def test_rest_reaches_only_the_own_project(installation: Installation, rou
 
 PAGES = {
     "the application": "GET /applications/{application_id}",
+    "the live state": "GET /applications/{application_id}/live?res=x",
     "the deployment": "GET /deployments/{deployment_id}",
     "the log of a stage": "GET /deployments/{deployment_id}/stages/s1/log.txt",
     "the piped": "GET /settings/piped/{piped_id}",
@@ -390,6 +399,12 @@ PAGES = {
     "a cancellation": "POST /deployments/{deployment_id}/cancel",
     "an approval": "POST /deployments/{deployment_id}/stages/s1/approve",
     "a skipped stage": "POST /deployments/{deployment_id}/stages/s1/skip",
+    "a rejection": "POST /deployments/{deployment_id}/stages/s1/reject",
+    "the settings of the application": "GET /applications/{application_id}/settings",
+    "moving the application": "POST /applications/{application_id}/settings/edit",
+    "enabling the application": "POST /applications/{application_id}/settings/enable",
+    "disabling the application": "POST /applications/{application_id}/settings/disable",
+    "deleting the application": "POST /applications/{application_id}/settings/delete",
     "a restart": "POST /settings/piped/{piped_id}/restart",
     "a new key": "POST /settings/piped/{piped_id}/keys",
     "another name of the piped": "POST /settings/piped/{piped_id}/edit",
@@ -421,6 +436,37 @@ async def test_a_page_shows_and_changes_only_the_own_project(
     assert await documents(stores, victim, tenant) == before
     assert answer.status_code == (200 if "cmd=" in page else 403)
     assert "rival-" not in answer.text.replace(victim.deployment, "")
+
+
+async def test_forms_about_several_applications_leave_those_of_others_alone(
+    installation: Installation,
+) -> None:
+    victim, tenant, token = installation.rival.piped, installation.rival, installation.token
+    stores = installation.running.running.stores
+    unregistered = ApplicationInfo(
+        piped_id=victim.caller.piped,
+        repo_id="rival-repository",
+        path="apps/rival-new",
+        config_filename="app.pipecd.yaml",
+        name="rival-new",
+    )
+    reports = installation.running.cases.application_reports
+    await reports.report_unregistered([unregistered], by=victim.caller)
+    before = await documents(stores, victim, tenant)
+    csrf = BrowserSession(installation.own.user("Admin"), token).csrf
+    for path, field, value in (
+        ("/applications/sync", "id", victim.ids["application_id"]),
+        ("/applications/add/several", "found", file_of(unregistered).anchor),
+    ):
+        answer = await installation.http.request(
+            "POST",
+            path,
+            headers={"cookie": f"token={token}"},
+            data={"csrf": csrf, field: value},
+        )
+        assert answer.status_code == 200
+        assert "rival-" not in answer.text
+        assert await documents(stores, victim, tenant) == before
 
 
 async def test_the_owner_reaches_the_same_objects(installation: Installation) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, labels, commits, reasons, URLs and logs are text on every page of the console."""
 
+import re
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -13,7 +15,8 @@ from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import stage_log
 from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
 from pipecd.controlplane.console.live_updates import parse_topics
-from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, log_tail
+from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, LogQuery, log_view
+from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
@@ -125,7 +128,12 @@ async def publish(site: Site, payload: str, number: int) -> tuple[str, str]:
     await cases.deployment_reports.report_planned(plan, by=reporter)
     block = LogBlock(index=1, log=payload, created_at=1_700_000_000)
     await cases.logs.append(StageRun(deployment.id, "s1"), [block], by=reporter)
-    await cases.events.register(RegisterEventRequest(name=short, data=payload), by=admin)
+    event = RegisterEventRequest(
+        name=short, data=payload, contexts={"k": payload}, labels={"team": payload},
+        commit_hash=f"{number:040x}", commit_url=payload, commit_title=payload,
+        commit_message=f"{payload}\n\n{payload}", commit_author=payload,
+    )  # fmt: skip
+    await cases.events.register(event, by=admin)
     return application_id, deployment.id
 
 
@@ -177,6 +185,12 @@ async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -
         "/deployments",
         f"/deployments/{deployment}",
         f"/deployments/{deployment}?stage=s1",
+        "/chains",
+        "/deployment-traces",
+        "/events",
+        f"/events?q={quote(payload)}",
+        f"/search?q={quote(payload)}",
+        f"/insights?app={quote(payload)}",
         "/settings/piped",
         "/settings/project",
         f"/nowhere/{payload}".replace("\t", "%09").replace("\x1b", "%1b").replace("\x07", "%07")
@@ -261,6 +275,8 @@ ATTACKS_LOGS = {
     "many codes": "\x1b[" + "1;" * 50_000 + "mfine",
     "many colours": "\x1b[38;2;1;2;3mx" * 10_000,
     "sequences without an end": "\x1b[" * 200_000,
+    "links that end nowhere": "https://" * 50_000 + "." * 100_000,
+    "many links": "https://x.example " * 20_000,
     "titles without an end": "\x1b]" * 200_000,
 }
 
@@ -286,9 +302,9 @@ async def test_logs_are_rendered_off_the_event_loop(
 ) -> None:
     threads: set[threading.Thread] = set()
 
-    def recorded(text: str) -> object:
+    def recorded(text: str, mark: re.Pattern[str] | None) -> object:
         threads.add(threading.current_thread())
-        return ansi_html(text)
+        return ansi_html(text, mark)
 
     monkeypatch.setattr(stage_log, "ansi_html", recorded)
     _, deployment = await publish(site, "off the loop", 97)
@@ -299,10 +315,10 @@ async def test_logs_are_rendered_off_the_event_loop(
 
 def test_a_long_line_and_a_long_log_are_cut_on_the_page() -> None:
     blocks = [LogBlock(index=n, log="x" * 1_000_000, created_at=1) for n in range(100)]
-    view = log_tail(blocks, completed=True)
+    view = log_view(StoredLog((), tuple(blocks), completed=True), LogQuery())
     assert all(len(line.html) < MAX_BLOCK_CHARACTERS + 100 for line in view.lines)
     assert "more characters are in the raw log" in view.lines[-1].html
-    assert (len(view.lines), view.omitted) == (40, 60)
+    assert (len(view.lines), view.before) == (40, 60)
 
 
 ATTACKS_TOPICS = {

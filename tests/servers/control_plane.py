@@ -26,7 +26,7 @@ from pipecd.config.controlplane import (
     FilestoreConfig,
     FilestoreSpec,
 )
-from pipecd.config.read import read_piped
+from pipecd.config.read import read_startable_piped
 from pipecd.controlplane.api.piped_service import piped_table
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import PipedCaller, User
@@ -233,7 +233,7 @@ class LocalPiped:
             project=self.plane.admin.project,
             rest=indent(more, "  "),
         )
-        config = read_piped(text, file="piped.yaml", catalog=load_catalog())
+        config = read_startable_piped(text, file="piped.yaml", catalog=load_catalog())
         return PipedSettings(config=config, insecure=True, workspace=self.workspace, **chosen)
 
     @asynccontextmanager

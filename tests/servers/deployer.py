@@ -213,6 +213,7 @@ class DeployerSetup:
                         renderer=TemplateRenderer(workers),
                     ),
                     plugins=plugins,
+                    catalog=load_catalog(),
                     callbacks=callbacks,
                     metadata=metadata,
                     notifier=self.notifier,

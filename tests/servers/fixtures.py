@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the servers that tests run against, each started once and only on demand."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from servers.amazon import Amazon
+from servers.amazon_ecs import EcsRules, ElbRules
+from servers.amazon_lambda import LambdaRules
 from servers.control_plane import (
     StartControlPlane,
     start_control_plane,
@@ -24,10 +28,11 @@ from servers.prometheus import GuardedPrometheus, Prometheus
 from servers.receivers import Mailbox, Receivers
 from servers.registry import OciRegistry
 from servers.server import Server
+from servers.terraform_states import TerraformStates
 
 S = TypeVar("S", bound=Server | Kubernetes)
 
-SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3", "kubernetes")
+SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3", "amazon", "kubernetes")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -107,6 +112,25 @@ def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
 
 
 @pytest.fixture(scope="session")
+def amazon_server() -> Iterator[Amazon]:
+    server = Amazon({"ecs": EcsRules(), "elbv2": ElbRules(), "lambda": LambdaRules()})
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def amazon(amazon_server: Amazon, monkeypatch: pytest.MonkeyPatch) -> Amazon:
+    """AWS without resources; its address is the `endpoint` of a deploy target."""
+    amazon_server.reset()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in amazon_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return amazon_server
+
+
+@pytest.fixture(scope="session")
 def git_ssh() -> Iterator[GitSsh]:
     yield from running(GitSsh)
 
@@ -178,6 +202,25 @@ def kustomize() -> str:
 @pytest.fixture(scope="session")
 def terraform() -> str:
     return program("terraform")
+
+
+@pytest.fixture(scope="session")
+def tofu() -> str:
+    return program("tofu")
+
+
+@pytest.fixture
+def terraform_states() -> Iterator[TerraformStates]:
+    """A backend that stores and locks the state of Terraform over HTTP."""
+    with TerraformStates() as states:
+        yield states
+
+
+@pytest.fixture
+def rendering_tools(helm: str, kustomize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts the tools of the test bed before those of the machine."""
+    for tool in (kustomize, helm):
+        monkeypatch.setenv("PATH", str(Path(tool).parent), prepend=":")
 
 
 @pytest.fixture

@@ -36,6 +36,24 @@ STAGES = (
 )
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}}
 
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Request",
+            "users": ["admin"],
+            "verbs": ["create", "update", "patch", "delete"],
+            "resources": [
+                {"group": "", "resources": ["configmaps"]},
+                {"group": "apps", "resources": ["deployments"]},
+            ],
+        },
+        {"level": "None"},
+    ],
+}
+
 
 class Part(Server):
     """One program of the cluster."""
@@ -61,13 +79,15 @@ class Kubernetes:
     and there are no logs of containers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_audit_log: bool = False) -> None:
+        """With an audit log, the API server records every write to what applications consist of."""
         kubebed = Path(built_program("kubebed"))
         self.directory = Path(tempfile.mkdtemp(prefix="pipecd-test-"))
         self.url = f"https://127.0.0.1:{free_port()}"
         self.token = TOKEN
         self.certificate = self.directory / "certs" / "apiserver.crt"
         self.kubeconfig = self.directory / "kubeconfig"
+        self.audit_log = self.directory / "audit.log" if has_audit_log else None
         self._parts: list[Part] = []
         try:
             self._prepare(kubebed.parent / "kustomize" / "stage")
@@ -104,6 +124,7 @@ class Kubernetes:
         run("openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public))
         (self.directory / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
         self.kubeconfig.write_text(yaml.safe_dump(self._kubeconfig()))
+        (self.directory / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
         texts = [yaml.safe_load((stages / name).read_text()) for name in STAGES]
         for stage in texts:
             if stage["metadata"]["name"] == "pod-ready":
@@ -182,7 +203,14 @@ class Kubernetes:
             f"--service-account-key-file={self.directory}/sa.pub",
             f"--service-account-signing-key-file={self.directory}/sa.key",
             "--allow-privileged=true",
+            *self._audit_flags(),
         )
+
+    def _audit_flags(self) -> Sequence[str]:
+        if self.audit_log is None:
+            return ()
+        policy = self.directory / "audit-policy.yaml"
+        return (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}")
 
     def _gets(self, url: str) -> bool:
         with suppress(OSError), urllib.request.urlopen(url, timeout=1):

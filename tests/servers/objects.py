@@ -56,7 +56,12 @@ def opened_by_kms(
 
 
 class Gcs(Server):
-    """Buckets in memory that speak Google's JSON API."""
+    """Buckets that speak Google's JSON API, in memory unless a subclass says otherwise."""
+
+    @property
+    def backend(self) -> Sequence[str]:
+        """Where the objects are stored."""
+        return ("-backend", "memory")
 
     def find_program(self) -> str:
         return built_program("fake-gcs-server")
@@ -64,7 +69,7 @@ class Gcs(Server):
     def command(self) -> Sequence[str]:
         return [
             self.program,
-            *("-backend", "memory"),
+            *self.backend,
             *("-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)),
             *("-public-host", f"127.0.0.1:{self.port}"),
         ]
@@ -88,3 +93,11 @@ class Gcs(Server):
         request = urllib.request.Request(self.url + path, body, headers)
         with urllib.request.urlopen(request, timeout=5) as reply:
             return json.load(reply)
+
+
+class GcsOnDisk(Gcs):
+    """Buckets that outlive a kill of their server."""
+
+    @property
+    def backend(self) -> Sequence[str]:
+        return ("-backend", "filesystem", "-filesystem-root", str(self.data))

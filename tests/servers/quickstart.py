@@ -46,6 +46,13 @@ class Quickstart:
         return self.data / "sample"
 
     @property
+    def service(self) -> str:
+        """The address of the web service."""
+        match = re.search(r"web service: (\S+)", self.output)
+        assert match
+        return match[1]
+
+    @property
     def password(self) -> str:
         match = re.search(r"password +(\S+)", self.output)
         assert match
@@ -79,7 +86,7 @@ class Quickstart:
             yield APIServiceStub(channel)
 
     async def wait_for_application(self, matches: Callable[[Application], bool]) -> Application:
-        """Returns the sample application once it matches."""
+        """Returns a sample application once it matches."""
         async with self.api() as api:
 
             async def matching() -> Application | None:
@@ -88,15 +95,16 @@ class Quickstart:
 
             return await eventually(matching, TIMEOUT)
 
-    async def wait_for_completed(self, commit: str) -> Deployment:
-        """Returns the deployment of a commit once it is completed."""
+    async def wait_for_completed(self, commit: str, application: str = "hello") -> Deployment:
+        """Returns the deployment of an application at a commit once it is completed."""
         async with self.api() as api:
 
             async def completed() -> Deployment | None:
                 listed = await api.ListDeployments(pb.ListDeploymentsRequest())
                 for deployment in listed.deployments:
                     is_completed = DeploymentStatus(deployment.status).is_completed
-                    if deployment.trigger.commit.hash == commit and is_completed:
+                    is_meant = deployment.application_name == application
+                    if is_meant and deployment.trigger.commit.hash == commit and is_completed:
                         return deployment
                 return None
 

@@ -51,6 +51,8 @@ class OidcServer:
     cache_control: str = ""
     # Whether the provider sends `iss` to the callback (RFC 9207), and says so.
     sends_issuer: bool = False
+    # A careless provider exchanges a code more than once.
+    accepts_codes_again: bool = False
     requests: list[Request] = field(default_factory=list[Request])
     logins: list[str] = field(default_factory=list[str])
     # The query of the authorization request and the claims of the user, by code.
@@ -113,7 +115,9 @@ class OidcServer:
             client = (unquote(id), unquote(secret))
         if client != ("client", "s:ecret%"):
             return JSONResponse({"error": "invalid_client"}, 401)
-        query, claims = self._codes.pop(form["code"], ({}, {}))
+        query, claims = self._codes.get(form["code"], ({}, {}))
+        if not self.accepts_codes_again:
+            self._codes.pop(form["code"], None)
         is_request = query.get("redirect_uri") == form["redirect_uri"]
         if not (is_request and is_proof_of_key(query, form)):
             return JSONResponse(

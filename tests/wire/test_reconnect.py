@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import ClassVar
 
 import grpc
 import grpc.aio
@@ -131,20 +132,39 @@ async def test_an_earlier_cancellation_of_a_task_is_not_taken_for_a_new_one(
             await asyncio.create_task(call())
 
 
+class RecordedBackoff(Backoff):
+    """The time of the probes, which records how many replacements there were."""
+
+    replacements: ClassVar[list[int]]
+
+    def after(self, failures: int) -> float:
+        self.replacements.append(failures - 1)
+        return self.first
+
+
+@pytest.mark.parametrize(
+    ("is_in_time", "replacements"), [pytest.param(False, [0, 1, 2]), pytest.param(True, [0, 0, 0])]
+)
 async def test_a_probe_may_take_longer_after_each_replacement_in_vain(
     table: RpcTable[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_in_time: bool,
+    replacements: list[int],
 ) -> None:
+    RecordedBackoff.replacements = []
+    monkeypatch.setattr(reconnect, "_PROBE_TIMEOUT", RecordedBackoff(first=0.3, longest=0.3))
     async with connected(table) as (proxy, channel):
-        loop, took = asyncio.get_running_loop(), list[float]()
         for _ in range(3):
-            await get_command(channel, "a")
+            await channel.channel_ready()
+            if is_in_time:
+                with channel.expect_response(within=20):
+                    await APIServiceStub(channel).GetCommand(
+                        api_pb2.GetCommandRequest(command_id="a")
+                    )
             proxy.silence()
-            began = loop.time()
             with pytest.raises(ConnectionReplaced):
                 await get_command(channel, "b")
-            took.append(loop.time() - began)
-    assert took[1] > took[0] + 0.2
-    assert took[2] > took[1] + 0.5
+    assert RecordedBackoff.replacements == replacements
 
 
 async def test_a_server_that_is_away_is_not_taken_for_silent(table: RpcTable[str]) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,27 @@ def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )(health_pb2.HealthCheckRequest(service=service))
+
+
+@pytest.mark.slow
+async def test_thousands_of_calls_that_arrive_at_once_are_all_served(table: RpcTable[str]) -> None:
+    def send(port: int) -> tuple[list[grpc.Channel], list[Any]]:
+        # A connection may have 1,000 calls at a time.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.insecure_channel(f"127.0.0.1:{port}", options) for _ in range(3)]
+        for channel in channels:
+            grpc.channel_ready_future(channel).result(10)
+        checks = [channel.unary_unary("/grpc.health.v1.Health/Check") for channel in channels]
+        return channels, [check.future(b"") for check in checks for _ in range(800)]
+
+    async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
+        channels, calls = await asyncio.to_thread(send, port)
+        # The server is busy while they arrive.
+        time.sleep(1)  # noqa: ASYNC251
+        codes = {await asyncio.to_thread(call.code) for call in calls}
+        for channel in channels:
+            channel.close()
+    assert codes == {grpc.StatusCode.OK}
 
 
 async def test_a_second_server_of_ours_on_the_port_is_refused(table: RpcTable[str]) -> None:

@@ -5,7 +5,6 @@ Each function returns a reader, which blocks and may be called again to read cha
 """
 
 import base64
-import binascii
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def from_aws_ssm_parameter(name: str) -> Read:
 def _decode(text: str, what: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError) as e:
+    except ValueError as e:
         raise UserMistake(
             f"{what} is not base64", hint="write what `base64 -w0 piped.yaml` prints"
         ) from e

@@ -9,6 +9,8 @@ import click
 from pipecd.model.duration import SECOND, parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
+# What click calls for the values that a shell offers: with the context, the flag and the beginning.
+Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 class DurationFlag(click.ParamType[float]):
@@ -53,11 +55,24 @@ class MapFlag(click.ParamType[tuple[tuple[str, str], ...]]):
         return tuple(pairs)
 
 
-def text(name: str, help: str, *, default: str = "", required: bool = False) -> Callable[[F], F]:
-    """A flag that takes a text."""
+def text(
+    name: str,
+    help: str,
+    *,
+    default: str = "",
+    required: bool = False,
+    complete: Complete | None = None,
+) -> Callable[[F], F]:
+    """A flag that takes a text; `complete` completes it in the shell."""
     if required:
-        return click.option(f"--{name}", required=True, help=help)
-    return click.option(f"--{name}", default=default, help=help, show_default=bool(default))
+        return click.option(f"--{name}", required=True, help=help, shell_complete=complete)
+    return click.option(
+        f"--{name}",
+        default=default,
+        help=help,
+        show_default=bool(default),
+        shell_complete=complete,
+    )
 
 
 def number(name: str, help: str, *, default: int | None) -> Callable[[F], F]:
@@ -79,14 +94,22 @@ def duration(name: str, help: str, *, default: str) -> Callable[[F], F]:
     )
 
 
-def strings(name: str, help: str, *, required: bool = False) -> Callable[[F], F]:
+def strings(
+    name: str, help: str, *, required: bool = False, complete: Complete | None = None
+) -> Callable[[F], F]:
     """A flag that takes values separated by commas or by repetition."""
 
     def flatten(_: object, __: object, values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
         return tuple(item for group in values for item in group)
 
     return click.option(
-        f"--{name}", type=ListFlag(), multiple=True, callback=flatten, required=required, help=help
+        f"--{name}",
+        type=ListFlag(),
+        multiple=True,
+        callback=flatten,
+        required=required,
+        help=help,
+        shell_complete=complete,
     )
 
 

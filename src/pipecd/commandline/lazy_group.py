@@ -3,8 +3,11 @@
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import click
+
+_SIMILARITY = 0.75
 
 
 class LazyGroup(click.Group):
@@ -27,6 +30,16 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as e:
+            # Click knows only commands that are imported already, and suggests distant ones.
+            close = get_close_matches(e.command_name, self.list_commands(ctx), cutoff=_SIMILARITY)
+            raise click.NoSuchCommand(e.command_name, possibilities=close, ctx=ctx) from e
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, text) for name, (_, text) in self._commands_by_name.items()]

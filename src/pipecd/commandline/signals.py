@@ -43,7 +43,19 @@ def run_until_signal(work: Coroutine[object, object, None], *, grace: float | No
                 with suppress(ValueError):
                     loop.remove_signal_handler(number)
 
+    _avoid_threads_for_processes()
     asyncio.run(supervise())
+
+
+def _avoid_threads_for_processes() -> None:
+    """Waits for processes by file descriptors, as later versions of Python do by themselves."""
+    if sys.version_info < (3, 12):
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except (AttributeError, OSError):
+            # An old kernel, or a container runtime that does not allow it.
+            return
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
 
 
 def _force_exit(grace: float) -> None:

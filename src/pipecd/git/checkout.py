@@ -20,6 +20,7 @@ import structlog
 from pipecd.git.clone import Clone, CorruptClone
 from pipecd.git.errors import is_corrupt, is_missing, is_missing_tree
 from pipecd.git.lfs import LfsFiles
+from pipecd.git.small_checkout import read_small_files, write_small_files
 from pipecd.git.submodules import find_submodules
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
@@ -59,6 +60,22 @@ class Checkout:
                 raise
             await self.clone.ensure_commit(commit)
             await self._write_tree(commit, into, paths, index)
+
+    async def write_new(self, commit: str, into: Path, *, paths: Sequence[str]) -> None:
+        """Writes paths into an empty directory, a few small files without a git process."""
+        validate_hash(commit)
+        try:
+            files = await read_small_files(self.clone.objects, commit, paths)
+        except PipecdError:
+            # Git says what is wrong, and a corrupt clone is replaced.
+            files = None
+        if files is None:
+            await self.write_tree(commit, into, paths=paths)
+            return
+        try:
+            await asyncio.to_thread(write_small_files, files, into)
+        except OSError as e:
+            raise Unavailable(f"a working copy could not be created: {e.strerror}") from e
 
     async def add_submodules_and_lfs(
         self, commit: str, into: Path, *, paths: Sequence[str] = ()

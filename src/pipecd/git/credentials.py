@@ -35,6 +35,9 @@ _GIT_CONFIG = (
     ("gc.auto", "0"),
     # A further hard link changes this time and nothing in the file.
     ("core.trustctime", "false"),
+    # Working copies depend on the repository only.
+    ("core.autocrlf", "false"),
+    ("core.attributesFile", "/dev/null"),
     ("http.lowSpeedLimit", "100"),
     ("http.lowSpeedTime", "30"),
     ("fetch.writeCommitGraph", "false"),

@@ -2,6 +2,7 @@
 """Splits a template into text and actions, and the actions into tokens."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -72,6 +73,7 @@ def split(text: str, name: str) -> Iterator[str | Action]:
     """Yields texts and actions in order, without the white space that `{{-` and `-}}` trim."""
     at = 0
     trims_left = False
+    lines = _Lines(text)
     while (start := text.find("{{", at)) >= 0:
         trims_right = re.match(r"\{\{-[ \t\r\n]", text[start : start + 4]) is not None
         before = text[at:start].lstrip(_SPACE) if trims_left else text[at:start]
@@ -80,42 +82,53 @@ def split(text: str, name: str) -> Iterator[str | Action]:
             at = comment.end()
             trims_left = re.search(r"[ \t\r\n]-\}\}$", comment[0]) is not None
             continue
-        line = text.count("\n", 0, start) + 1
         inner = start + (3 if trims_right else 2)
-        tokens, at, trims_left = _tokenize(text, inner, name=name, line=line)
-        yield Action(tokens, line)
+        tokens, at, trims_left = _tokenize(text, inner, name=name, lines=lines)
+        yield Action(tokens, lines.at(start))
     yield text[at:].lstrip(_SPACE) if trims_left else text[at:]
 
 
-def _tokenize(text: str, at: int, *, name: str, line: int) -> tuple[tuple[Token, ...], int, bool]:
+class _Lines:
+    """The numbers of the lines of a text, the first is 1."""
+
+    def __init__(self, text: str) -> None:
+        self._breaks = [found.start() for found in re.finditer("\n", text)]
+
+    def at(self, position: int) -> int:
+        """Returns the line of a position."""
+        return bisect_left(self._breaks, position) + 1
+
+
+def _tokenize(
+    text: str, at: int, *, name: str, lines: _Lines
+) -> tuple[tuple[Token, ...], int, bool]:
     """Returns the tokens of an action, the position after it, and whether it ends with `-}}`."""
+    start = at
     tokens: list[Token] = []
     space_before = False
     while not text.startswith("}}", at):
         if space_before and text.startswith("-}}", at):
             return tuple(tokens), at + 3, True
         if at >= len(text):
-            where = f"template: {name}:{line}"
+            where = f"template: {name}:{lines.at(start)}"
             raise TemplateMistake(f"{where}: unclosed action", hint="close it with }}")
         match = _TOKEN.match(text, at)
         if match is None:
-            here = text.count("\n", 0, at) + 1
             unterminated = {
                 '"': "unterminated quoted string",
                 "`": "unterminated raw quoted string",
             }
             what = unterminated.get(text[at], f"unexpected {text[at]!r} in an action")
-            raise TemplateMistake(f"template: {name}:{here}: {what}")
+            raise TemplateMistake(f"template: {name}:{lines.at(at)}: {what}")
         if match.lastgroup != "space":
-            tokens.append(_token(match, space_before, name))
+            tokens.append(_token(match, space_before, name, lines.at(at)))
         space_before = match.lastgroup == "space"
         at = match.end()
     return tuple(tokens), at + 2, False
 
 
-def _token(match: re.Match[str], space_before: bool, name: str) -> Token:
+def _token(match: re.Match[str], space_before: bool, name: str, line: int) -> Token:
     text = match[0]
-    line = match.string.count("\n", 0, match.start()) + 1
     value: Any
     match match.lastgroup:
         case "string":

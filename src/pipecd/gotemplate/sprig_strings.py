@@ -9,7 +9,6 @@ documentation names them.
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import posixpath
@@ -235,7 +234,7 @@ def b64dec(text: str) -> str:
     """Decodes base64; for invalid input sprig returns the error message as the value."""
     try:
         return base64.b64decode(text, validate=True).decode("utf-8", "replace")
-    except binascii.Error as e:
+    except ValueError as e:
         return str(e)
 
 
@@ -243,7 +242,7 @@ def b32dec(text: str) -> str:
     """Decodes base32; for invalid input sprig returns the error message as the value."""
     try:
         return base64.b32decode(text).decode("utf-8", "replace")
-    except binascii.Error as e:
+    except ValueError as e:
         return str(e)
 
 

@@ -3,7 +3,6 @@
 
 import asyncio
 import base64
-import binascii
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -79,7 +78,7 @@ def _ssh_key(flags: Mapping[str, str | bool]) -> bytes:
         return Path(file).read_bytes() if file else base64.b64decode(data, validate=True)
     except OSError as e:
         raise UserMistake(f"--git-ssh-key-file: cannot read {file}: {e.strerror}") from e
-    except binascii.Error as e:
+    except ValueError as e:
         raise UserMistake("--git-ssh-key-data is not base64") from e
 
 

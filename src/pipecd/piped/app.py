@@ -29,7 +29,7 @@ from pipecd.config.piped import (
     piped_key,
     ssh_key,
 )
-from pipecd.config.read import PipedConfig
+from pipecd.config.read import PipedConfig, deploy_target_names
 from pipecd.config.rendering import RenderingSpec
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
@@ -81,6 +81,7 @@ from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.app_configs import AppConfigReporter
 from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
+from pipecd.piped.reporting.plugin_failures import PluginFailureMetrics, PluginFailureReporter
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.render import TemplateRenderer
@@ -334,6 +335,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         PluginHost.start(
             spec.plugins,
             callbacks=callbacks,
+            unusable=settings.config.unusable,
             workspace=workspace,
             service_port=settings.plugin_service_port,
             downloads=PluginDownloads(
@@ -434,6 +436,7 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
         states=services.sync_states,
         interval=spec.sync_interval or _DEFAULT_INTERVAL,
     )
+    connection.metrics.register(PluginFailureMetrics(services.plugins))
     event_watcher = _build_event_watcher(connection, services)
     wakeups = WakeupStream(
         api,
@@ -448,7 +451,10 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
             Wakeup.EVENTS: (event_watcher.schedule,),
         },
         heads=services.heads,
-        on_lease_requested=connection.lease.handover_requested,
+        handlers={
+            Wakeup.LEASE: connection.lease.handover_requested,
+            Wakeup.LEASE_PROBE: connection.lease.probed,
+        },
     )
     return (
         connection.lease,
@@ -462,6 +468,9 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
         trigger,
         _build_deployer(connection, services),
         services.sync_states,
+        PluginFailureReporter(
+            api=api, plugins=services.plugins, hide=services.callbacks.masks.all.hide
+        ),
         _build_live_states(connection, services),
         _build_previewer(connection, services),
         app_configs,
@@ -480,14 +489,6 @@ def _unmerged_sources(connection: _Connection, sources: Sources) -> Sources:
     return sources.decrypting_with(decrypter.placeholder)
 
 
-def _targets(settings: PipedSettings) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the deploy targets of each plugin."""
-    return {
-        plugin.name: tuple(target.name for target in plugin.deploy_targets)
-        for plugin in settings.config.spec.plugins
-    }
-
-
 def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
     context = DeploymentContext(
         api=connection.api,
@@ -495,7 +496,8 @@ def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
         commands=services.commands,
         sources=services.sources,
         plugins=services.plugins,
-        targets=_targets(connection.settings),
+        catalog=connection.catalog,
+        targets=deploy_target_names(connection.settings.config),
         callbacks=services.callbacks,
         metadata=services.metadata,
         notifier=connection.notifier,
@@ -517,7 +519,9 @@ def _build_live_states(connection: _Connection, services: _Services) -> LiveStat
             deployments=services.deployments,
             heads=services.heads,
             desired_states=desired_states,
-            reader=LiveStateReader(desired_states, services.plugins, _targets(connection.settings)),
+            reader=LiveStateReader(
+                desired_states, services.plugins, deploy_target_names(connection.settings.config)
+            ),
             states=services.sync_states,
             health=HealthNotifier(connection.notifier),
         ),
@@ -542,7 +546,7 @@ def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
                 unmerged_sources=_unmerged_sources(connection, services.sources),
                 plugins=services.plugins,
                 masks=services.callbacks.masks,
-                targets=_targets(connection.settings),
+                targets=deploy_target_names(connection.settings.config),
             ),
         ),
         workspace=connection.settings.workspace,

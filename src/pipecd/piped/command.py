@@ -17,7 +17,7 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.piped import piped_key
 from pipecd.config.piped_mask import secret_values
 from pipecd.config.piped_v0 import with_default_kubernetes
-from pipecd.config.read import PipedConfig, read_piped
+from pipecd.config.read import PipedConfig, read_startable_piped
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.piped.app import PipedSettings, run_piped
@@ -154,4 +154,4 @@ def load_config(given: dict[str, Any]) -> PipedConfig:
     (source,) = sources
     value = given[source.replace("-", "_")]
     name = value if source == "config-file" else f"--{source}"
-    return read_piped(_SOURCES[source](value)(), file=name, catalog=load_catalog())
+    return read_startable_piped(_SOURCES[source](value)(), file=name, catalog=load_catalog())

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.command import REASON_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import watch_any
-from pipecd.piped.cache.commands import REASON_KEY, CommandCache
+from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.plan.stage_commands import failure_reason
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
@@ -73,13 +74,11 @@ def stage_command_result(command: Command, deployment: Deployment | None) -> Com
             return None
         return CommandResult(CommandStatus.FAILED, "the deployment has no such stage")
     status = StageStatus(stage.status)
-    if status in (StageStatus.SUCCESS, StageStatus.SKIPPED):
-        return CommandResult(CommandStatus.SUCCEEDED)
-    if status.is_completed or DeploymentStatus(deployment.status).is_completed:
-        return CommandResult(
-            CommandStatus.FAILED, f"the stage {stage.name} had already ended: {status.name}"
-        )
-    return None
+    if not status.is_completed and not DeploymentStatus(deployment.status).is_completed:
+        return None
+    if reason := failure_reason(command, stage, status):
+        return CommandResult(CommandStatus.FAILED, reason)
+    return CommandResult(CommandStatus.SUCCEEDED)
 
 
 @dataclass(kw_only=True)

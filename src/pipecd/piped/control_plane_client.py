@@ -42,6 +42,7 @@ from pipecd.proto.service.ordering_pb2 import (
 )
 from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.proto.service.pluginfailures_pb2 import ReportPluginFailuresResponse
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.authorization import RenewableAuthorization
 from pipecd.wire.channel import (
@@ -237,6 +238,10 @@ class ControlPlaneClient:
     @cached_property
     def create_deployment_in_order(self) -> Rpc[Message, CreateDeploymentInOrderResponse]:
         return self._own_rpc(CreateDeploymentInOrderResponse, UNTIL_AVAILABLE)
+
+    @cached_property
+    def report_plugin_failures(self) -> Rpc[Message, ReportPluginFailuresResponse]:
+        return self._own_rpc(ReportPluginFailuresResponse, UNTIL_AVAILABLE)
 
     def _own_rpc(
         self, response: type[ResponseT], policy: RpcRetryPolicy

@@ -42,8 +42,8 @@ _ENDS_WITHIN = 15.0
 _SUCCESSOR_GONE_AFTER = 5.0
 # A piped that was replaced waits until nobody has held the lease for so long: the one that replaced
 # it may only be restarting.
-_STANDBY_SECONDS = 5.0
-_STANDBY_PAUSE = 1.0
+_STANDBY_SECONDS = 3.0
+_STANDBY_PAUSE = 0.5
 
 
 class Drain:
@@ -114,6 +114,7 @@ class Lease:
     drain: Drain = field(default_factory=Drain)
     _host: str = field(init=False, default_factory=platform.node)
     _requested: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _probed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     async def acquire(self) -> None:
         """Returns when this process holds the lease; a control plane of upstream has none."""
@@ -140,16 +141,21 @@ class Lease:
         """Called when the control plane forwards the request of a newer process."""
         self._requested.set()
 
+    def probed(self) -> None:
+        """Called when a process that was replaced asks whether this one still runs."""
+        self._probed.set()
+
     async def run(self) -> None:
         """Raises LeaseLost when a newer process takes over."""
         lost = asyncio.create_task(self.api.lease.wait_until_lost(), name="lease lost")
         handover = asyncio.create_task(self._hand_over(), name="handover")
+        answers = asyncio.create_task(self._answer_probes(), name="answers to probes of the lease")
         try:
             done, _ = await asyncio.wait({lost, handover}, return_when=asyncio.FIRST_COMPLETED)
             error = done.pop().result()
         finally:
-            lost.cancel()
-            handover.cancel()
+            for task in (lost, handover, answers):
+                task.cancel()
         await self._record_loss(error)
         raise error
 
@@ -211,6 +217,15 @@ class Lease:
             request.force = loop.time() - started >= limit
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE)
+
+    async def _answer_probes(self) -> None:
+        while True:
+            await self._probed.wait()
+            self._probed.clear()
+            try:
+                await self.api.lease.acquire(AcquirePipedLeaseRequest(probe=True))
+            except PipecdError as e:
+                log.debug("probe of the lease not answered", error=str(e))
 
     async def _hand_over(self) -> LeaseLost:
         """Returns when every deployment is at a safe point, or the grace period is over."""

@@ -7,7 +7,6 @@ environment of piped, but none of them needs to act as piped.
 """
 
 import base64
-import binascii
 from collections.abc import Iterable, MutableMapping
 
 from pipecd.secrets.masking import Masking
@@ -30,5 +29,5 @@ def _decoded(value: str) -> str:
     """Returns a text that is encoded in base64, such as a whole configuration; else nothing."""
     try:
         return base64.b64decode("".join(value.split()), validate=True).decode()
-    except (binascii.Error, ValueError):
+    except ValueError:
         return ""

@@ -7,9 +7,12 @@ whole process down would do so again after each restart.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from pipecd.program.limits import LimitExceeded
 
 _DAY = 86_400.0
 # An input may have run by chance when the process was killed, but hardly twice.
@@ -45,6 +48,17 @@ class BrokenInputs:
             return {digest: BrokenInput(**entry) for digest, entry in entries.items()}
         except (AttributeError, TypeError) as e:
             raise ValueError(f"not a list of broken inputs: {e}") from e
+
+    @contextmanager
+    def guard(self, digest: str) -> Generator[None, None, None]:
+        """Refuses an input that broke before, and records that it breaks in the block."""
+        if refusal := self.refusal(digest):
+            raise LimitExceeded(refusal, hint="change it; it is tried again after a day")
+        try:
+            yield
+        except LimitExceeded as e:
+            self.broke(digest, e.message)
+            raise
 
     def refusal(self, digest: str) -> str:
         """Returns why an input is refused, or an empty text."""

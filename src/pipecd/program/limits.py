@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error for content of a repository that exceeds a limit, and the memory of a program."""
+"""The error for content of a repository that exceeds a limit, and what a program uses."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _POLL_SECONDS = 0.25
 _PROC = Path("/proc")
 # The fields of /proc/<pid>/stat after the name, counted from the state of the process.
-_GROUP_FIELD, _PAGES_FIELD = 2, 21
+_GROUP_FIELD, _USER_FIELD, _SYSTEM_FIELD, _PAGES_FIELD = 2, 11, 12, 21
 
 
 class LimitExceeded(UserMistake):
@@ -58,6 +58,18 @@ def resident_memory(group: int) -> int:
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():
             with suppress(OSError):
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-                pages += int(fields[_PAGES_FIELD]) if int(fields[_GROUP_FIELD]) == group else 0
+                fields = _process_fields(entry.name)
+                pages += fields[_PAGES_FIELD] if fields[_GROUP_FIELD] == group else 0
     return pages * _PAGE
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor time of a process; raises OSError where the system has no /proc."""
+    fields = _process_fields(str(pid))
+    return (fields[_USER_FIELD] + fields[_SYSTEM_FIELD]) / os.sysconf("SC_CLK_TCK")
+
+
+def _process_fields(pid: str) -> list[int]:
+    # The name of the program is in parentheses and may contain blanks; the state is a letter.
+    state, *fields = (_PROC / pid / "stat").read_bytes().rpartition(b")")[2].split()
+    return [ord(state), *map(int, fields)]

@@ -24,7 +24,7 @@ import structlog
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.program import group
 from pipecd.program.broken_inputs import BrokenInputs
-from pipecd.program.limits import MEBIBYTE, LimitExceeded, memory_text, output_text
+from pipecd.program.limits import MEBIBYTE, LimitExceeded, cpu_seconds, memory_text, output_text
 from pipecd.program.worker_process import LENGTH
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -39,9 +39,8 @@ _IDLE_SECONDS = 60.0
 _LONG_SECONDS = 0.2
 # Parsing a larger reply would hold up the event loop.
 _LARGE = MEBIBYTE
-
-RETRY_HINT = "change it; it is tried again after a day"
-"""The hint about content that was refused because it exceeded a limit before."""
+# No setting raises the limits of workers.
+_SIMPLIFY = "simplify it"
 
 
 @dataclass(frozen=True)
@@ -100,14 +99,9 @@ class WorkerPool:
         name = getattr(function, "__name__", "")
         request = json.dumps([function.__module__, name, arguments]).encode()
         digest = hashlib.sha256(request).hexdigest()
-        if refusal := self.broken.refusal(digest):
-            raise LimitExceeded(refusal, hint=RETRY_HINT)
-        try:
+        with self.broken.guard(digest):
             async with self._turns:
                 reply = await self._recorded(digest, request)
-        except LimitExceeded as e:
-            self.broken.broke(digest, e.message)
-            raise
         match reply:
             case {"value": value}:
                 return cast("T", value)
@@ -137,7 +131,7 @@ class WorkerPool:
             # Something else may have killed it, such as an operator or a full machine.
             with suppress(_Died):
                 return await self._call_once(request)
-        raise LimitExceeded("it crashed the worker process that evaluated it")
+        raise LimitExceeded("it crashed the worker process that evaluated it", hint=_SIMPLIFY)
 
     async def _call_once(self, request: bytes) -> dict[str, Any]:
         worker = self._idle.pop() if self._idle else await _Worker.start(self._limits)
@@ -148,7 +142,7 @@ class WorkerPool:
             exceeded = reply.get("exceeded")
             is_reusable = exceeded is None
             if exceeded:
-                raise LimitExceeded(_texts(self._limits)[exceeded])
+                raise LimitExceeded(_texts(self._limits)[exceeded], hint=_SIMPLIFY)
             return reply
         finally:
             if is_reusable and not self._is_closed:
@@ -184,7 +178,8 @@ class _Worker:
 
     @classmethod
     async def start(cls, limits: WorkerLimits) -> "_Worker":
-        numbers = (str(limits.seconds), str(limits.memory), str(limits.output))
+        # The numbers of a configuration are printed with their units.
+        numbers = (str(float(limits.seconds)), str(int(limits.memory)), str(limits.output))
         process = await group.start(
             [sys.executable, "-s", "-P", "-m", "pipecd.program.worker_process", *numbers],
             cwd=Path("/"),
@@ -246,12 +241,9 @@ class _Worker:
     def _cpu_seconds(self) -> float:
         """Returns the processor time that the process has used, infinity where it is not known."""
         try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+            return cpu_seconds(self._process.pid)
         except OSError:
             return math.inf
-        # The name of the program is in parentheses and may contain blanks.
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def idle(self, end: Callable[["_Worker"], None]) -> None:
         """Calls `end` when the worker has had nothing to do for a while."""

@@ -4,6 +4,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,21 @@ from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
+from pipecd.plugins.process.client import SupervisorClient
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir, Identity, locked_data_dir
-from pipecd.quickstart.sample_repository import APPLICATION, REPOSITORY_ID, create_repository
+from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.quickstart.datadir import PROJECT, TARGET, USERNAME, DataDir, Identity, locked_data_dir
+from pipecd.quickstart.sample_repository import (
+    APPLICATION,
+    REPOSITORY_ID,
+    SERVICE,
+    create_repository,
+)
 from pipecd.quickstart.terminal import Terminal
+from pipecd.quickstart.visitors import Visitors
 
 HOST = "127.0.0.1"
 ADMIN = User(project=PROJECT, name=USERNAME, roles=("Admin",))
@@ -47,10 +56,12 @@ async def run_quickstart(directory: Path, port: int, terminal: Terminal) -> None
         try:
             async with AsyncExitStack() as stack:
                 with terminal.step("Preparing the sample repository"):
-                    await create_repository(data.repository)
+                    identity = await prepare_repository(data, port)
+                # Whatever happens, no program stays behind.
+                stack.push_async_callback(SupervisorClient.at(data.programs).shut_down)
                 with terminal.step("Starting the control plane"):
                     plane = await stack.enter_async_context(control_plane(settings))
-                    identity = await register_piped(plane, data)
+                    identity = await register_piped(plane, data, identity)
                 await _run_piped(plane, data, identity, terminal)
         except asyncio.CancelledError:
             terminal.show_stopped()
@@ -70,11 +81,36 @@ async def _run_piped(
     piped = PipedSettings(config=config, insecure=True, workspace=data.piped_workspace)
     async with asyncio.TaskGroup() as group:
         group.create_task(run_piped(piped, ready=started.set), name="piped")
-        group.create_task(print_finished_deployments(plane, terminal), name="deployments")
+        visitors = Visitors(HOST, identity.service_port)
+        group.create_task(visitors.run(), name="visitors")
+        group.create_task(print_finished_deployments(plane, visitors, terminal), name="deployments")
         with terminal.step("Starting a piped"):
             await started.wait()
-            await register_application(plane, data, identity)
-        terminal.show_ready(f"http://{HOST}:{plane.port}", data, identity.password)
+            await register_applications(plane, data, identity)
+        service = f"http://{HOST}:{identity.service_port}"
+        terminal.show_ready(f"http://{HOST}:{plane.port}", service, data, identity.password)
+
+
+async def prepare_repository(data: DataDir, port: int) -> Identity:
+    """Creates the sample repository, whose files contain the ports of the web service."""
+    identity = data.load_identity()
+    if not identity.service_port:
+        identity = replace(
+            identity, service_port=free_port(port + 1), status_port=free_port(port + 2)
+        )
+        await asyncio.to_thread(data.save_identity, identity)
+    await create_repository(
+        data.repository, service_port=identity.service_port, status_port=identity.status_port
+    )
+    return identity
+
+
+def free_port(preferred: int) -> int:
+    """Returns the preferred port, or another one if it is in use."""
+    try:
+        return available_port(preferred)
+    except UserMistake:
+        return available_port(0)
 
 
 def available_port(port: int) -> int:
@@ -91,9 +127,8 @@ def available_port(port: int) -> int:
         return probe.getsockname()[1]
 
 
-async def register_piped(plane: ControlPlane, data: DataDir) -> Identity:
+async def register_piped(plane: ControlPlane, data: DataDir, identity: Identity) -> Identity:
     """Creates the project, the API key and the piped unless they exist, and stores their keys."""
-    identity = data.load_identity()
     try:
         await plane.stores.projects.get(PROJECT)
     except NotFound:
@@ -110,28 +145,42 @@ async def register_piped(plane: ControlPlane, data: DataDir) -> Identity:
     return identity
 
 
-async def register_application(plane: ControlPlane, data: DataDir, identity: Identity) -> None:
-    """Registers the sample application unless it is, once the piped has reported repositories."""
-    if identity.application_id:
-        return
+async def register_applications(plane: ControlPlane, data: DataDir, identity: Identity) -> None:
+    """Registers the applications unless they are, once the piped has reported repositories."""
     async with plane.bus.subscribe(project=PROJECT) as signals:
         while not (await plane.stores.pipeds.get(identity.piped_id)).repositories:
             await anext(signals)
+    # A repository of an earlier version has no web service.
+    if not identity.service_id and (data.repository / SERVICE).is_dir():
+        targets = {"process": DeployTargets(deploy_targets=[TARGET])}
+        added = await _add_application(plane, identity, SERVICE, targets)
+        identity = replace(identity, service_id=added)
+        await asyncio.to_thread(data.save_identity, identity)
+    if not identity.application_id:
+        added = await _add_application(plane, identity, APPLICATION, {})
+        identity = replace(identity, application_id=added)
+        await asyncio.to_thread(data.save_identity, identity)
+
+
+async def _add_application(
+    plane: ControlPlane, identity: Identity, name: str, targets: Mapping[str, DeployTargets]
+) -> str:
     application = Application(
-        name=APPLICATION,
+        name=name,
         piped_id=identity.piped_id,
         git_path=ApplicationGitPath(
             repo=ApplicationGitRepository(id=REPOSITORY_ID),
-            path=APPLICATION,
+            path=name,
             config_filename=DEFAULT_CONFIG_FILE,
         ),
+        deploy_targets_by_plugin=targets,
     )
-    application_id = await plane.cases.applications.add(application, by=ADMIN)
-    identity = replace(identity, application_id=application_id)
-    await asyncio.to_thread(data.save_identity, identity)
+    return await plane.cases.applications.add(application, by=ADMIN)
 
 
-async def print_finished_deployments(plane: ControlPlane, terminal: Terminal) -> None:
+async def print_finished_deployments(
+    plane: ControlPlane, visitors: Visitors, terminal: Terminal
+) -> None:
     """Prints each deployment once, when it has finished."""
     first_seen: dict[str, float] = {}
     printed: set[str] = set()
@@ -153,3 +202,7 @@ async def print_finished_deployments(plane: ControlPlane, terminal: Terminal) ->
                 time.monotonic() - since,
                 f"{plane.cases.address}/deployments/{deployment.id}",
             )
+            if deployment.application_name == SERVICE:
+                counted = visitors.take_counts()
+                if deployment.running_commit_hash:
+                    terminal.show_visitors(*counted)

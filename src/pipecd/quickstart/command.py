@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `pipecd quickstart`."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from pipecd.commandline import flags
 from pipecd.commandline.signals import run_until_signal
 from pipecd.observe.log import configure
 from pipecd.quickstart.app import run_quickstart
+from pipecd.quickstart.datadir import DataDir
+from pipecd.quickstart.sample_repository import break_service
 from pipecd.quickstart.terminal import Terminal
 
 
@@ -17,9 +20,17 @@ from pipecd.quickstart.terminal import Terminal
 @flags.shared(log_level="warn")
 @flags.text("data-dir", "The directory for all data; ~/.pipecd/quickstart by default.")
 @flags.number("port", "The port of the console and the API; 0 takes a free one.", default=8080)
+@flags.switch(
+    "break", "Commit a bad version of the web service, which a running quickstart deploys."
+)
 def quickstart(**given: Any) -> None:
-    """Run a whole PipeCD with a sample application on this machine, on loopback only."""
+    """Run a whole PipeCD with sample applications on this machine, on loopback only."""
     configure(given["log_level"], given["log_encoding"], program="quickstart")
     directory = given["data_dir"]
     path = Path(directory).expanduser() if directory else Path.home() / ".pipecd" / "quickstart"
+    if given["break"]:
+        data = DataDir(path)
+        asyncio.run(break_service(data.repository))
+        Terminal().show_broken(data)
+        return
     run_until_signal(run_quickstart(path, given["port"], Terminal()))

@@ -15,6 +15,7 @@ from pipecd.program.dirlock import lock_directory
 from pipecd.quickstart.sample_repository import BRANCH, REPOSITORY_ID
 
 PROJECT = "quickstart"
+TARGET = "local"
 USERNAME = "admin"
 _ELSEWHERE = "choose another directory with --data-dir"
 
@@ -48,6 +49,13 @@ spec:
       remote: {remote}
       branch: {branch}
   plugins:
+    - name: analysis
+    - name: process
+      deployTargets:
+        - name: {target}
+          config:
+            directory: {programs}
+            statusPort: {status_port}
     - name: scriptrun
     - name: wait
     - name: waitapproval
@@ -56,12 +64,15 @@ spec:
 
 @dataclass(frozen=True)
 class Identity:
-    """The password and the generated ids and keys; empty until they are registered."""
+    """The password, the ports, and the generated ids and keys; empty until they are registered."""
 
     password: str
     piped_id: str = ""
     piped_key: str = ""
     application_id: str = ""
+    service_id: str = ""
+    service_port: int = 0
+    status_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,11 @@ class DataDir:
     @property
     def repository(self) -> Path:
         return self.path / "sample"
+
+    @property
+    def programs(self) -> Path:
+        """The directory of the supervisor and the programs that it runs."""
+        return self.path / "programs"
 
     @property
     def identity_file(self) -> Path:
@@ -140,6 +156,9 @@ class DataDir:
             repository_id=REPOSITORY_ID,
             remote=self.repository.as_uri(),
             branch=BRANCH,
+            target=TARGET,
+            programs=_yaml_string(self.programs),
+            status_port=identity.status_port,
         )
         write_private(self.piped_config, text.encode())
         return text.encode()

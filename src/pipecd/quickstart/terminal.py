@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `pipecd quickstart` prints on the terminal."""
 
+import shlex
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,15 +30,19 @@ class Terminal:
         seconds = time.monotonic() - started
         self._console.print(f"[green]✓[/green] {title} [dim]{seconds:.1f} s[/dim]")
 
-    def show_ready(self, address: str, data: DataDir, password: str) -> None:
-        """Prints the address of the console, the credentials and what to try first."""
+    def show_ready(self, address: str, service: str, data: DataDir, password: str) -> None:
+        """Prints the addresses, the credentials and what to try first."""
         self._console.print(f"""
 [bold]PipeCD is running:[/bold] {address}
   project   {PROJECT}
   username  {USERNAME}
   password  {escape(password)}
 
-Change the sample application and commit; PipeCD deploys the commit:
+[bold]It deploys a web service:[/bold] {service}
+Break it in a second terminal, and watch its canary fail and roll back by itself:
+  {_command("--break", data)}
+
+Change the other sample application and commit; PipeCD deploys the commit:
   cd {escape(str(data.repository))}
   echo "Good evening" > hello/greeting.txt
   git commit -am "Greet in the evening"
@@ -53,5 +60,26 @@ Change the sample application and commit; PipeCD deploys the commit:
             f"  [dim]{escape(url)}[/dim]"
         )
 
+    def show_visitors(self, requests: int, failed: int) -> None:
+        """Prints what the visitors of the web service got during a deployment."""
+        self._console.print(
+            f"  [dim]{requests} requests of visitors meanwhile, {failed} of them failed[/dim]"
+        )
+
+    def show_broken(self, data: DataDir) -> None:
+        """Prints what the bad version is, and how to repair it."""
+        self._console.print(f"""A version of the web service with a typo is committed.
+Half of the requests go to its canary; when they fail, PipeCD rolls back.
+
+Repair it:
+  git -C {escape(str(data.repository))} revert --no-edit HEAD""")
+
     def show_stopped(self) -> None:
         self._console.print("\nstopped; the next start resumes with the same data")
+
+
+def _command(option: str, data: DataDir) -> str:
+    """Returns the command line of a quickstart with the same data."""
+    default = data.path == (Path.home() / ".pipecd" / "quickstart").resolve()
+    where = "" if default else f" --data-dir {shlex.quote(str(data.path))}"
+    return escape(f"{Path(sys.argv[0]).resolve()} quickstart {option}{where}")

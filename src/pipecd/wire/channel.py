@@ -119,6 +119,17 @@ def piped_service_rpc(
     )
 
 
+def api_service_rpc(
+    channel: grpc.aio.Channel, name: str, response: type[ResponseT]
+) -> grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT]:
+    """Returns an RPC of ours that is served beside those of upstream's APIService."""
+    return channel.unary_unary(
+        f"/grpc.service.apiservice.APIService/{name}",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=response.FromString,
+    )
+
+
 def watch_wakeups(
     channel: grpc.aio.Channel,
 ) -> grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup]:

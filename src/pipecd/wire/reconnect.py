@@ -9,7 +9,7 @@ connection works and that the call is only slow; without one the connection is r
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -27,14 +27,16 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # A response is late after so many seconds.
 LATE_SECONDS = 1.0
-# How long a probe may take, in seconds. It doubles if the connection was replaced just before, so
-# that slow links and overloaded servers are not reconnected again and again.
+# How long a probe may take, in seconds. It doubles if the connection was replaced just before, and
+# no response was in time since: slow links and overloaded servers are not reconnected again and
+# again.
 _PROBE_TIMEOUT = Backoff(first=1.5, longest=30.0)
 _CALM_SECONDS = 15.0
 # Seconds between the probes while a response is late.
 _PROBE_PAUSE = 1.0
 
 MethodT = TypeVar("MethodT")
+Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class ConnectionReplaced(Unavailable):
@@ -47,9 +49,9 @@ async def open_reconnecting_channel(
 ) -> AsyncGenerator["ReconnectingChannel", None]:
     """Connects like `open_channel` without a timeout; replaces a connection that falls silent."""
     create = await channel_factory(
-        address, authorization=authorization, insecure=insecure, cert_file=cert_file
+        address, authorization="", insecure=insecure, cert_file=cert_file
     )
-    async with ReconnectingChannel(create, address) as channel:
+    async with ReconnectingChannel(create, address, authorization) as channel:
         await wait_until_connected(channel, address, insecure=insecure, limit=None)
         monitor = asyncio.create_task(channel.monitor(), name=f"connection to {address}")
         try:
@@ -65,8 +67,13 @@ class ReconnectingChannel(grpc.aio.Channel):
     `monitor` runs as a task and watches the calls that are made in a block of `expect_response`.
     """
 
-    def __init__(self, create: Callable[[], grpc.aio.Channel], address: str) -> None:
-        self._create, self._address = create, address
+    def __init__(
+        self,
+        create: Callable[[], grpc.aio.Channel],
+        address: str,
+        authorization: Authorization = "",
+    ) -> None:
+        self._create, self._address, self._authorization = create, address, authorization
         self._current = create()
         self._late: set[object] = set()
         self._is_late = asyncio.Event()
@@ -89,6 +96,8 @@ class ReconnectingChannel(grpc.aio.Channel):
         try:
             yield
             self._responded_at = loop.time()
+            if late not in self._late:
+                self._replacements = 0
         except (asyncio.CancelledError, grpc.aio.UsageError) as e:
             # Closing a channel cancels its calls, which is no cancellation of their tasks.
             if channel is self._current or is_cancelled():
@@ -99,6 +108,17 @@ class ReconnectingChannel(grpc.aio.Channel):
             self._late.discard(late)
             if not self._late:
                 self._is_late.clear()
+
+    def metadata(self, own: Metadata | None) -> Metadata:
+        """Returns the metadata of a call with the authorization, unless it has one of its own.
+
+        An interceptor would do the same at the cost of a task for every call.
+        """
+        metadata = tuple(own or ())
+        if not self._authorization or any(key == "authorization" for key, _ in metadata):
+            return metadata
+        value = self._authorization
+        return (*metadata, ("authorization", value if isinstance(value, str) else value()))
 
     async def monitor(self) -> None:
         """Probes the connection while a response is late; replaces it if the probe fails."""
@@ -158,7 +178,10 @@ class ReconnectingChannel(grpc.aio.Channel):
         )
 
     def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        """Binds to the current connection: a stream of requests cannot be repeated."""
+        """Binds to the current connection: a stream of requests cannot be repeated.
+
+        Services of ours have no such calls, so these carry no authorization.
+        """
         return self._current.stream_unary(*arguments, **options)
 
     def stream_stream(self, *arguments: Any, **options: Any) -> Any:
@@ -210,7 +233,8 @@ class _UnaryUnary(
     grpc.aio.UnaryUnaryMultiCallable[Any, Any],
 ):
     def __call__(self, request: Any, **options: Any) -> grpc.aio.UnaryUnaryCall[Any, Any]:
-        return self.current()(request, **options)
+        metadata = self._channel.metadata(options.pop("metadata", None))
+        return self.current()(request, metadata=metadata, **options)
 
 
 class _UnaryStream(
@@ -218,4 +242,5 @@ class _UnaryStream(
     grpc.aio.UnaryStreamMultiCallable[Any, Any],
 ):
     def __call__(self, request: Any, **options: Any) -> grpc.aio.UnaryStreamCall[Any, Any]:
-        return self.current()(request, **options)
+        metadata = self._channel.metadata(options.pop("metadata", None))
+        return self.current()(request, metadata=metadata, **options)

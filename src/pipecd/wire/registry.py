@@ -3,7 +3,6 @@
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -74,7 +73,10 @@ def docker_login(host: str) -> Login:
 
 def login_of(content: bytes, host: str) -> Login:
     """Returns a registry's entry in `auths`; credential helpers are not supported."""
-    parsed: Any = json.loads(content)
+    try:
+        parsed: Any = json.loads(content)
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
     logins: Any = cast("dict[str, Any]", parsed).get("auths") if isinstance(parsed, dict) else None
     if not isinstance(logins, dict):
         return Login()
@@ -87,7 +89,7 @@ def login_of(content: bytes, host: str) -> Login:
             return Login(str(entry["username"]), str(entry.get("password", "")))
         try:
             text = base64.b64decode(str(entry.get("auth", "")), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError) as e:
+        except ValueError as e:
             raise ValueError(f"the entry of {address} is not base64: {e}") from e
         username, _, password = text.partition(":")
         return Login(username, password.strip("\0"))

@@ -25,6 +25,9 @@ UNIX = "unix:"
 # How long running calls may take to finish when the server stops.
 GRACE = 30.0
 
+# Calls that have arrived and wait for the event loop.
+MAX_PENDING_CALLS = 20_000
+
 
 @dataclass(frozen=True)
 class TlsFiles:
@@ -68,14 +71,18 @@ async def grpc_server(
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", RECEIVE_LIMIT),
             ("grpc.max_send_message_length", -1),
-            # Ends the streams of clients that vanished without closing their connection.
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            # Ends the streams of clients that vanished without closing their connection. A piped
+            # that waits for the lease of such a client waits until then.
+            ("grpc.keepalive_time_ms", 3_000),
+            ("grpc.keepalive_timeout_ms", 4_000),
             ("grpc.http2.max_pings_without_data", 0),
             # What a client may hold without a call, and in calls that wait for their messages.
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.max_concurrent_streams", 1_000),
+            # Thousands of pipeds reconnect at once; gRPC would cancel calls at random above 1,000.
+            ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ]
     )
     tables: list[RpcTable[Any]] = [h for h in handlers if isinstance(h, RpcTable)]

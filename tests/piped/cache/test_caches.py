@@ -102,6 +102,31 @@ async def test_a_created_deployment_is_cached_until_a_later_poll_decides(
         assert cache.take_created(created.id) is None
 
 
+async def test_a_completed_deployment_is_removed_also_from_a_poll_that_began_before(
+    open_plane: OpenControlPlane, origin: Origin
+) -> None:
+    async with open_plane() as plane, plane.piped.api() as api:
+        created = await created_deployment(plane, origin)
+        await plane.cases.deployment_reports.create(created, by=plane.piped.caller)
+        cache = DeploymentCache(api)
+        woken = cache.changes.watch()
+        changed = cache.changed_applications.watch(woken)
+        assert await cache.poll()
+        assert changed.taken() == {created.application_id}
+        polling = asyncio.create_task(cache.poll())
+        await asyncio.sleep(0)
+        woken.taken()
+        cache.remove_completed(created.id)
+        assert woken.taken()
+        assert changed.taken() == {created.application_id}
+        assert await polling is False
+        assert cache.all == (), "the poll had begun before the deployment was completed"
+        assert cache.not_completed_of(created.application_id) == frozenset()
+        assert changed.taken() == set()
+        assert await cache.poll()
+        assert [d.id for d in cache.all] == [created.id], "a later poll decides"
+
+
 async def test_a_created_deployment_is_taken_once_and_unless_the_control_plane_changed_it(
     open_plane: OpenControlPlane, origin: Origin
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import pytest
@@ -16,10 +16,12 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from pipecd.config.piped import PluginSpec
+from pipecd.model.backoff import Backoff
 from pipecd.model.clock import utc_now
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
 from servers.deployer import DeployerSetup, OpenDeployer
+from servers.polling import eventually
 
 ACT = "  pipeline: {stages: [{name: ACT}]}\n"
 
@@ -81,7 +83,7 @@ async def test_a_deployment_completes_although_its_application_cannot_be_updated
 async def test_a_deployment_is_deferred_while_its_deploying_flag_cannot_be_set(
     open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
+    monkeypatch.setattr(run, "RETRY", Backoff(0.05, 0.05))
     async with open_setup() as setup:
         refusals = setup.plane.gate.refusals
         refusals["ReportApplicationDeployingStatus"] = grpc.StatusCode.INTERNAL
@@ -95,6 +97,35 @@ async def test_a_deployment_is_deferred_while_its_deploying_flag_cannot_be_set(
             refusals.clear()
             done = await setup.finished(id)
         assert status(done) == "SUCCESS"
+
+
+class RecordedBackoff(Backoff):
+    """Retries at once and records after how many failures."""
+
+    failures: ClassVar[list[int]]
+
+    def after(self, failures: int) -> float:
+        self.failures.append(failures)
+        return 0.01
+
+
+async def test_a_deferred_deployment_is_retried_soon_and_then_less_and_less_often(
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RecordedBackoff.failures = []
+    monkeypatch.setattr(run, "RETRY", RecordedBackoff(0, 0))
+    async with open_setup() as setup:
+        refusals = setup.plane.gate.refusals
+        async with setup.piped() as deployer:
+            deployer.context.api._chance = lambda: 0.00001
+            for _ in range(2):
+                refusals["ReportApplicationDeployingStatus"] = grpc.StatusCode.INTERNAL
+                id = await setup.trigger(setup.push(ACT))
+                count = len(RecordedBackoff.failures)
+                await eventually(lambda count=count: len(RecordedBackoff.failures) >= count + 3)
+                refusals.clear()
+                assert status(await setup.finished(id)) == "SUCCESS"
+                assert RecordedBackoff.failures[count : count + 3] == [1, 2, 3]
 
 
 async def test_a_deploying_flag_that_cannot_be_cleared_stops_nothing(
@@ -279,7 +310,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_defers_a_deployment_until_there_is_space(
     open_setup: OpenDeployer, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
+    monkeypatch.setattr(run, "RETRY", Backoff(0.05, 0.05))
     async with open_setup() as setup:
         full = small_disk / "full"
         full.write_bytes(b"x" * (1 << 20))

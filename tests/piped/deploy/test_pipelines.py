@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.model.backoff import Backoff
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.piped.deploy import run
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model import chain_pb2
+from pipecd.proto.model.command_pb2 import Command
 from servers.control_plane import stage_statuses
 from servers.deployer import OpenDeployer
 
@@ -45,12 +47,16 @@ async def test_a_pipeline_of_real_stages_with_two_approvers(open_setup: OpenDepl
         )
         script, _, approval, _ = waiting.stages
         assert list(approval.authorized_operators) == ["root", "ann"]
-        ids = [
-            await setup.plane.cases.deployments.approve(
-                id, approval.id, by=User("shop", name, ("Admin",))
-            )
-            for name in ("root", "ann")
-        ]
+        assert approval.metadata == {
+            "pipecd/stage-required-approvals": "2",
+            "pipecd/stage-timeout": "21600",
+        }
+        ids: list[str] = []
+        for name in ("root", "ann"):
+            user = User("shop", name, ("Admin",))
+            ids.append(await setup.plane.cases.deployments.approve(id, approval.id, by=user))
+            # An approval counts at once, although the stage waits for another one.
+            await setup.plane.wait_for_command(ids[-1])
         done = await setup.finished(id)
         assert status(done) == "SUCCESS"
         assert stage_statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK NOT_STARTED_YET"
@@ -65,6 +71,32 @@ async def test_a_pipeline_of_real_stages_with_two_approvers(open_setup: OpenDepl
             "The script succeeded",
         ]
         assert done.stages[1].metadata["startTime"].isdecimal()
+
+
+async def test_a_rejected_approval_fails_the_deployment(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
+        id = await setup.trigger(setup.push(PIPELINE, greeting="hello\n"))
+        waiting = await setup.until(
+            id, lambda d: len(d.stages) > 2 and d.stages[2].status == StageStatus.RUNNING
+        )
+        rejection = Command(
+            piped_id=waiting.piped_id,
+            application_id=waiting.application_id,
+            project_id=waiting.project_id,
+            deployment_id=id,
+            stage_id=waiting.stages[2].id,
+            commander="ann",
+            type=Command.SKIP_STAGE,
+            skip_stage=Command.SkipStage(deployment_id=id, stage_id=waiting.stages[2].id),
+            metadata={"RejectionReason": "not on a Friday"},
+        )
+        command_id = await setup.plane.cases.commands.add(rejection)
+        done = await setup.finished(id)
+        assert status(done) == "FAILURE"
+        assert done.stages[2].status_reason == "Rejected by ann: not on a Friday"
+        assert stage_statuses(done)[-1] == "SCRIPT_RUN_ROLLBACK SUCCESS"
+        handled = await setup.plane.wait_for_command(command_id)
+        assert handled.status == CommandStatus.SUCCEEDED
 
 
 async def test_a_script_is_rolled_back_when_a_later_stage_fails(open_setup: OpenDeployer) -> None:
@@ -116,7 +148,7 @@ async def test_a_stage_continues_while_the_control_plane_is_unavailable(
 async def test_a_deployment_of_a_chain_waits_for_the_block_before_it(
     open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch, before: Any, ends: str
 ) -> None:
-    monkeypatch.setattr(run, "RETRY_AFTER", 0.05)
+    monkeypatch.setattr(run, "RETRY", Backoff(0.05, 0.05))
     async with open_setup() as setup, setup.piped():
         blocks = [chain_pb2.ChainBlock(status=chain_pb2.DEPLOYMENT_BLOCK_RUNNING), chain_pb2.ChainBlock()]  # fmt: skip
         chain = chain_pb2.DeploymentChain(id="chain-1", project_id="shop", blocks=blocks)
@@ -161,7 +193,7 @@ async def test_a_deployment_that_waits_for_its_chain_can_be_cancelled(
 async def test_a_wakeup_continues_a_deployment_whose_chain_reached_its_block(
     open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RETRY_AFTER", 3600)
+    monkeypatch.setattr(run, "RETRY", Backoff(3600, 3600))
     async with open_setup() as setup, setup.piped() as deployer:
         blocks = [chain_pb2.ChainBlock(), chain_pb2.ChainBlock()]
         await setup.plane.stores.chains.add(

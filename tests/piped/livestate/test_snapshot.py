@@ -59,6 +59,16 @@ def test_the_first_generation_has_a_part_for_its_platform(kind: ApplicationKind,
     assert filled & {"kubernetes", "cloudrun", "ecs", "lambda", "application_live_state"} == {part}
 
 
+def test_kinds_of_ecs_have_their_names_of_each_generation() -> None:
+    service = ResourceState(id="1", name="web", resource_type="ECS:Service")
+    snapshot = create_snapshot(application(ApplicationKind.ECS), [service], now=7)
+    assert [each.kind for each in snapshot.ecs.resources] == ["Service"]
+    targets = {"ecs": DeployTargets(deploy_targets=["here"])}
+    second = application(None, deploy_targets_by_plugin=targets)
+    resources = create_snapshot(second, [service], now=7).application_live_state.resources
+    assert [each.resource_type for each in resources] == ["ECS:Service"]
+
+
 def test_terraform_of_the_first_generation_has_its_resources_in_the_common_part() -> None:
     snapshot = create_snapshot(application(ApplicationKind.TERRAFORM), [POD], now=7)
     assert snapshot.HasField("terraform")

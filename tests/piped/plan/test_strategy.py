@@ -28,6 +28,8 @@ def facts(**changes: Any) -> StrategyFacts:
         pytest.param(facts(requested=QUICK, requested_summary="Sync by alice", always_use_pipeline=True), QUICK, "Sync by alice", id="the strategy of a command beats every rule"),
         pytest.param(facts(requested=PIPELINE, requested_summary="by bob", is_deployed_before=False), PIPELINE, "by bob", id="a command may request the pipeline on the first deployment"),
         pytest.param(facts(has_pipeline=False, always_use_pipeline=True), QUICK, "Quick sync due to the pipeline was not configured", id="without a pipeline there is only quick sync"),
+        pytest.param(facts(kind_uses_pipeline=True, is_deployed_before=False), PIPELINE, "Sync with the specified progressive pipeline", id="a kind that always uses its pipeline"),
+        pytest.param(facts(always_use_pipeline=True, kind_uses_pipeline=True), PIPELINE, "Sync with the specified pipeline (alwaysUsePipeline was set)", id="alwaysUsePipeline beats the kind"),
         pytest.param(facts(always_use_pipeline=True, is_deployed_before=False), PIPELINE, "Sync with the specified pipeline (alwaysUsePipeline was set)", id="alwaysUsePipeline beats the first deployment"),
         pytest.param(facts(pipeline_pattern="^feat", quick_sync_pattern="feat", commit_message="feat: x"), PIPELINE, 'Sync progressively because the commit message was matching "^feat"', id="the pipeline pattern is tried first"),
         pytest.param(facts(quick_sync_pattern="typo", commit_message="fix a typo"), QUICK, 'Quick sync because the commit message was matching "typo"', id="a pattern is searched anywhere in the subject"),

@@ -267,6 +267,31 @@ async def test_a_v0_application_is_deployed_to_its_platform_provider(
             await plan(commit, aim={}, platform_provider="moon")
 
 
+@pytest.mark.parametrize(
+    ("planner", "summary"),
+    [
+        ("{}", "Sync with the specified progressive pipeline"),
+        (
+            "{alwaysUsePipeline: true}",
+            "Sync with the specified pipeline (alwaysUsePipeline was set)",
+        ),
+    ],
+)
+async def test_a_v0_application_of_terraform_uses_its_pipeline_for_the_first_time(
+    origin: Origin, tmp_path: Path, planner: str, summary: str
+) -> None:
+    text = (
+        "apiVersion: pipecd.dev/v1beta1\nkind: TerraformApp\nspec:\n  name: cart\n"
+        f"  planner: {planner}\n  pipeline: {{stages: [{{name: TERRAFORM_PLAN}}]}}\n"
+    )
+    commit = origin.commit({"cart/app.pipecd.yaml": text, "cart/tag": "v1"})
+    platform = Platform()
+    platform.stages = (Stage("TERRAFORM_PLAN"), *Platform.stages)
+    async with planning(origin, tmp_path, platform, names=["terraform"]) as plan:
+        made = await plan(commit, aim={}, platform_provider="dev")
+    assert (made.strategy, made.summary) == (SyncStrategy.PIPELINE, summary)
+
+
 async def test_of_two_plugins_for_one_platform_the_application_chooses(
     origin: Origin, tmp_path: Path
 ) -> None:

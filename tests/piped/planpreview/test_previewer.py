@@ -312,9 +312,9 @@ async def test_a_request_may_set_its_timeout(open_previews: OpenPreviews, origin
     async with open_previews() as env, env.previewing():
         env.platform.release = asyncio.Event()
         await env.add_application("cart", deployed=first)
-        command = await env.request(env.push_branch({"cart/tag": "v2"}), timeout=1)
+        command = await env.request(env.push_branch({"cart/tag": "v2"}), timeout=3)
         [shown] = (await env.result(command)).results
-    assert shown.error == "there was no preview within 1s"
+    assert shown.error == "there was no preview within 3s"
 
 
 async def test_the_number_of_workers_limits_concurrent_previews(

@@ -2,7 +2,7 @@
 """The plugin host: built-in, configured and external plugins, and their calls to piped."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,12 +11,16 @@ import pytest
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.config.piped import DeployTargetSpec, PluginSpec
+from pipecd.config.unusable import Unusable
+from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.cache.commands import CommandCache
+from pipecd.piped.pluginhost import host
 from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.host import PluginHost
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
+from pipecd.piped.pluginhost.plugin import PluginNotStarted
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
@@ -25,6 +29,7 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin import host_pb2
 from pipecd.sdk import StartContext
+from servers.polling import eventually
 
 OpenPlane = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -80,20 +85,73 @@ async def test_built_in_stage_plugins_need_no_configuration(
             assert registry.for_stage("WAIT", ApplicationSpec()).name == "pause"
 
 
-@pytest.mark.parametrize(
-    ("specs", "error"),
-    [
-        pytest.param([PluginSpec(name="dance")], "there is no built-in plugin dance yet; use one of .*wait", id="a name that is not built in"),
-        pytest.param([PluginSpec(name="wait"), PluginSpec(name="wait")], "two plugins are named wait", id="a name twice"),
-    ],
-)  # fmt: skip
-async def test_an_invalid_list_of_plugins_is_refused(
-    open_plane: OpenPlane, specs: Sequence[PluginSpec], error: str
-) -> None:
+async def test_a_name_twice_is_refused(open_plane: OpenPlane) -> None:
+    twice = [PluginSpec(name="wait"), PluginSpec(name="wait")]
     async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        with pytest.raises(UserMistake, match=error):
-            async with PluginHost.start(specs, callbacks=callbacks):
+        with pytest.raises(UserMistake, match="two plugins are named wait"):
+            async with PluginHost.start(twice, callbacks=callbacks):
                 pass
+
+
+class Shy(WaitPlugin):
+    """Starts with its third attempt."""
+
+    attempts: ClassVar[list[str]] = []
+
+    async def prepare(self, start: StartContext) -> None:
+        self.attempts.append("attempt")
+        if len(self.attempts) < 3:
+            # Not an error that a plugin should raise.
+            raise KeyError("token")
+
+
+async def test_plugins_that_cannot_start_are_named_with_the_reason(
+    open_plane: OpenPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_RETRY", Backoff(first=0.01, longest=0.01))
+    Shy.attempts.clear()
+    specs = [PluginSpec(name="dance"), PluginSpec(name="shy"), PluginSpec(name="wait")]
+    unusable = [Unusable("moon", "far", "too far"), Unusable("moon", "", "too far")]
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
+        start = PluginHost.start(
+            specs,
+            callbacks=callbacks,
+            unusable=unusable,
+            builtins={"shy": Shy, "wait": WaitPlugin},
+        )
+        async with start as registry:
+            reasons = {(each.plugin, each.target): each.reason for each in registry.failures}
+            assert reasons["dance", ""].startswith("there is no built-in plugin dance yet; use one")
+            assert reasons["moon", "far"] == reasons["moon", ""] == "too far"
+            with pytest.raises(PluginNotStarted, match="plugin dance is not running: there is no"):
+                registry.named("dance")
+            await eventually(lambda: "shy" in registry.names)
+            assert registry.names == ("shy", "wait")
+            assert len(Shy.attempts) == 3
+            assert {each.plugin for each in registry.failures} == {"dance", "moon"}
+
+
+async def test_a_plugin_that_takes_long_to_start_does_not_hold_up_the_others(
+    open_plane: OpenPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_STARTED_WITHIN", 0.05)
+    release = asyncio.Event()
+
+    class Slow(WaitPlugin):
+        async def prepare(self, start: StartContext) -> None:
+            await release.wait()
+
+    builtins = {"slow": Slow, "wait": WaitPlugin}
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
+        specs = [PluginSpec(name="slow")]
+        async with PluginHost.start(specs, callbacks=callbacks, builtins=builtins) as registry:
+            assert registry.names == ("wait",)
+            with pytest.raises(PluginNotStarted, match="it is being started") as caught:
+                registry.named("slow")
+            assert caught.value.is_temporary
+            release.set()
+            await eventually(lambda: registry.names == ("slow", "wait"))
+            assert not registry.failures
 
 
 async def test_a_platform_gets_its_targets_from_the_configuration(
@@ -174,6 +232,12 @@ async def test_metadata_exists_for_running_deployments_only(open_plane: OpenPlan
                         deployment_id=deployment.id, plugin_name="p", key=key, value=key
                     )
                 )
+            # A first-generation piped stores metadata of its platform with the deployment.
+            deployment.metadata["canary-resources"] = "v0"
+            adopted = host_pb2.GetDeploymentPluginMetadataRequest(
+                deployment_id=deployment.id, plugin_name="p", key="canary-resources"
+            )
+            assert (await callbacks.GetDeploymentPluginMetadata(adopted)).value == "v0"
             shared = host_pb2.GetDeploymentSharedMetadataRequest(
                 deployment_id=deployment.id, key="DeploymentNotification"
             )

@@ -8,7 +8,8 @@ import pytest
 from pipecd.config.application import ApplicationSpec, PipelineSpec, StageSpec
 from pipecd.model.errors import UserMistake
 from pipecd.piped.pluginhost.local import LocalPlugin
-from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
+from pipecd.piped.pluginhost.plugin import PluginNotStarted
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin, StartFailure
 from pipecd.sdk import PluginEntry, Stage, StageContext, StagePlugin, StageResult
 from pipecd.sdk.serving import PluginServer
 from pipecd.sdk.testing import MemoryHost
@@ -58,7 +59,8 @@ def spec(*stages: str, plugins: tuple[str, ...] = ()) -> ApplicationSpec:
 def test_the_plugin_of_a_stage(
     stage: str, plugins: tuple[str, ...], targets: tuple[str, ...], expected: str
 ) -> None:
-    assert REGISTRY.for_stage(stage, spec(plugins=plugins), targets=targets).name == expected
+    by_plugin = dict.fromkeys(targets, ("dev",))
+    assert REGISTRY.for_stage(stage, spec(plugins=plugins), targets=by_plugin).name == expected
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,32 @@ def test_a_lookup_that_fails(lookup: Any, message: str) -> None:
 )  # fmt: skip
 def test_the_plugins_of_an_application(application: ApplicationSpec, names: list[str]) -> None:
     assert [plugin.name for plugin in REGISTRY.of_application(application)] == names
+
+
+PARTIAL = PluginRegistry(
+    [registered("east", "SYNC"), registered("wait", "WAIT", configured=False)],
+    [StartFailure("west", "no licence"), StartFailure("east", "no region", target="far")],
+)
+FAR, NEAR = {"east": ("near", "far")}, {"east": ("near",)}
+
+
+@pytest.mark.parametrize(
+    ("lookup", "message"),
+    [
+        pytest.param(lambda: PARTIAL.named("west"), "plugin west is not running: no licence", id="by name"),
+        pytest.param(lambda: PARTIAL.of_application(spec(plugins=("west",))), "plugin west is not running: no licence", id="of an application that names it"),
+        pytest.param(lambda: PARTIAL.of_application(spec("WAIT", plugins=("west",))), "plugin west is not running", id="of an application with other stages"),
+        pytest.param(lambda: PARTIAL.for_stage("SYNC", spec(plugins=("west",))), "plugin west is not running", id="whose stage another plugin has too"),
+        pytest.param(lambda: PARTIAL.for_stage("CANARY", spec()), "no running plugin has the stage CANARY; plugin west is not running: no licence", id="for a stage that no running plugin has"),
+        pytest.param(lambda: PARTIAL.of_application(spec("SYNC"), targets=FAR), "deploy target far of plugin east is unusable: no region", id="by a deploy target"),
+    ],
+)  # fmt: skip
+def test_a_lookup_of_what_does_not_run(lookup: Any, message: str) -> None:
+    with pytest.raises(PluginNotStarted, match=message):
+        lookup()
+
+
+def test_what_runs_is_found_beside_what_does_not() -> None:
+    assert PARTIAL.for_stage("WAIT", spec(plugins=("west",))).name == "wait"
+    assert PARTIAL.for_stage("SYNC", spec(), targets=NEAR).name == "east"
+    assert [each.name for each in PARTIAL.of_application(spec("SYNC"), targets=NEAR)] == ["east"]

@@ -11,7 +11,7 @@ import pytest
 
 from pipecd.config.piped import PluginSpec
 from pipecd.model.deployment import ManualOperation, StageStatus, SyncStrategy
-from pipecd.model.errors import PipecdError, Unsupported, UserMistake
+from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import LiveStateChanges
 from pipecd.piped.pluginhost.host import LIVE_STATE_CHANGES, PLUGIN_SERVICE
 from pipecd.piped.pluginhost.local import LocalPlugin
@@ -242,3 +242,11 @@ async def test_a_piped_without_live_state_changes_is_served_all_the_same(
             ListStageCommandsRequest(deployment_id="d", stage_id="s")
         )
         assert list(response.commands) == []
+
+
+async def test_a_stage_of_a_plugin_that_ends_gets_unavailable_for_its_calls() -> None:
+    channel = grpc.aio.insecure_channel("127.0.0.1:1")
+    await channel.close()
+    request = ListStageCommandsRequest(deployment_id="d", stage_id="s")
+    with pytest.raises(Unavailable, match="the plugin ends"):
+        await RemoteHost(channel).ListStageCommands(request)

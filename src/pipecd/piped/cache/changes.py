@@ -2,6 +2,7 @@
 """Notifications that something changed; they carry no data, the receiver reads it itself."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -58,3 +59,38 @@ def watch_any(*changes: Changes) -> Watch:
     for each in changes:
         each.add(watch)
     return watch
+
+
+class ChangedIds:
+    """Notifies its watches of changes to some of many things, with the ids of these."""
+
+    def __init__(self) -> None:
+        self._watches: WeakSet[ChangedIdsWatch] = WeakSet()
+
+    def notify(self, ids: Iterable[str]) -> None:
+        changed = frozenset(ids)
+        for watch in tuple(self._watches) if changed else ():
+            watch.mark(changed)
+
+    def watch(self, wakeup: Watch) -> "ChangedIdsWatch":
+        """Returns a watch that collects ids; each change also marks `wakeup`."""
+        watch = ChangedIdsWatch(wakeup)
+        self._watches.add(watch)
+        return watch
+
+
+class ChangedIdsWatch:
+    """Collects the ids of what changed since its owner last took them."""
+
+    def __init__(self, wakeup: Watch) -> None:
+        self._wakeup = wakeup
+        self._ids: set[str] = set()
+
+    def mark(self, ids: Iterable[str]) -> None:
+        self._ids.update(ids)
+        self._wakeup.mark()
+
+    def taken(self) -> set[str]:
+        """Returns the ids that changed since the last call."""
+        ids, self._ids = self._ids, set()
+        return ids

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.command import REASON_KEY, CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
 from pipecd.piped.cache.refresh import PolledCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
@@ -18,8 +18,6 @@ from pipecd.proto.service.piped_pb2 import ListUnhandledCommandsRequest, ReportC
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 POLL_INTERVAL = 5.0
-# The key of the metadata that says why a command failed.
-REASON_KEY = "Reason"
 _HIDDEN_FOR = timedelta(minutes=10)
 
 

@@ -2,13 +2,12 @@
 """The deployments of this piped that have not completed, as of the last poll."""
 
 import base64
-import binascii
 import json
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Unsupported
+from pipecd.piped.cache.changes import ChangedIds
 from pipecd.piped.cache.refresh import PolledCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -24,16 +23,23 @@ class DeploymentCache(PolledCache):
     def __init__(self, api: ControlPlaneClient, *, interval: float = POLL_INTERVAL) -> None:
         super().__init__("deployments", interval=interval)
         self._api = api
-        self._deployments: tuple[Deployment, ...] = ()
-        self._by_application: dict[str, set[str]] = {}
+        self._deployments: dict[str, Deployment] = {}
+        self._all: tuple[Deployment, ...] | None = ()
+        self._by_application: dict[str, frozenset[str]] = {}
         # Deployments that this process created and that no poll has listed yet.
         self._unlisted: dict[str, Deployment] = {}
+        # Deployments that this process completed, as long as a poll may still list them.
+        self._completed: set[str] = set()
         # Deployments that are in the control plane exactly as this process created them.
         self._created: dict[str, Deployment] = {}
+        # Applications with another set of deployments than before.
+        self.changed_applications = ChangedIds()
 
     @property
     def all(self) -> tuple[Deployment, ...]:
-        return self._deployments
+        if self._all is None:
+            self._all = tuple(self._deployments.values())
+        return self._all
 
     @property
     def pending(self) -> tuple[Deployment, ...]:
@@ -50,15 +56,25 @@ class DeploymentCache(PolledCache):
 
     def not_completed_of(self, application_id: str) -> frozenset[str]:
         """Returns the ids of the deployments of an application that have not completed."""
-        return frozenset(self._by_application.get(application_id, ()))
+        return self._by_application.get(application_id, frozenset())
 
     def add(self, deployment: Deployment) -> None:
         """Adds a deployment that this piped created, unless a poll has listed it already."""
-        if deployment.id in self._by_application.get(deployment.application_id, ()):
+        if deployment.id in self._deployments:
             return
         self._created[deployment.id] = self._unlisted[deployment.id] = deployment
-        self._set([*self._deployments, deployment])
-        self.changes.notify()
+        self._deployments[deployment.id] = deployment
+        own = self.not_completed_of(deployment.application_id)
+        self._changed_of(deployment.application_id, own | {deployment.id})
+
+    def remove_completed(self, deployment_id: str) -> None:
+        """Removes a deployment that this piped completed, also from polls in progress."""
+        self._completed.add(deployment_id)
+        self._unlisted.pop(deployment_id, None)
+        self._created.pop(deployment_id, None)
+        if (deployment := self._deployments.pop(deployment_id, None)) is not None:
+            own = self.not_completed_of(deployment.application_id)
+            self._changed_of(deployment.application_id, own - {deployment_id})
 
     def take_created(self, deployment_id: str) -> Deployment | None:
         """Returns a deployment as this piped created it, once; its caller may change it then.
@@ -73,17 +89,16 @@ class DeploymentCache(PolledCache):
         return copy
 
     async def poll(self) -> bool:
-        added_before = set(self._unlisted)
+        added_before, completed_before = set(self._unlisted), set(self._completed)
         listed = await self._list()
-        # The response may be older than a deployment that was added during the poll.
+        # The response may be older than what was added or completed during the poll.
         self._unlisted = {
             id: d for id, d in self._unlisted.items() if id not in added_before | listed.keys()
         }
-        listed |= self._unlisted
+        self._completed -= completed_before
+        listed = {id: d for id, d in listed.items() if id not in self._completed} | self._unlisted
         self._created = {id: d for id, d in self._created.items() if listed.get(id) == d}
-        before = self._deployments
-        self._set(listed.values())
-        return self._deployments != before
+        return self._set(listed)
 
     async def _list(self) -> dict[str, Deployment]:
         """Returns the deployments by id, in the order in which they were triggered."""
@@ -109,15 +124,36 @@ class DeploymentCache(PolledCache):
         deployments.sort(key=lambda d: (d.trigger.timestamp, d.created_at, d.id))
         return {deployment.id: deployment for deployment in deployments}
 
-    def _set(self, deployments: Iterable[Deployment]) -> None:
-        self._deployments = tuple(deployments)
-        by_application: defaultdict[str, set[str]] = defaultdict(set)
-        for deployment in self._deployments:
-            by_application[deployment.application_id].add(deployment.id)
-        self._by_application = by_application
+    def _set(self, deployments: dict[str, Deployment]) -> bool:
+        """Replaces the deployments; returns whether they or their order changed."""
+        before, by_application_before = self.all, self._by_application
+        self._deployments, self._all = deployments, None
+        self._by_application = _ids_by_application(deployments)
+        self.changed_applications.notify(
+            id
+            for id in by_application_before.keys() | self._by_application.keys()
+            if by_application_before.get(id) != self._by_application.get(id)
+        )
+        return self.all != before
+
+    def _changed_of(self, application_id: str, deployment_ids: frozenset[str]) -> None:
+        self._all = None
+        if deployment_ids:
+            self._by_application[application_id] = deployment_ids
+        else:
+            self._by_application.pop(application_id, None)
+        self.changed_applications.notify((application_id,))
+        self.changes.notify()
 
     def _with_status(self, *statuses: DeploymentStatus) -> tuple[Deployment, ...]:
-        return tuple(d for d in self._deployments if d.status in statuses)
+        return tuple(d for d in self.all if d.status in statuses)
+
+
+def _ids_by_application(deployments: Mapping[str, Deployment]) -> dict[str, frozenset[str]]:
+    ids: dict[str, set[str]] = {}
+    for deployment in deployments.values():
+        ids.setdefault(deployment.application_id, set()).add(deployment.id)
+    return {application: frozenset(own) for application, own in ids.items()}
 
 
 def is_last_page(cursor: str) -> bool:
@@ -126,5 +162,5 @@ def is_last_page(cursor: str) -> bool:
         return True
     try:
         return json.loads(base64.b64decode(cursor)) == {}
-    except (binascii.Error, ValueError):
+    except ValueError:
         return False

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 
 import structlog
 
@@ -33,12 +34,12 @@ class WakeupStream:
         *,
         schedules: Mapping["Wakeup.Kind.ValueType", Sequence[RefreshSchedule]],
         heads: RepositoryHeads,
-        on_lease_requested: Callable[[], None] = lambda: None,
+        handlers: Mapping["Wakeup.Kind.ValueType", Callable[[], None]] = MappingProxyType({}),
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._api, self._chance = api, chance
         self._schedules, self._heads = schedules, heads
-        self._on_lease_requested = on_lease_requested
+        self._handlers = handlers
         self._is_up = False
         self._outage = OutageLog("wake-ups")
 
@@ -76,8 +77,8 @@ class WakeupStream:
                     self._set_up(True)
                 if wakeup.kind == Wakeup.REPOSITORY:
                     self._heads.push_announced(wakeup.repository)
-                if wakeup.kind == Wakeup.LEASE:
-                    self._on_lease_requested()
+                if handler := self._handlers.get(wakeup.kind):
+                    handler()
                 for schedule in self._schedules.get(wakeup.kind, ()):
                     schedule.wake()
 

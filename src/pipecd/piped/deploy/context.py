@@ -6,8 +6,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipecd.config.catalog import Catalog
 from pipecd.model.clock import Now, utc_now
 from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.deployment import DeploymentStatus
 from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
@@ -21,6 +23,7 @@ from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
@@ -42,6 +45,7 @@ class DeploymentContext:
     commands: CommandCache
     sources: Sources
     plugins: PluginRegistry
+    catalog: Catalog
     targets: TargetsByPlugin = field(default_factory=dict[str, tuple[str, ...]])
     callbacks: Callbacks
     metadata: MetadataStore
@@ -92,11 +96,19 @@ class DeploymentContext:
         request = piped_pb2.GetDeploymentRequest(id=deployment_id)
         return (await self.api.get_deployment(request)).deployment
 
-    async def report_cancel_commands(self, deployment_id: str, status: CommandStatus) -> None:
-        """Reports all CANCEL_DEPLOYMENT commands of a deployment as handled."""
-        for command in self.commands.for_deployment(deployment_id):
+    async def report_cancel_commands(self, deployment: Deployment) -> None:
+        """Reports all CANCEL_DEPLOYMENT commands of a completed deployment as handled."""
+        for command in self.commands.for_deployment(deployment.id):
             if command.type == CommandKind.CANCEL_DEPLOYMENT:
-                await self.commands.report(command, status)
+                await self.report_cancel_command(command, DeploymentStatus(deployment.status))
+
+    async def report_cancel_command(self, command: Command, ended_as: DeploymentStatus) -> None:
+        """Reports a command that was to cancel a deployment which ended with that status."""
+        if ended_as is DeploymentStatus.CANCELLED:
+            await self.commands.report(command, CommandStatus.SUCCEEDED)
+        else:
+            reason = f"the deployment had already ended: {ended_as.name}"
+            await self.commands.reject(command, reason)
 
     def _remove(self, pattern: str) -> None:
         for path in (self.workspace / "deployments").glob(pattern):

@@ -7,6 +7,8 @@ restart would lose.
 """
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
@@ -31,6 +33,8 @@ log = structlog.get_logger()
 
 # The safety net for a missed change, in seconds; upstream's controller has the same interval.
 _SYNC_INTERVAL = 10.0
+# The pause after a pass, as a multiple of the CPU time that it took.
+_PAUSE_PER_PASS = 10
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Deployer:
     _completed: set[str] = field(init=False, default_factory=set[str])
     """Deployments that are completed, for as long as the cache still lists them as open."""
     _deferred: dict[str, Deferral] = field(init=False, default_factory=dict[str, Deferral])
+    _failures: Counter[str] = field(init=False, default_factory=Counter[str])
+    """How often a deployment was deferred because of an error."""
     _chain_changes: Watch = field(init=False, default_factory=Watch)
     _chain_change_count: int = field(init=False, default=0)
     _wakeup: Watch = field(init=False, default_factory=Watch)
@@ -69,7 +75,10 @@ class Deployer:
             )
             while True:
                 await self.context.drain.wait_until_resumed()
+                began = time.thread_time()
                 self._sync(pending, tasks)
+                # A pass over thousands of deployments must not follow every single change.
+                await asyncio.sleep(_PAUSE_PER_PASS * (time.thread_time() - began))
                 now = asyncio.get_running_loop().time()
                 ends = (deferral.until - now for deferral in self._deferred.values())
                 await self._wakeup.wait(max(min([_SYNC_INTERVAL, *ends]), 0))
@@ -80,7 +89,9 @@ class Deployer:
         The first command to cancel a running deployment decides how it is stopped.
         """
         now, listed = asyncio.get_running_loop().time(), self.context.deployments.all
-        self._completed &= {deployment.id for deployment in listed}
+        open_ids = {deployment.id for deployment in listed}
+        self._completed &= open_ids
+        self._failures = Counter({id: n for id, n in self._failures.items() if id in open_ids})
         chain_changed = self._chain_changes.taken()
         self._chain_change_count += chain_changed
         self._deferred = {
@@ -114,13 +125,21 @@ class Deployer:
         changes_before = self._chain_change_count
         try:
             with self.context.drain.deployment():
-                deferral = await run_deployment(self.context, deployment, running.stop)
+                deferral = await run_deployment(
+                    self.context,
+                    deployment,
+                    running.stop,
+                    failures=self._failures[deployment.id],
+                )
         finally:
             del self._running[deployment.application_id]
         if deferral is None:
             self._completed.add(deployment.id)
-        elif not (deferral.is_for_chain and changes_before != self._chain_change_count):
+            self.context.deployments.remove_completed(deployment.id)
+            return
+        if not (deferral.is_for_chain and changes_before != self._chain_change_count):
             self._deferred[deployment.id] = deferral
+            self._failures[deployment.id] += not deferral.is_for_chain
         # else: its chain changed meanwhile, so the deployment is tried again at once.
         # The control plane does not signal to a piped what that piped reported itself.
         self.context.deployments.refresh_soon()
@@ -226,21 +245,20 @@ async def cancel_pending(context: DeploymentContext, command: Command) -> bool:
     try:
         deployment = await context.load(command.deployment_id)
         status = DeploymentStatus(deployment.status)
-        # It may be cancelled by another command, or by this one before piped was killed.
-        is_cancelled = status is DeploymentStatus.CANCELLED
         if status in (DeploymentStatus.PENDING, DeploymentStatus.PLANNED):
             reason = f"Deployment was cancelled by {command.commander} before it began"
             # Another deployment of the application may be running, so its status is not touched.
             await context.reports(deployment).deployment_completed(
                 DeploymentStatus.CANCELLED, reason, by=command.commander
             )
-            is_cancelled = True
+            status = DeploymentStatus.CANCELLED
         elif not status.is_completed:
             return False
     except (NotFound, Denied, UserMistake):
-        is_cancelled = False
-    result = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
-    await context.commands.report(command, result)
+        await context.commands.reject(command, "this piped has no such deployment")
+        return True
+    # It may be cancelled by another command, or by this one before piped was killed.
+    await context.report_cancel_command(command, status)
     return True
 
 

@@ -12,7 +12,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from pipecd.config.units import Duration
-from pipecd.model.command import CommandStatus
+from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
 from pipecd.model.errors import Denied, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.piped.deploy.context import DeploymentContext
@@ -21,16 +21,17 @@ from pipecd.piped.deploy.reports import error_text
 from pipecd.piped.deploy.scheduler import Scheduler
 from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import TIMED_OUT, Stop
+from pipecd.piped.plan.v0_stages import adopt_v0_stages
 from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Plan, Planner, RunningCommit, last_success
-from pipecd.piped.pluginhost.plugin import PluginDied
+from pipecd.piped.pluginhost.plugin import PluginDied, PluginNotStarted
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
 
 log = structlog.get_logger()
 
 # Before a deferred deployment is tried again, in seconds.
-RETRY_AFTER = 10.0
+RETRY = Backoff(first=1.0, longest=10.0)
 # Every plugin call and every git command has a shorter timeout of its own.
 _PLAN_TIMEOUT = 30 * 60.0
 # How often a plan is tried if a plugin dies each time.
@@ -45,17 +46,20 @@ class Deferral:
     is_for_chain: bool = False
 
     @classmethod
-    def now(cls, *, is_for_chain: bool = False) -> Self:
-        return cls(asyncio.get_running_loop().time() + RETRY_AFTER, is_for_chain)
+    def of(cls, seconds: float, *, is_for_chain: bool = False) -> Self:
+        return cls(asyncio.get_running_loop().time() + seconds, is_for_chain)
 
     def is_active(self, now: float, *, chain_changed: bool) -> bool:
         return now < self.until and not (self.is_for_chain and chain_changed)
 
 
 async def run_deployment(
-    context: DeploymentContext, listed: Deployment, stop: asyncio.Future[Stop]
+    context: DeploymentContext, listed: Deployment, stop: asyncio.Future[Stop], *, failures: int
 ) -> Deferral | None:
-    """Runs a deployment until it is completed; returns a deferral if it has to wait."""
+    """Runs a deployment until it is completed; returns a deferral if it has to wait.
+
+    It waits the longer the more often it failed before.
+    """
     with bound_contextvars(
         deployment=listed.id,
         application=listed.application_id,
@@ -66,13 +70,11 @@ async def run_deployment(
             if not DeploymentStatus(deployment.status).is_completed:
                 with context.metadata.open(deployment):
                     if not await _plan_and_run(context, deployment, stop):
-                        return Deferral.now(is_for_chain=True)
-            is_cancelled = DeploymentStatus(deployment.status) is DeploymentStatus.CANCELLED
-            status = CommandStatus.SUCCEEDED if is_cancelled else CommandStatus.FAILED
-            await context.report_cancel_commands(listed.id, status)
+                        return Deferral.of(RETRY.longest, is_for_chain=True)
+            await context.report_cancel_commands(deployment)
             await context.remove_files(listed.id)
         except (PipecdError, OSError) as e:
-            text = f"Deferred, retrying in {Duration(RETRY_AFTER)}: {error_text(e)}"
+            text = f"Deferred, retrying within {Duration(RETRY.longest)}: {error_text(e)}"
             reason, known = context.callbacks.masks.hide(listed.id, text), ""
             try:
                 deployment = await context.load(listed.id)
@@ -82,8 +84,8 @@ async def run_deployment(
                 log.warning("reason of the deferral not reported", error=str(not_reported))
             if known != reason:
                 # Once for each cause, however often it is retried.
-                log.warning("deployment deferred", error=str(e), retry_in=RETRY_AFTER)
-            return Deferral.now()
+                log.warning("deployment deferred", error=str(e))
+            return Deferral.of(RETRY.after(failures + 1))
         finally:
             await context.remove_sources(listed.id)
     return None
@@ -122,6 +124,7 @@ async def _plan_and_run(
             is_planned = await PlanRun(context, deployment, sources, stop).run()
         if not is_planned:
             return True
+    adopt_v0_stages(deployment, context.catalog)
     await reports.waiting()
     journal = await Journal.open(context.journal_file(deployment.id))
     with context.telemetry.traces.deploy(deployment):
@@ -155,6 +158,8 @@ class PlanRun:
             # The deployment is deferred until what is unavailable is back.
             raise
         except PipecdError as e:
+            if isinstance(e, PluginNotStarted) and e.is_temporary:
+                raise
             masks = self._context.callbacks.masks
             return await self._failed(masks.hide(self._deployment.id, str(e)))
         if ended == TIMED_OUT:

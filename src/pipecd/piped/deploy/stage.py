@@ -21,9 +21,10 @@ from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.reports import DeploymentReports, error_text
 from pipecd.piped.deploy.stop import until_stopped
 from pipecd.piped.plan.rollback import StageOutcome, Stop, StopReason, stopped_stage
-from pipecd.piped.plan.stages import skip_reason
+from pipecd.piped.plan.stage_commands import failure_reason
+from pipecd.piped.plan.stages import chosen_targets, skip_reason
 from pipecd.piped.planning.deployment_sources import DeploymentSources
-from pipecd.piped.pluginhost.plugin import Plugin, PluginDied
+from pipecd.piped.pluginhost.plugin import Plugin, PluginDied, PluginNotStarted
 from pipecd.piped.retry import retry_while_unavailable
 from pipecd.piped.source.sources import Source
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -34,6 +35,8 @@ log = structlog.get_logger()
 
 # How often a stage is run if its plugin dies each time.
 _ATTEMPTS = 3
+# The safety net for a missed change of the plugins, in seconds.
+_PLUGIN_CHECK_INTERVAL = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,14 @@ class StageExecutor:
 
     @property
     def stage_config(self) -> StageSpec | None:
-        """The entry of the pipeline that the stage was planned from; a quick sync has none."""
-        if SyncStrategy(self.deployment.trigger.sync_strategy) is SyncStrategy.QUICK_SYNC:
+        """The entry of the pipeline that the stage was planned from; a quick sync has none.
+
+        A first-generation piped does not store its strategy, but marks what is not in the pipeline.
+        """
+        if (
+            self.stage.predefined
+            or SyncStrategy(self.deployment.trigger.sync_strategy) is SyncStrategy.QUICK_SYNC
+        ):
             return None
         stages = self.spec.pipeline.stages
         return stages[self.stage.index] if self.stage.index < len(stages) else None
@@ -113,7 +122,10 @@ class StageExecutor:
         entry = await self._record(ended)
         await self.reports.stage_completed(self.stage, entry)
         for command in self.context.commands.for_stage(self.deployment.id, self.stage.id):
-            await self.context.commands.report(command, CommandStatus.SUCCEEDED)
+            if reason := failure_reason(command, self.stage, ended.status):
+                await self.context.commands.reject(command, reason)
+            else:
+                await self.context.commands.report(command, CommandStatus.SUCCEEDED)
         log.info("stage completed", stage=self.stage.name, status=ended.status.name)
         return ended
 
@@ -159,7 +171,7 @@ class StageExecutor:
 
     async def _call_plugin(self) -> StageOutcome:
         """Runs the stage, again if its plugin dies: as after a restart, with new sources."""
-        plugin, died = self._plugin(), 0
+        plugin, died = await self._started_plugin(), 0
         while True:
             request = pb.ExecuteStageRequest(input=await self._input())
             try:
@@ -176,8 +188,20 @@ class StageExecutor:
                 return StageOutcome(StageStatus.FAILURE, error)
             return StageOutcome(StageStatus(response.status), self._masked(response.message))
 
+    async def _started_plugin(self) -> Plugin:
+        """Waits until the plugin runs: a stage that was planned is not given up without it."""
+        changes, reason = self.context.plugins.changes.watch(), ""
+        while True:
+            try:
+                return self._plugin()
+            except PluginNotStarted as e:
+                if reason != str(e):
+                    reason = str(e)
+                    await self._log_line(f"{e}; the stage begins as soon as it runs")
+            await changes.wait(_PLUGIN_CHECK_INTERVAL)
+
     def _plugin(self) -> Plugin:
-        targets = self.deployment.deploy_targets_by_plugin.keys()
+        targets = chosen_targets(self.deployment)
         return self.context.plugins.for_stage(self.stage.name, self.spec, targets=targets)
 
     async def _input(self) -> pb.ExecutePluginInput:

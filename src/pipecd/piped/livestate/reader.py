@@ -80,7 +80,7 @@ class LiveStateReader:
         targets = deploy_targets(application, spec.plugins, self._targets)
         plugins = tuple(
             _PluginTargets(plugin, targets.get(plugin.name, ()))
-            for plugin in self._plugins.of_application(spec, targets=targets.keys())
+            for plugin in self._plugins.of_application(spec, targets=targets)
             if plugin.name not in self._unsupported_plugins
         )
         if not plugins:

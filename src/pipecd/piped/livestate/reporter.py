@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pipecd.git.mirror import Mirrors
 from pipecd.piped.cache.applications import ApplicationCache
-from pipecd.piped.cache.changes import watch_any
+from pipecd.piped.cache.changes import Watch
 from pipecd.piped.livestate.watcher import ApplicationWatcher, WatcherContext
 
 _REFRESH_INTERVAL = 60.0
@@ -30,13 +30,9 @@ class LiveStateReporter:
     _running: dict[str, _RunningWatcher] = field(
         init=False, default_factory=dict[str, _RunningWatcher]
     )
-    _deployments: dict[str, frozenset[str]] = field(
-        init=False, default_factory=dict[str, frozenset[str]]
-    )
-    """The running deployments of each application as of the last refresh."""
 
     def changed(self, application_ids: Collection[str]) -> None:
-        """A plugin pushes that the live state of these applications changed."""
+        """The live state of these applications may have changed, for example as a plugin pushes."""
         for id_ in application_ids:
             if (running := self._running.get(id_)) is not None:
                 running.watcher.refresh_soon()
@@ -45,19 +41,17 @@ class LiveStateReporter:
         await self.context.desired_states.remove_all()
         await self.applications.wait_until_loaded()
         await self.context.deployments.wait_until_loaded()
-        watch = watch_any(self.applications.changes, self.context.deployments.changes)
+        wakeup, applications = Watch(), self.applications.changes.watch()
+        self.applications.changes.add(wakeup)
+        deployed = self.context.deployments.changed_applications.watch(wakeup)
+        is_woken = False
         async with asyncio.TaskGroup() as tasks:
             while True:
-                await self._update_watchers(tasks)
+                if applications.taken() or not is_woken:
+                    await self._update_watchers(tasks)
                 # Applications whose deployments started or completed are read at once.
-                for id_, running in self._running.items():
-                    current = self.context.deployments.not_completed_of(id_)
-                    if current != self._deployments.get(id_, frozenset()):
-                        self._deployments[id_] = current
-                        running.watcher.refresh_soon()
-                for removed in self._deployments.keys() - self._running:
-                    del self._deployments[removed]
-                await watch.wait(_REFRESH_INTERVAL)
+                self.changed(deployed.taken())
+                is_woken = await wakeup.wait(_REFRESH_INTERVAL)
 
     async def _update_watchers(self, tasks: asyncio.TaskGroup) -> None:
         """Runs one watcher for every application whose repository is configured."""

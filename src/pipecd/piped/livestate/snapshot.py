@@ -15,6 +15,8 @@ from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, Resou
 
 # Metadata of the Kubernetes plugin, in both implementations.
 _API_VERSION, _NAMESPACE = "API Version", "Namespace"
+# What the types of resources begin with in v1 only, in both implementations.
+_ECS_TYPE = "ECS:"
 _UNKNOWN = "unknown"
 _Snapshot = ApplicationLiveStateSnapshot
 _Status: TypeAlias = "ApplicationLiveStateSnapshot.Status.ValueType"
@@ -79,9 +81,10 @@ def create_snapshot(
                 for each in resources
             )
         case ApplicationKind.ECS:
-            snapshot.ecs.resources.extend(
-                pb.ECSResourceState(**_common_fields(e)) for e in resources
-            )
+            for each in resources:
+                fields = _common_fields(each)
+                fields["kind"] = fields["kind"].removeprefix(_ECS_TYPE)
+                snapshot.ecs.resources.append(pb.ECSResourceState(**fields))
         case ApplicationKind.LAMBDA:
             part: pb.LambdaApplicationLiveState = getattr(snapshot, "lambda")
             part.resources.extend(pb.LambdaResourceState(**_common_fields(e)) for e in resources)

@@ -13,6 +13,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.backoff import Backoff
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
+from pipecd.model.health import only_progress
 from pipecd.piped.cache.changes import Watch
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
@@ -191,7 +192,8 @@ class ApplicationWatcher:
             self._report_failures += 1
             return
         self._context.outage.succeeded()
-        self._context.health.on_health(self.application, snapshot.health_status)
+        if not only_progress(normalized):
+            self._context.health.on_health(self.application, snapshot.health_status)
         self._reported, self._report_failures = _Reported(self.application, normalized, clock), 0
 
     def _fail(self, error: PipecdError | OSError) -> None:

@@ -131,6 +131,14 @@ def skip_reason(
     return None
 
 
+def chosen_targets(deployable: Deployment | Application) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the deploy targets that a deployment or application has, by plugin."""
+    return {
+        plugin: tuple(targets.deploy_targets)
+        for plugin, targets in deployable.deploy_targets_by_plugin.items()
+    }
+
+
 def deploy_targets(
     deployable: Deployment | Application, plugins: Collection[str], configured: TargetsByPlugin
 ) -> dict[str, tuple[str, ...]]:
@@ -140,10 +148,7 @@ def deploy_targets(
     application has a platform provider instead of deploy targets; piped's configuration has it as
     a deploy target of the plugin for that platform.
     """
-    chosen = {
-        plugin: tuple(targets.deploy_targets)
-        for plugin, targets in deployable.deploy_targets_by_plugin.items()
-    }
+    chosen = chosen_targets(deployable)
     for plugin, names in chosen.items():
         for name in names:
             # A plugin that this piped lacks is reported when its stages are planned.

@@ -30,6 +30,8 @@ class StrategyFacts:
     requested_summary: str = ""
     has_pipeline: bool
     always_use_pipeline: bool = False
+    kind_uses_pipeline: bool = False
+    """Whether the v0 kind of the application deploys with its pipeline even for the first time."""
     pipeline_pattern: str = ""
     quick_sync_pattern: str = ""
     commit_message: str = ""
@@ -91,6 +93,11 @@ def strategy_by_rule(facts: StrategyFacts) -> StrategyChoice | None:
             facts.always_use_pipeline,
             pipeline,
             "Sync with the specified pipeline (alwaysUsePipeline was set)",
+        ),
+        (
+            facts.kind_uses_pipeline,
+            pipeline,
+            "Sync with the specified progressive pipeline",
         ),
         (
             _matches_commit(facts, facts.pipeline_pattern),

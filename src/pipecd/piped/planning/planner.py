@@ -13,7 +13,7 @@ import structlog
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.deployment import SyncStrategy
+from pipecd.model.deployment import TIMEOUT_KEY, ManualOperation, SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, Unsupported
 from pipecd.model.ids import new_id
 from pipecd.piped.control_plane_client import ControlPlaneClient
@@ -21,6 +21,7 @@ from pipecd.piped.plan.stages import (
     PluginStages,
     StageFactory,
     TargetsByPlugin,
+    chosen_targets,
     deploy_targets,
     merge_versions,
     pipeline_stages,
@@ -121,7 +122,7 @@ class Planner:
             )
         set_targets(deployment, target.config.spec, self._targets)
         plugins = self._plugins.of_application(
-            target.config.spec, targets=deployment.deploy_targets_by_plugin.keys()
+            target.config.spec, targets=chosen_targets(deployment)
         )
         return PlanInput(deployment, target, running_source, plugins)
 
@@ -141,12 +142,16 @@ class Planner:
             stages = quick_sync_stages(planned, factory)
         else:
             stages = pipeline_stages(await self._pipeline_stages(input), factory)
+            for stage in stages:
+                if stage.available_operation == ManualOperation.APPROVE:
+                    timeout = input.spec.pipeline.stages[stage.index].timeout
+                    stage.metadata[TIMEOUT_KEY] = str(int(timeout))
         versions = merge_versions(await input.versions())
         return Plan(choice.strategy, choice.summary, versions, stages)
 
     async def _pipeline_stages(self, input: "PlanInput") -> list[PluginStages]:
         """Lets each plugin plan its own stages of the pipeline."""
-        targets = input.deployment.deploy_targets_by_plugin.keys()
+        targets = chosen_targets(input.deployment)
         requested: dict[Plugin, list[pb.BuildPipelineSyncStagesRequest.StageConfig]] = {}
         for index, stage in enumerate(input.spec.pipeline.stages):
             plugin = self._plugins.for_stage(stage.name, input.spec, targets=targets)
@@ -254,11 +259,13 @@ def _strategy_facts(
     input: PlanInput, quick_sync: Sequence[PluginStages | PipecdError]
 ) -> StrategyFacts:
     trigger, spec = input.deployment.trigger, input.spec
+    is_set = "always_use_pipeline" in spec.planner.model_fields_set
     return StrategyFacts(
         requested=SyncStrategy(trigger.sync_strategy),
         requested_summary=trigger.strategy_summary,
         has_pipeline=bool(spec.pipeline.stages),
-        always_use_pipeline=spec.planner.always_use_pipeline,
+        always_use_pipeline=spec.planner.always_use_pipeline and is_set,
+        kind_uses_pipeline=spec.planner.always_use_pipeline and not is_set,
         pipeline_pattern=spec.commit_matcher.pipeline,
         quick_sync_pattern=spec.commit_matcher.quick_sync,
         commit_message=trigger.commit.message,

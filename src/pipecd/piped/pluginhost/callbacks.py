@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pipecd.config.rendering import RenderingSpec
-from pipecd.model.deployment import DISPLAY_KEY
+from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.deployment import APPROVED_USERS_KEY, DISPLAY_KEY
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.observe.metrics import PluginMetrics
@@ -125,6 +126,15 @@ class Callbacks(LogRelay):
             # The other values are read by programs, which need them unmasked.
             values[DISPLAY_KEY] = self.masks.hide(deployment_id, displayed)
         await self._metadata.put_stage(deployment_id, stage_id, values)
+        if (approved := values.get(APPROVED_USERS_KEY)) is not None:
+            await self._report_approvals(deployment_id, stage_id, approved)
+
+    async def _report_approvals(self, deployment_id: str, stage_id: str, approved: str) -> None:
+        """Reports the approvals that the stage has counted, although it may wait for others."""
+        names = {name.strip() for name in approved.split(",")}
+        for command in self._commands.for_stage(deployment_id, stage_id):
+            if command.type == CommandKind.APPROVE_STAGE and command.commander in names:
+                await self._commands.report(command, CommandStatus.SUCCEEDED)
 
     async def GetDeploymentPluginMetadata(
         self, request: pb.GetDeploymentPluginMetadataRequest

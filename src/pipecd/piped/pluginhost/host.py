@@ -4,15 +4,18 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from pipecd.config.piped import BUILTIN, PluginSpec
-from pipecd.model.errors import Unsupported, UserMistake
+from pipecd.config.unusable import Unusable
+from pipecd.model.backoff import Backoff
+from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.piped.pluginhost.callbacks import Callbacks, LiveStateChanges
 from pipecd.piped.pluginhost.local import LocalPlugin, builtin_plugins, third_party_plugins
 from pipecd.piped.pluginhost.plugin import Plugin
@@ -22,7 +25,7 @@ from pipecd.piped.pluginhost.process import (
     PluginSupervisor,
     PluginTimeouts,
 )
-from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
+from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin, StartFailure
 from pipecd.piped.pluginhost.remote import RemotePlugin
 from pipecd.piped.pluginhost.sockets import socket_directory
 from pipecd.proto.plugin import host_pb2, livestatechanges_pb2
@@ -45,7 +48,14 @@ PLUGINS_DIRECTORY = Path.home() / ".piped" / "plugins"
 # How an installed third-party plugin is started; imports do not depend on the working directory.
 _INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve_installed()")
 
+# After the first, second, … failure to start.
+_RETRY = Backoff(first=1.0, longest=60.0)
+# How long piped waits for plugins before it runs without those that are still starting.
+_STARTED_WITHIN = 20.0
+
 PluginFactory = Callable[[], StagePlugin]
+Start = Callable[[AsyncExitStack], Awaitable[RegisteredPlugin | None]]
+"""Starts a plugin for as long as the stack is open; None if it needs a configuration to run."""
 
 
 class PluginDownloads:
@@ -79,7 +89,10 @@ class PluginDownloads:
 
 
 class PluginHost:
-    """Runs built-in plugins in this process, the others in processes of their own."""
+    """Runs built-in plugins in this process, the others in processes of their own.
+
+    A plugin that cannot start does not keep the others from running; it is tried again and again.
+    """
 
     @staticmethod
     @asynccontextmanager
@@ -87,6 +100,7 @@ class PluginHost:
         plugins: Sequence[PluginSpec],
         *,
         callbacks: Callbacks,
+        unusable: Sequence[Unusable] = (),
         workspace: Path | None = None,
         service_port: int | None = None,
         builtins: Mapping[str, PluginFactory] | None = None,
@@ -101,47 +115,183 @@ class PluginHost:
         _validate(plugins)
         installed = builtin_plugins() if builtins is None else builtins
         third_party = third_party_plugins() if builtins is None else frozenset[str]()
+        # `builtin://` brings any installed plugin into this process.
+        external = {
+            spec.name
+            for spec in plugins
+            if not spec.builtin or (not spec.url and spec.name in third_party)
+        }
+        configured = {
+            *(spec.name for spec in plugins),
+            *(each.plugin for each in unusable if not each.target),
+        }
+        registry = PluginRegistry(
+            failures=[StartFailure(each.plugin, each.reason, each.target) for each in unusable],
+            order=[*(spec.name for spec in plugins), *sorted(installed.keys() - third_party)],
+        )
         async with AsyncExitStack() as stack:
-            # `builtin://` brings any installed plugin into this process.
-            external = [
-                spec
-                for spec in plugins
-                if not spec.builtin or (not spec.url and spec.name in third_party)
-            ]
-            supervisors: dict[str, PluginSupervisor] = {}
+            processes: PluginProcesses | None = None
             if external:
                 sockets = stack.enter_context(socket_directory(workspace))
                 piped = await _serve_callbacks(stack, callbacks, sockets, service_port)
                 downloads = downloads or PluginDownloads(PLUGINS_DIRECTORY)
-                launches = await _prepare_launches(external, downloads, callbacks, sockets, piped)
-                supervisors = {each.name: PluginSupervisor(each, timeouts) for each in launches}
-            await stack.enter_async_context(_supervise(list(supervisors.values())))
-            registered: list[RegisteredPlugin] = []
-            for spec in plugins:
-                if (supervisor := supervisors.get(spec.name)) is not None:
-                    await supervisor.wait_until_ready()
-                    plugin: Plugin = RemotePlugin(spec.name, supervisor.connect)
-                elif spec.builtin in installed:
-                    server = PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
-                    await server.prepare(stack)
-                    plugin = LocalPlugin(server)
+                processes = PluginProcesses(downloads, callbacks, sockets, piped, timeouts)
+            starts: dict[str, Start] = {}
+            for number, spec in enumerate(plugins):
+                if processes is not None and spec.name in external:
+                    starts[spec.name] = partial(processes.start, spec, number)
                 else:
-                    names = ", ".join(sorted(installed))
-                    raise UserMistake(
-                        f"there is no built-in plugin {spec.builtin} yet",
-                        hint=f"use one of {names}, or give plugin {spec.name} a url",
-                    )
-                registered.append(await _register(plugin, is_configured=True))
-            for name in sorted(installed.keys() - third_party - {spec.name for spec in plugins}):
-                # Stage plugins need no configuration: like in v0, their stages always exist.
-                builtin = installed[name]()
-                if not isinstance(builtin, DeploymentPlugin):
-                    server = PluginServer(builtin, PluginEntry(name), callbacks)
-                    await server.prepare(stack)
-                    registered.append(await _register(LocalPlugin(server), is_configured=False))
-            registry = PluginRegistry(registered)
-            logger.info("plugins are ready", plugins=registry.names)
-            yield registry
+                    starts[spec.name] = partial(_start_builtin, spec, installed, callbacks)
+            for name in sorted(installed.keys() - third_party - configured):
+                starts[name] = partial(_start_stage_plugin, name, installed[name], callbacks)
+            async with _running(starts, registry):
+                logger.info("plugins are ready", plugins=registry.names)
+                yield registry
+
+
+async def _start_builtin(
+    spec: PluginSpec,
+    installed: Mapping[str, PluginFactory],
+    callbacks: Callbacks,
+    lifetime: AsyncExitStack,
+) -> RegisteredPlugin:
+    if spec.builtin not in installed:
+        names = ", ".join(sorted(installed))
+        raise UserMistake(
+            f"there is no built-in plugin {spec.builtin} yet",
+            hint=f"use one of {names}, or give plugin {spec.name} a url",
+        )
+    server = PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
+    await server.prepare(lifetime)
+    return await _register(LocalPlugin(server), is_configured=True)
+
+
+async def _start_stage_plugin(
+    name: str, create: PluginFactory, callbacks: Callbacks, lifetime: AsyncExitStack
+) -> RegisteredPlugin | None:
+    """Stage plugins need no configuration: like in v0, their stages always exist."""
+    try:
+        builtin = create()
+    except ImportError as e:
+        logger.info("plugin is not installed completely", plugin=name, error=str(e))
+        return None
+    if isinstance(builtin, DeploymentPlugin):
+        return None
+    server = PluginServer(builtin, PluginEntry(name), callbacks)
+    await server.prepare(lifetime)
+    return await _register(LocalPlugin(server), is_configured=False)
+
+
+@dataclass(frozen=True)
+class PluginProcesses:
+    """Starts plugins in processes of their own."""
+
+    downloads: PluginDownloads
+    callbacks: Callbacks
+    sockets: Path
+    piped: str
+    """The address of piped for them."""
+    timeouts: PluginTimeouts | None
+
+    async def start(
+        self, spec: PluginSpec, number: int, lifetime: AsyncExitStack
+    ) -> RegisteredPlugin:
+        """Starts the process, which ends with `lifetime`, and waits until it answers."""
+        supervisor = PluginSupervisor(await self._prepare(spec, number), self.timeouts)
+        tasks = await lifetime.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(supervisor.run(), name=f"process of plugin {spec.name}")
+        await supervisor.wait_until_ready()
+        return await _register(RemotePlugin(spec.name, supervisor.connect), is_configured=True)
+
+    async def _prepare(self, spec: PluginSpec, number: int) -> PluginLaunch:
+        """Downloads the program of a plugin that is not part of this installation."""
+        hide = self.callbacks.masks.all.hide
+        env = program_variables(self.callbacks.git_variables) | {
+            RENDERING_VARIABLE: self.callbacks.rendering.model_dump_json(by_alias=True)
+        }
+        files = PluginFiles(self.sockets / f"plugin-{number}.sock")
+        if spec.url:
+            # The program may be one of upstream's.
+            command = (str(await self.downloads.program(spec)),)
+            return PluginLaunch(spec, command, self.piped, files, hide, env)
+        # A plugin of an entry point is started by our SDK. Its entry has a URL, as upstream's have.
+        command = (sys.executable, *_INSTALLED, spec.name)
+        spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
+        files = replace(files, config=self.sockets / f"plugin-{number}.json")
+        return PluginLaunch(spec, command, self.piped, files, hide, env)
+
+
+@asynccontextmanager
+async def _running(
+    starts: Mapping[str, Start], registry: PluginRegistry
+) -> AsyncGenerator[None, None]:
+    """Runs the plugins while the block runs, which begins when each has started, or failed to."""
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as tasks:
+        runs = [PluginRun(name, start, registry) for name, start in starts.items()]
+        running = [tasks.create_task(each.run(), name=f"plugin {each.name}") for each in runs]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STARTED_WITHIN):
+                for each in runs:
+                    await each.tried.wait()
+        for each in runs:
+            if not each.tried.is_set():
+                late = StartFailure(each.name, "it is being started", is_temporary=True)
+                registry.failed(late)
+        try:
+            yield
+        except Exception as e:  # noqa: BLE001 - raised again below, outside of the group
+            failure = e
+        finally:
+            for task in running:
+                task.cancel()
+    if failure is not None:
+        raise failure
+
+
+class PluginRun:
+    """Runs one plugin, and tries again and again if it cannot start."""
+
+    def __init__(self, name: str, start: Start, registry: PluginRegistry) -> None:
+        self.name, self._start, self._registry = name, start, registry
+        self.tried = asyncio.Event()
+        """Set when the first attempt to start it has ended."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        for pause in _RETRY:
+            error = await self._run()
+            logger.error(
+                "plugin cannot start, retrying", plugin=self.name, error=str(error), retry_in=pause
+            )
+            is_temporary = isinstance(error, Unavailable)
+            self._registry.failed(StartFailure(self.name, str(error), is_temporary=is_temporary))
+            self.tried.set()
+            await asyncio.sleep(pause)
+
+    async def _run(self) -> PipecdError:
+        """Runs until cancelled; returns why the plugin cannot start, or has ended by a fault."""
+        try:
+            async with AsyncExitStack() as lifetime:
+                registered = await self._start(lifetime)
+                if registered is not None:
+                    self._registry.started(registered)
+                self.tried.set()
+                # Nothing sets it: the plugin runs until this task is cancelled.
+                await asyncio.Event().wait()
+        except ExceptionGroup as group:
+            # The group of the task of a plugin process wraps its error.
+            return self._expected(group.exceptions[0])
+        except Exception as e:  # noqa: BLE001 - becomes the reason why it does not run
+            return self._expected(e)
+        raise RuntimeError("a plugin has started and ended by itself")
+
+    def _expected(self, error: Exception) -> PipecdError:
+        """Returns the error; a fault of one plugin is no reason to run none."""
+        if isinstance(error, PipecdError):
+            return error
+        logger.error("plugin failed unexpectedly", plugin=self.name, exc_info=error)
+        return PipecdError(f"{type(error).__name__}: {error}")
 
 
 def _validate(plugins: Sequence[PluginSpec]) -> None:
@@ -179,56 +329,6 @@ async def _serve_callbacks(
             "--plugin-service-port",
         ) from e
     return f"{UNIX}//{path}"
-
-
-async def _prepare_launches(
-    plugins: Sequence[PluginSpec],
-    downloads: PluginDownloads,
-    callbacks: Callbacks,
-    sockets: Path,
-    piped: str,
-) -> list[PluginLaunch]:
-    """Downloads the programs, all at once; the first failure cancels the others."""
-    hide = callbacks.masks.all.hide
-    env = program_variables(callbacks.git_variables) | {
-        RENDERING_VARIABLE: callbacks.rendering.model_dump_json(by_alias=True)
-    }
-
-    async def prepare(number: int, spec: PluginSpec) -> PluginLaunch:
-        files = PluginFiles(sockets / f"plugin-{number}.sock")
-        if spec.url:
-            # The program may be one of upstream's.
-            command = (str(await downloads.program(spec)),)
-            return PluginLaunch(spec, command, piped, files, hide, env)
-        # A plugin of an entry point is started by our SDK. Its entry has a URL, as upstream's have.
-        command = (sys.executable, *_INSTALLED, spec.name)
-        spec = spec.model_copy(update={"url": f"{BUILTIN}://{spec.name}"})
-        files = replace(files, config=sockets / f"plugin-{number}.json")
-        return PluginLaunch(spec, command, piped, files, hide, env)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            preparing = [tasks.create_task(prepare(*each)) for each in enumerate(plugins)]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    return [task.result() for task in preparing]
-
-
-@asynccontextmanager
-async def _supervise(supervisors: Sequence[PluginSupervisor]) -> AsyncGenerator[None, None]:
-    """Keeps the processes running while the block runs, then ends all of them at once."""
-    failure: Exception | None = None
-    async with asyncio.TaskGroup() as tasks:
-        supervising = [tasks.create_task(each.run(), name="plugin") for each in supervisors]
-        try:
-            yield
-        except Exception as e:  # noqa: BLE001 - raised again below, outside of the group
-            failure = e
-        finally:
-            for task in supervising:
-                task.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _register(plugin: Plugin, *, is_configured: bool) -> RegisteredPlugin:

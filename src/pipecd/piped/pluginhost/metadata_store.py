@@ -36,8 +36,11 @@ class MetadataStore:
         return self._stage(deployment_id, stage_id).metadata
 
     def of_plugin(self, deployment_id: str, plugin: str) -> Mapping[str, str]:
-        plugins = self._deployment(deployment_id).metadata_v2.plugins
-        return plugins[plugin].keyValues if plugin in plugins else {}
+        """The metadata of a plugin; a first-generation piped has stored its own without a name."""
+        deployment = self._deployment(deployment_id)
+        plugins = deployment.metadata_v2.plugins
+        own: Mapping[str, str] = plugins[plugin].keyValues if plugin in plugins else {}
+        return {**deployment.metadata, **own}
 
     def shared(self, deployment_id: str) -> Mapping[str, str]:
         return self._deployment(deployment_id).metadata_v2.shared.keyValues

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipecd.model.errors import Unavailable
+from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.proto.plugin import deployment_pb2 as pb
 from pipecd.proto.plugin.livestate_pb2 import GetLivestateRequest, GetLivestateResponse
 from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest, GetPlanPreviewResponse
@@ -21,6 +21,18 @@ class PluginDied(Unavailable):
         last = f", its last output was:\n{chr(10).join(output)}" if output else ""
         super().__init__(f"plugin {plugin} {how}{last}")
         self.plugin, self.how, self.output = plugin, how, tuple(output)
+
+
+class PluginNotStarted(PipecdError):
+    """A plugin, or a deploy target of one, that this piped runs without.
+
+    It is retried: a deployment that has begun waits for it. One that has not begun fails, unless
+    the cause `is_temporary`, such as a registry that cannot be reached.
+    """
+
+    def __init__(self, message: str, *, is_temporary: bool) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary
 
 
 class Plugin(Protocol):

@@ -10,7 +10,7 @@ from pipecd.config.catalog import Catalog
 from pipecd.config.envelope import Generation
 from pipecd.config.piped import KEY_PAIR
 from pipecd.config.piped_mask import reported_config
-from pipecd.config.read import PipedConfig
+from pipecd.config.read import PipedConfig, deploy_target_names
 from pipecd.model.errors import PipecdError
 from pipecd.observe.version import build_version
 from pipecd.piped.cache.refresh import OutageLog, RefreshSchedule
@@ -33,6 +33,7 @@ def piped_meta(
 ) -> ReportPipedMetaRequest:
     """Returns what piped reports about itself when it starts; secrets are masked."""
     spec = config.spec
+    targets = deploy_target_names(config)
     if public_key:
         encryption = Piped.SecretEncryption(type=KEY_PAIR, public_key=public_key.decode())
     else:
@@ -41,10 +42,10 @@ def piped_meta(
     if config.generation is Generation.V0:
         # A v0 configuration calls its deploy targets platform providers.
         providers = [
-            Piped.PlatformProvider(name=target.name, type=kind.provider_type)
-            for plugin in spec.plugins
-            if (kind := catalog.v0_kind_of_plugin(plugin.name)) is not None
-            for target in plugin.deploy_targets
+            Piped.PlatformProvider(name=target, type=kind.provider_type if kind else plugin)
+            for plugin, names in targets.items()
+            for kind in (catalog.v0_kind_of_plugin(plugin),)
+            for target in names
         ]
     return ReportPipedMetaRequest(
         version=build_version(),
@@ -55,8 +56,7 @@ def piped_meta(
         ],
         platform_providers=providers,
         plugins=[
-            Piped.Plugin(name=p.name, deploy_targets=[t.name for t in p.deploy_targets])
-            for p in spec.plugins
+            Piped.Plugin(name=plugin, deploy_targets=names) for plugin, names in targets.items()
         ],
         secret_encryption=encryption,
     )

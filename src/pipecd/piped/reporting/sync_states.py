@@ -15,7 +15,7 @@ from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import PipecdError
 from pipecd.piped.cache.applications import ApplicationCache
-from pipecd.piped.cache.changes import Changes, Watch, watch_any
+from pipecd.piped.cache.changes import Changes, Watch
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.proto.model import application_pb2
@@ -111,7 +111,8 @@ class SyncStates:
         self._timestamps: dict[str, int] = {}
         # Applications whose facts have changed since they were last checked.
         self._changed: set[str] = set()
-        self._woken, self._polled = Watch(), watch_any(applications.changes, deployments.changes)
+        self._woken, self._polled = Watch(), applications.changes.watch()
+        self._deployed = deployments.changed_applications.watch(self._woken)
         # Notifies when an application became OUT_OF_SYNC.
         self.drift = Changes()
 
@@ -156,11 +157,12 @@ class SyncStates:
     async def run(self) -> None:
         for cache in (self._applications, self._deployments):
             await cache.wait_until_loaded()
-            cache.changes.add(self._woken)
+        self._applications.changes.add(self._woken)
         is_woken = False
         while True:
-            if await self._polled.wait(0) or not is_woken:
+            if self._polled.taken() or not is_woken:
                 self._changed |= self._forget_deleted()
+            self._changed |= self._deployed.taken()
             changed, self._changed = self._changed, set()
             for id_ in changed:
                 if (application := self._applications.get(id_)) is not None:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import posixpath
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,10 +139,13 @@ class Sources:
                 await self._mirrors.shared_checkouts.link(mirror.checkout, commit, into)
             await mirror.checkout.add_submodules_and_lfs(commit, into)
             # The application's own files are written once more, so that no other copy shares them.
-            required = (directory,)
-        paths = required or (_ROOT,)
-        async with self._checkouts:
-            await mirror.checkout.write_tree(commit, into, paths=paths)
+            paths: Sequence[str] = (directory,)
+            async with self._checkouts:
+                await mirror.checkout.write_tree(commit, into, paths=paths)
+        else:
+            paths = required or (_ROOT,)
+            async with self._checkouts:
+                await mirror.checkout.write_new(commit, into, paths=paths)
         await mirror.checkout.add_submodules_and_lfs(commit, into, paths=paths)
 
     async def digest(
