@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small working copies are written without a git process, and exactly as git would."""
 
+import resource
 import stat
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pipecd.git.small_checkout import is_plain_name, read_small_files
+from pipecd.git.small_checkout import (
+    SmallFile,
+    is_plain_name,
+    read_small_files,
+    write_small_files,
+)
 from servers.origin import OpenMirror, Origin
 
 APPLICATION = {
@@ -106,3 +113,20 @@ async def test_links_are_left_to_git(
 )
 def test_names_that_git_refuses_are_left_to_git(name: str, expected: bool) -> None:
     assert is_plain_name(name) is expected
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Generator[None, None, None]:
+    """Lets the kernel write the beginning of a larger file, as a disk does that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_an_error_and_not_cut_off(tmp_path: Path) -> None:
+    files = {"app/deployment.yaml": SmallFile(b"x" * 10_000, is_executable=False)}
+    with files_of_at_most(4096), pytest.raises(OSError, match="File too large"):
+        write_small_files(files, tmp_path)

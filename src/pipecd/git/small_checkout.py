@@ -58,7 +58,7 @@ async def read_small_files(
 
 
 def write_small_files(files: Mapping[str, SmallFile], into: Path) -> None:
-    """Writes files into a directory that has none of them."""
+    """Writes files into a directory that has none of them; a full disk raises OSError."""
     directories: set[str] = set()
     for path, file in files.items():
         target = into / path
@@ -66,7 +66,8 @@ def write_small_files(files: Mapping[str, SmallFile], into: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             directories.add(directory)
         number = os.open(target, _NEW_FILE, 0o777 if file.is_executable else 0o666)
-        with os.fdopen(number, "wb", buffering=0) as opened:
+        # One raw write may write only the beginning; a buffered file repeats it or raises.
+        with os.fdopen(number, "wb") as opened:
             opened.write(file.content)
 
 

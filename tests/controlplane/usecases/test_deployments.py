@@ -138,7 +138,7 @@ async def test_stage_statuses_and_the_completion_are_stored(
     await reports.report_completed(end, by=piped)
     stored = await cases.deployments.get(deployment.id, by=piped)
     first, second, third = stored.stages
-    assert (first.status, first.retried_count, first.completed_at) == (StageStatus.RUNNING, 2, 7)
+    assert (first.status, first.retried_count, first.completed_at) == (StageStatus.FAILURE, 2, 9)
     assert (second.status, third.status) == (StageStatus.CANCELLED, StageStatus.NOT_STARTED_YET)
     assert (stored.status, stored.status_reason, stored.completed_at) == (
         DeploymentStatus.FAILURE,

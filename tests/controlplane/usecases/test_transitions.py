@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of a piped in any order, any of them repeated: a deployment only moves forward."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,32 @@ def test_late_repetitions_do_not_change_the_outcome(data: st.DataObject) -> None
         for late in data.draw(st.lists(st.sampled_from(REPORTS[: position + 1]), max_size=3)):
             apply(deployment, late)
         assert deployment == expected
+
+
+@pytest.mark.parametrize("reported", [{}, {"s1": pb.STAGE_RUNNING}], ids=["omitted", "as running"])
+@pytest.mark.parametrize(
+    ("status", "ended"),
+    [
+        (pb.DEPLOYMENT_SUCCESS, StageStatus.SUCCESS),
+        (pb.DEPLOYMENT_FAILURE, StageStatus.FAILURE),
+        (pb.DEPLOYMENT_CANCELLED, StageStatus.CANCELLED),
+    ],
+)
+def test_a_running_stage_ends_with_its_deployment(
+    status: pb.DeploymentStatus.ValueType,
+    ended: StageStatus,
+    reported: Mapping[str, pb.StageStatus.ValueType],
+) -> None:
+    deployment = Deployment(id="d", status=pb.DEPLOYMENT_RUNNING)
+    deployment.stages.add(id="s1", status=pb.STAGE_RUNNING, completed_at=1)
+    deployment.stages.add(id="s2", status=pb.STAGE_NOT_STARTED_YET)
+    report = rpc.ReportDeploymentCompletedRequest(
+        status=status, completed_at=9, stage_statuses=reported
+    )
+    apply_completion(deployment, report)
+    running, not_started = deployment.stages
+    assert (StageStatus(running.status), running.completed_at) == (ended, 9)
+    assert StageStatus(not_started.status) is StageStatus.NOT_STARTED_YET
 
 
 @given(

@@ -14,6 +14,12 @@ from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import piped_pb2 as rpc
 
+_LAST_STATUS_OF_A_RUNNING_STAGE = {
+    DeploymentStatus.SUCCESS: pb.STAGE_SUCCESS,
+    DeploymentStatus.FAILURE: pb.STAGE_FAILURE,
+    DeploymentStatus.CANCELLED: pb.STAGE_CANCELLED,
+}
+
 
 def apply_plan(deployment: Deployment, report: rpc.ReportDeploymentPlannedRequest) -> None:
     """Stores a plan, which only a pending deployment takes."""
@@ -38,7 +44,11 @@ def apply_status(deployment: Deployment, status: DeploymentStatus, reason: str) 
 
 
 def apply_completion(deployment: Deployment, report: rpc.ReportDeploymentCompletedRequest) -> None:
-    """Completes a deployment with the statuses that its stages have reached."""
+    """Completes a deployment with the statuses that its stages have reached.
+
+    A stage whose end is not reported ends with its deployment: upstream's piped makes no more calls
+    for a stage after a stop signal, and its end could never be reported later.
+    """
     if not _moves_forward(deployment, DeploymentStatus(report.status)):
         return
     deployment.status = report.status
@@ -47,6 +57,9 @@ def apply_completion(deployment: Deployment, report: rpc.ReportDeploymentComplet
     for stage in deployment.stages:
         if not StageStatus(stage.status).is_completed:
             stage.status = max(stage.status, report.stage_statuses.get(stage.id, stage.status))
+        if StageStatus(stage.status) is StageStatus.RUNNING:
+            stage.status = _LAST_STATUS_OF_A_RUNNING_STAGE[DeploymentStatus(report.status)]
+            stage.completed_at = report.completed_at
 
 
 def apply_stage_status(deployment: Deployment, report: rpc.ReportStageStatusChangedRequest) -> None:
