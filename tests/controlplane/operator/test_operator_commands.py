@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pipecd.controlplane.operator.socket import run_on_server, socket_path
 from pipecd.controlplane.operator_command import api_key, hash_password, project
+from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
 from pipecd.secrets.keys import key_matches
 from servers.control_plane import StartControlPlane, start_control_plane
@@ -110,6 +111,29 @@ async def test_the_path_of_the_database_may_be_longer_than_that_of_a_socket(tmp_
         assert rows is not None
         assert [row["id"] for row in rows] == ["demo"]
     assert await run_on_server(socket_path(directory / "pipecd.db"), "list-projects", {}) is None
+
+
+async def test_a_long_list_of_projects_reaches_the_command(
+    start_plane: StartControlPlane, config: Path
+) -> None:
+    async with start_plane() as plane:
+        for number in range(40):
+            admin = StaticAdmin("admin", "hello-shop")
+            await plane.cases.projects.add(f"shop-{number}", "d" * 2000, admin)
+        socket = socket_path(config.with_name("pipecd.db"))
+        rows = await run_on_server(socket, "list-projects", {})
+        assert rows is not None
+        assert len(json.dumps(rows)) > 64 * 1024
+        assert len(rows) == 41
+
+
+async def test_a_request_that_is_too_long_is_refused_in_words(
+    start_plane: StartControlPlane, config: Path
+) -> None:
+    async with start_plane():
+        socket = socket_path(config.with_name("pipecd.db"))
+        with pytest.raises(UserMistake, match="longer than 1 MiB"):
+            await run_on_server(socket, "list-projects", {"description": "d" * (2 << 20)})
 
 
 def test_a_password_is_hashed_for_the_configuration() -> None:

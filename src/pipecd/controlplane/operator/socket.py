@@ -3,7 +3,7 @@
 
 Only one process can open a SQLite database, so the server that has it open runs the operations of
 `pipecd project` and `pipecd api-key`. The socket is beside the database, and only the user of the
-server can connect. A request is one line of JSON, and so is its response.
+server can connect. A request is one line of JSON; its response is JSON until the end of the stream.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 30.0
 _MAX_ADDRESS_BYTES = 100
+_MAX_REQUEST_BYTES = 1024 * 1024
 _ERRORS = {kind.__name__: kind for kind in (UserMistake, NotFound, AlreadyExists, Conflict)}
 
 
@@ -44,14 +45,16 @@ async def operator_socket(path: Path, installation: InstallationUseCases) -> Asy
     """Serves the operations until the block ends; the caller has the database locked."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError):
+        # A request that exceeds the limit, which our client does not send, is a ValueError.
+        with suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 response = await _respond(await reader.readline(), installation)
-                writer.write(json.dumps(response).encode() + b"\n")
+                writer.write(json.dumps(response).encode())
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, sock=await asyncio.to_thread(_bind, path))
+    bound = await asyncio.to_thread(_bind, path)
+    server = await asyncio.start_unix_server(serve, sock=bound, limit=_MAX_REQUEST_BYTES)
     try:
         yield
     finally:
@@ -84,17 +87,18 @@ async def _respond(line: bytes, installation: InstallationUseCases) -> dict[str,
 
 async def run_on_server(path: Path, operation: str, arguments: Arguments) -> Rows | None:
     """Runs an operation on the server that has the database open; None if there is none."""
+    request = json.dumps({"operation": operation, "arguments": arguments}).encode() + b"\n"
+    if len(request) > _MAX_REQUEST_BYTES:
+        raise UserMistake("the arguments are longer than 1 MiB", hint="shorten the longest of them")
     client = await asyncio.to_thread(_connect, path)
     if client is None:
         return None
     reader, writer = await asyncio.open_unix_connection(sock=client)
     try:
-        request = {"operation": operation, "arguments": arguments}
-        writer.write(json.dumps(request).encode() + b"\n")
+        writer.write(request)
         await writer.drain()
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            line = await reader.readline()
-        response = json.loads(line)
+            response = json.loads(await reader.read())
     except (OSError, TimeoutError, ValueError) as e:
         raise Unavailable("the running server did not answer", hint="see its log") from e
     finally:
