@@ -27,7 +27,7 @@ def application(tmp_path: Path) -> Path:
 
 
 def copy(application: Path, commit: str = "c0ffee") -> Path:
-    tree = read_tree(application, application.parent)
+    tree = read_tree(application, application.parent, config="app.pipecd.yaml")
     return copy_release(tree, commit, application.parents[1] / "releases").path
 
 
@@ -38,6 +38,32 @@ def test_a_release_has_the_files_with_their_modes(application: Path) -> None:
     assert files["bin/serve"].stat().st_mode & 0o777 == 0o700
     assert files["data"].stat().st_mode & 0o777 == 0o600
     assert release.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("name", "is_released"),
+    [
+        pytest.param("app.pipecd.yaml", False, id="its configuration"),
+        pytest.param("staging.pipecd.yaml", False, id="that of another application beside it"),
+        pytest.param("bin/app.pipecd.yaml", True, id="a file that is called alike elsewhere"),
+        pytest.param("settings.yaml", True, id="a setting of the program"),
+    ],
+)
+def test_a_changed_configuration_is_no_other_release(
+    application: Path, name: str, is_released: bool
+) -> None:
+    (application / name).write_text("replicas: 1")
+    before = read_tree(application, application.parent, config="app.pipecd.yaml")
+    (application / name).write_text("replicas: 2")
+    after = read_tree(application, application.parent, config="app.pipecd.yaml")
+    assert (name in after.files) is is_released
+    assert (before.digest != after.digest) is is_released
+
+
+def test_a_configuration_with_another_name_is_left_out_too(application: Path) -> None:
+    (application / ".pipe.yaml").write_text("kind: Application")
+    tree = read_tree(application, application.parent, config=".pipe.yaml")
+    assert set(tree.files) == {"bin/serve", "data"}
 
 
 def test_links_stay_inside(application: Path) -> None:
@@ -111,7 +137,7 @@ def test_changes_of_a_release_are_found(
 def test_a_changed_release_is_copied_again_beside_it(application: Path) -> None:
     first = copy(application)
     (first / "data").write_text("changed")
-    tree = read_tree(application, application.parent)
+    tree = read_tree(application, application.parent, config="app.pipecd.yaml")
     second = copy_release(tree, "c0ffee", first.parent)
     assert (second.revision, second.path != first) == (1, True)
     assert (second.path / "data").read_text() == "one"

@@ -66,6 +66,17 @@ async def test_a_pipeline_with_a_canary_fails_no_request(service: Service) -> No
     assert (await service.status()).of("canary") == []
 
 
+async def test_more_replicas_restart_no_program(service: Service) -> None:
+    one = service.commit("one")
+    await run(one, "PROCESS_SYNC")
+    [before] = await service.pids()
+    async with load(service.port) as counted:
+        await run(service.commit("two", running=one, replicas=2), "PROCESS_SYNC")
+    assert counted.failed == {}
+    first, second = await service.pids()
+    assert (first, second != before) == (before, True)
+
+
 async def test_a_failing_canary_is_rolled_back_without_other_failures(service: Service) -> None:
     one = service.commit("one")
     await run(one, "PROCESS_SYNC")

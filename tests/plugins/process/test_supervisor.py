@@ -129,7 +129,9 @@ async def test_a_file_that_somebody_changes_in_a_release_is_reported(
     source = tmp_path / "source"
     source.mkdir()
     (source / "data").write_text("one")
-    release = copy_release(read_tree(source, source), "c0ffee", tmp_path / "releases").path
+    release = copy_release(
+        read_tree(source, source, config="app.pipecd.yaml"), "c0ffee", tmp_path / "releases"
+    ).path
     program = Program(str(release), "c0ffee", "d", "sleep", args=("600",))
     variant = DesiredVariant(program, health=HealthProbe(interval=0.05), inherited=dict(os.environ))
     directory = SupervisorDirectory(tmp_path / "target")

@@ -74,12 +74,6 @@ class Service:
         **input: Any,
     ) -> StageBench:
         """Returns the bench of a commit with these files and settings."""
-        directory = self.directory / "repository" / name
-        directory.mkdir(parents=True, exist_ok=True)
-        for file, content in {"server.py": SERVICE, **(files or {})}.items():
-            path = directory / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
         given = {
             "command": "python3",
             "args": ["-S", "server.py"],
@@ -90,14 +84,21 @@ class Service:
             **input,
         }
         spec = {"name": "tested", "plugins": {"process": {"input": given}}}
-        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+        document = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+        config = json.dumps(document)
+        directory = self.directory / "repository" / name
+        contents = {"app.pipecd.yaml": config, "server.py": SERVICE, **(files or {})}
+        for file, content in contents.items():
+            path = directory / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
         return StageBench(
             self.plugin,
             directory,
             entry=self.entry,
             host=self.host,
             commit=name,
-            config=json.dumps(config),
+            config=config,
             application_id=self.application_id,
             running=running,
         )

@@ -167,7 +167,12 @@ class ProcessPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         self, context: PluginContext, source: Source, target: DeployTarget
     ) -> tuple[SourceTree, WantedApplication]:
         settings = source.application_settings(context.plugin.name, ProcessApplication)
-        tree = await asyncio.to_thread(read_tree, source.application_directory, source.working_copy)
+        tree = await asyncio.to_thread(
+            read_tree,
+            source.application_directory,
+            source.working_copy,
+            config=source.config_filename,
+        )
         wanted = wanted_application(
             settings.input,
             target.settings(ProcessTarget),

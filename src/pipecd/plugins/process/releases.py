@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies the files of a commit into a release, which nothing else changes.
 
-A release is complete when its manifest exists. It contains no link that leads out of it.
+A release is complete when its manifest exists. It contains no link that leads out of it, and not
+the configuration of the application: what of it makes another program is part of the program.
 """
 
 import os
@@ -29,6 +30,8 @@ from pipecd.sdk import UserMistake
 from pipecd.sdk.files import contained_path
 
 _GIT_DIRECTORY = ".git"
+# Another application in the same directory has a file of this kind, too.
+_CONFIG_SUFFIX = ".pipecd.yaml"
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,16 @@ class SourceTree:
         return {name: each.file for name, each in self.files.items()}
 
 
-def read_tree(application: Path, working_copy: Path) -> SourceTree:
-    """Lists the files of an application; refuses what cannot be part of a release."""
-    files = dict(_walk(application.resolve(), working_copy))
+def read_tree(application: Path, working_copy: Path, *, config: str) -> SourceTree:
+    """Lists the files of an application; refuses what cannot be part of a release.
+
+    `config` is the name of the configuration file of the application.
+    """
+    files = {
+        name: file
+        for name, file in _walk(application.resolve(), working_copy)
+        if not _is_config(name, config)
+    }
     return SourceTree(files, content_digest({name: each.file for name, each in files.items()}))
 
 
@@ -76,6 +86,10 @@ def _walk(root: Path, working_copy: Path) -> Iterator[tuple[str, SourceFile]]:
                     f"{name} is neither a file nor a directory",
                     hint="remove it from the repository",
                 )
+
+
+def _is_config(name: str, config: str) -> bool:
+    return name == config or ("/" not in name and name.endswith(_CONFIG_SUFFIX))
 
 
 def _regular(path: Path) -> SourceFile:

@@ -178,7 +178,12 @@ class StageRun:
     async def _release(self, source: Source) -> tuple[WantedApplication, DesiredVariant]:
         """Copies the files of a commit."""
         settings = source.application_settings(self.stage.plugin.name, ProcessApplication)
-        tree = await asyncio.to_thread(read_tree, source.application_directory, source.working_copy)
+        tree = await asyncio.to_thread(
+            read_tree,
+            source.application_directory,
+            source.working_copy,
+            config=source.config_filename,
+        )
         wanted = wanted_application(
             settings.input, self.settings, digest=tree.digest, commit=source.commit
         )
