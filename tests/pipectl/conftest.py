@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,14 @@ from pipecd.commandline.main import run
 from pipecd.pipectl.cli import tree
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.model.piped_pb2 import Piped
+
+
+@pytest.fixture(autouse=True)
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of contexts; that of the user who runs the tests is not read."""
+    file = tmp_path / "config" / "contexts.json"
+    monkeypatch.setenv("PIPECTL_CONFIG", str(file))
+    return file
 
 
 @pytest.fixture
@@ -45,3 +54,17 @@ class Typed:
 @pytest.fixture
 def typed_at(capsys: pytest.CaptureFixture[str]) -> Callable[[Any], Typed]:
     return lambda plane: Typed(plane, capsys)
+
+
+@pytest.fixture
+def type_line(
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[[str], Awaitable[tuple[int, str, str]]]:
+    """Types a whole command line, its connection included."""
+
+    async def typed(line: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(run, tree(), line.split())
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return typed

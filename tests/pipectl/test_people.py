@@ -18,6 +18,7 @@ from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unsupported
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.client import attempt, connect
+from pipecd.pipectl.contexts import Context, Contexts, save_contexts
 from pipecd.pipectl.output import age, print_table
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -32,13 +33,6 @@ from pipecd.proto.service.deployment_control_pb2 import RejectStageRequest
 from servers.control_plane import StartControlPlane
 
 ADD = "application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
-
-
-@pytest.fixture(autouse=True)
-def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "config" / "contexts.json"
-    monkeypatch.setenv("PIPECTL_CONFIG", str(file))
-    return file
 
 
 def stage(id: str, name: str, status: StageStatus, **more: Any) -> PipelineStage:
@@ -113,40 +107,6 @@ def test_a_table_is_aligned_and_passes_no_control_characters(
 )
 def test_ages_are_short(seconds: int, text: str) -> None:
     assert age(seconds, now=datetime.fromtimestamp(1000, UTC)) == text
-
-
-async def test_a_login_is_used_by_further_commands(
-    start_plane: StartControlPlane, contexts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with start_plane() as plane:
-
-        async def typed(line: str, input_key: str = "") -> tuple[int, str, str]:
-            words = [*line.split(), *(["--api-key", input_key] if input_key else [])]
-            code = await asyncio.to_thread(run, tree(), words)
-            shown = capsys.readouterr()
-            return code, shown.out, shown.err
-
-        login = f"login --address {plane.address} --insecure --context work"
-        code, _, err = await typed(login, "wrong")
-        assert code == 1
-        assert "the API key is wrong, disabled or of another control plane" in err
-        assert await asyncio.to_thread(contexts.exists) is False
-        code, out, _ = await typed(login, plane.api_key)
-        assert code == 0
-        assert "further commands use the context work" in out
-        assert (await asyncio.to_thread(contexts.stat)).st_mode & 0o777 == 0o600
-        assert (await typed("application list"))[:2] == (0, "{}\n")
-        await typed(f"login --address {plane.address} --insecure", plane.api_key)
-        assert "*  127.0.0.1" in (await typed("context list"))[1]
-        assert (await typed("context use work"))[0] == 0
-        assert "*  work" in (await typed("context list"))[1]
-        assert (await typed("context delete work"))[0] == 0
-        code, _, err = await typed("application list")
-        assert "address must be set; add --address host:port, or run `pipectl login` first" in err
-        code, _, err = await typed("application list --context work")
-        assert "there is no context work; use one of: 127.0.0.1" in err
-        await asyncio.to_thread(contexts.write_text, "{")
-        assert "is damaged" in (await typed("context list"))[2]
 
 
 async def test_a_piped_is_registered_with_a_configuration(
@@ -308,7 +268,7 @@ async def test_values_are_completed_in_the_shell(
         typed, piped = typed_at(plane), await piped_with_repository(plane)
         id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
         deployment = await add_deployment(plane, piped)
-        connection = ("--address", plane.address, "--api-key", plane.api_key, "--insecure=true")
+        connection = ("--address", plane.address, "--api-key", plane.api_key, "--insecure")
 
         async def offered(*words: str) -> list[str]:
             return await asyncio.to_thread(completed, *words)
@@ -319,6 +279,16 @@ async def test_values_are_completed_in_the_shell(
         watch = ("deployment", "watch", *connection, "--deployment-id")
         assert await offered(*watch, "") == [deployment]
         assert await offered("application", "get", "--app-id", "") == []
+        assert await offered("piped", "get", *connection, "--piped-id", "") == [piped]
+        assert await offered("application", "list", *connection, "--piped-id", "") == [piped]
+
+
+def test_contexts_are_completed_in_the_shell() -> None:
+    contexts = {"work": Context("cd:443", "k"), "lab": Context("lab:443", "k")}
+    save_contexts(Contexts(contexts, "work"))
+    assert completed("context", "use", "") == ["work", "lab"]
+    assert completed("context", "delete", "l") == ["lab"]
+    assert completed("application", "list", "--context", "w") == ["work"]
 
 
 def test_names_are_completed_in_the_shell() -> None:

@@ -83,7 +83,15 @@ def number(name: str, help: str, *, default: int | None) -> Callable[[F], F]:
 def switch(name: str, help: str, *, default: bool = False) -> Callable[[F], F]:
     """A flag that stands alone or as `--name=false`."""
     return click.option(
-        f"--{name}", type=bool, default=default, help=help, show_default=True, metavar=""
+        f"--{name}",
+        type=bool,
+        default=default,
+        # Shells complete command lines as they are typed, with the name alone.
+        is_flag=False,
+        flag_value="true",
+        help=help,
+        show_default=True,
+        metavar="",
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pipectl application`: add, edit, sync, get, list, diff, delete, enable, disable."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from pipecd.model.errors import AlreadyExists, Conflict, PipecdError, UserMistak
 from pipecd.pipectl import completion
 from pipecd.pipectl.client import Api, attempt, call, logger, with_api
 from pipecd.pipectl.output import (
+    FORMS,
     id_output_flag,
     output_flag,
+    print_document,
     print_id,
     print_result,
     report_more,
 )
-from pipecd.pipectl.views import APPLICATIONS
+from pipecd.pipectl.views import APPLICATIONS, SYNC_STATES
 from pipecd.pipectl.wait import Polling, parse_statuses, wait_for_deployment, wait_for_status
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -43,7 +46,7 @@ def application() -> None:
 @flags.text(
     "app-kind", "The kind: KUBERNETES, TERRAFORM, LAMBDA, CLOUDRUN, ECS.", complete=completion.kinds
 )
-@flags.text("piped-id", "The piped that deploys it.", required=True)
+@flags.text("piped-id", "The piped that deploys it.", required=True, complete=completion.pipeds)
 @flags.text("platform-provider", "The platform provider to deploy to, of a piped that has some.")
 @flags.strings("deploy-target", "A deploy target of a plugin, as PLUGIN=TARGET.")
 @flags.text("repo-id", "The repository, by its id in the piped configuration.", required=True)
@@ -54,9 +57,7 @@ def application() -> None:
 @id_output_flag
 async def add(api: Api, **given: Any) -> None:
     """Add a new application."""
-    # Like upstream, labels that are not key=value are ignored.
-    pairs = (item.partition("=") for item in given["labels"].split(",") if item.count("=") == 1)
-    labels = {key: value for key, _, value in pairs}
+    labels = parse_labels(tuple(given["labels"].split(",")) if given["labels"] else (), "=")
     if problem := name_problem(given["app_name"]):
         raise UserMistake(problem)
     targets = _parse_targets(given["deploy_target"])
@@ -77,12 +78,32 @@ async def add(api: Api, **given: Any) -> None:
     )
     answer = await attempt("add application", api.AddApplication(request))
     if targets:
-        update = pb.UpdateApplicationDeployTargetsRequest(
-            application_id=answer.application_id, deploy_targets_by_plugin=targets
-        )
-        await attempt("set the deploy targets", api.UpdateApplicationDeployTargets(update))
+        await _set_first_targets(api, answer.application_id, targets)
     logger.info(f"Successfully added application id = {answer.application_id}")
     print_id(given["output"], "application_id", answer.application_id)
+
+
+async def _set_first_targets(
+    api: Api, application_id: str, targets: Mapping[str, DeployTargets]
+) -> None:
+    """Sets the targets of a new application, which is deleted again if that fails.
+
+    Upstream's API has no call that does both.
+    """
+    update = pb.UpdateApplicationDeployTargetsRequest(
+        application_id=application_id, deploy_targets_by_plugin=targets
+    )
+    try:
+        await attempt("set the deploy targets", api.UpdateApplicationDeployTargets(update))
+    except PipecdError as e:
+        request = pb.DeleteApplicationRequest(application_id=application_id)
+        try:
+            await call(api.DeleteApplication(request))
+        except PipecdError as second:
+            left = f"application {application_id} was added without deploy targets"
+            hint = f"delete it, which failed now: {second.message}"
+            raise type(e)(f"{e.message}; {left}", hint=hint) from e
+        raise type(e)(f"{e.message}; the application was not added", hint=e.hint) from e
 
 
 async def _check_new(api: Api, given: Mapping[str, Any]) -> None:
@@ -175,11 +196,16 @@ async def get(api: Api, app_id: str, output: str) -> None:
 @with_api
 @_APPLICATION
 @flags.switch("exit-code", "Exit with 1 if the application is out of sync.")
-async def diff(api: Api, app_id: str, exit_code: bool) -> None:
+@click.option("--output", type=click.Choice(FORMS), help="Print the difference in this form.")
+async def diff(api: Api, app_id: str, exit_code: bool, output: str | None) -> None:
     """Show how the live state of an application differs from Git, as of the last comparison."""
-    state = (await _get(api, app_id)).sync_state
-    status = SyncStatus(state.status)
-    if status is SyncStatus.OUT_OF_SYNC:
+    application = await _get(api, app_id)
+    state, status = application.sync_state, SyncStatus(application.sync_state.status)
+    if output is not None:
+        document = {"application_id": app_id, "status": status.name, "reason": state.reason}
+        differing = [application] if output == "table" or status is SyncStatus.OUT_OF_SYNC else []
+        print_document(output, json.dumps(document), differing, SYNC_STATES)
+    elif status is SyncStatus.OUT_OF_SYNC:
         click.echo(state.reason or state.short_reason)
     else:
         logger.info(f"Application {app_id} is {status.name}")
@@ -190,11 +216,14 @@ async def diff(api: Api, app_id: str, exit_code: bool) -> None:
 @application.command("edit")
 @with_api
 @_APPLICATION
-@flags.text("piped-id", "The piped that deploys it from now on.")
+@flags.text("piped-id", "The piped that deploys it from now on.", complete=completion.pipeds)
 @flags.text("platform-provider", "The platform provider to deploy to.")
 @flags.text("config-file-name", "The name of its configuration file.")
 @flags.strings("deploy-target", "All its deploy targets, as PLUGIN=TARGET.")
-async def edit(api: Api, app_id: str, deploy_target: tuple[str, ...], **given: str) -> None:
+@id_output_flag
+async def edit(
+    api: Api, app_id: str, deploy_target: tuple[str, ...], output: str | None, **given: str
+) -> None:
     """Change where an application is deployed; flags that are not set change nothing."""
     if not deploy_target and not any(given.values()):
         raise UserMistake("there is nothing to change", hint="set one of the flags; see --help")
@@ -217,6 +246,7 @@ async def edit(api: Api, app_id: str, deploy_target: tuple[str, ...], **given: s
         )
         await attempt("update application", api.UpdateApplicationDeployTargets(set_targets))
     logger.info(f"Successfully updated application id = {app_id}")
+    print_id(output, "application_id", app_id)
 
 
 async def _get(api: Api, app_id: str) -> Application:
@@ -228,7 +258,7 @@ async def _get(api: Api, app_id: str) -> Application:
 @with_api
 @flags.text("app-name", "Only those of this name.")
 @flags.text("app-kind", "Only those of this kind.", complete=completion.kinds)
-@flags.text("piped-id", "Only those of this piped.")
+@flags.text("piped-id", "Only those of this piped.", complete=completion.pipeds)
 @flags.switch("disabled", "Only disabled ones.")
 @flags.text("cursor", "Where an earlier list ended.")
 @flags.number("limit", "How many at most.", default=10)
@@ -245,7 +275,7 @@ async def list_(api: Api, **given: Any) -> None:
         disabled=given["disabled"],
         cursor=given["cursor"],
         limit=given["limit"],
-        labels=label_pairs(given["label"]),
+        labels=parse_labels(given["label"], ":"),
     )
     answer = await attempt("list application", api.ListApplications(request))
     print_result(given["output"], answer, answer.applications, APPLICATIONS)
@@ -255,42 +285,48 @@ async def list_(api: Api, **given: Any) -> None:
 @application.command("delete")
 @with_api
 @_APPLICATION
-async def delete(api: Api, app_id: str) -> None:
+@id_output_flag
+async def delete(api: Api, app_id: str, output: str | None) -> None:
     """Delete an application."""
     if (await _get(api, app_id)).deleted:
         raise Conflict(f"application {app_id} is deleted already")
     request = pb.DeleteApplicationRequest(application_id=app_id)
     answer = await attempt("delete application", api.DeleteApplication(request))
     logger.info(f"Successfully deleted application id = {answer.application_id}")
+    print_id(output, "application_id", answer.application_id)
 
 
 @application.command("enable")
 @with_api
 @_APPLICATION
-async def enable(api: Api, app_id: str) -> None:
+@id_output_flag
+async def enable(api: Api, app_id: str, output: str | None) -> None:
     """Enable a disabled application."""
     request = pb.EnableApplicationRequest(application_id=app_id)
     answer = await attempt("enable application", api.EnableApplication(request))
     logger.info(f"Successfully enabled application id = {answer.application_id}")
+    print_id(output, "application_id", answer.application_id)
 
 
 @application.command("disable")
 @with_api
 @_APPLICATION
-async def disable(api: Api, app_id: str) -> None:
+@id_output_flag
+async def disable(api: Api, app_id: str, output: str | None) -> None:
     """Disable an application."""
     request = pb.DisableApplicationRequest(application_id=app_id)
     answer = await attempt("disable application", api.DisableApplication(request))
     logger.info(f"Successfully disable application id = {answer.application_id}")
+    print_id(output, "application_id", answer.application_id)
 
 
-def label_pairs(items: tuple[str, ...]) -> dict[str, str]:
-    """Parses `KEY:VALUE` items; upstream drops malformed ones and lists too much."""
+def parse_labels(items: tuple[str, ...], separator: str) -> dict[str, str]:
+    """Parses labels such as `KEY:VALUE`; upstream drops malformed ones without a word."""
     pairs: dict[str, str] = {}
     for item in items:
-        key, colon, value = item.partition(":")
-        if not key or not colon or ":" in value:
-            raise UserMistake(f"invalid label {item!r}", hint="write KEY:VALUE")
+        key, found, value = item.partition(separator)
+        if not key or not found or separator in value:
+            raise UserMistake(f"invalid label {item!r}", hint=f"write KEY{separator}VALUE")
         pairs[key] = value
     return pairs
 

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from pipecd.commandline import flags
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
-from pipecd.pipectl.contexts import load_contexts
+from pipecd.pipectl.contexts import complete_context, load_contexts
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.deployment_control_pb2 import DeploymentCommandResponse
 from pipecd.wire import credentials
@@ -91,7 +91,11 @@ def with_connection(command: Callable[..., Coroutine[Any, Any, None]]) -> Callab
 def client_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the flags that describe the connection to the control plane."""
     for add in (
-        flags.text("context", "The control plane of `pipectl login` to use; the current one."),
+        flags.text(
+            "context",
+            "The control plane of `pipectl login` to use; the current one.",
+            complete=complete_context,
+        ),
         flags.text("cert-file", "The certificate to trust instead of the system's."),
         flags.switch("insecure", "Connect without TLS."),
         flags.text("api-key-file", "A file with the API key, used when --api-key is not set."),

@@ -58,6 +58,14 @@ async def _applications(api: Api) -> Items:
     return [(application.id, application.name) for application in listed.applications]
 
 
+async def _pipeds(api: Api) -> Items:
+    """The pipeds of the applications; no RPC of an API key lists the others."""
+    listed = await call(api.ListApplications(pb.ListApplicationsRequest(limit=_MAX_ITEMS)))
+    ids = sorted({application.piped_id for application in listed.applications})
+    requests = (call(api.GetPiped(pb.GetPipedRequest(piped_id=id))) for id in ids)
+    return [(got.piped.id, got.piped.name) for got in await asyncio.gather(*requests)]
+
+
 async def _deployments(api: Api) -> Items:
     listed = await call(api.ListDeployments(pb.ListDeploymentsRequest(limit=_MAX_ITEMS)))
     return [(d.id, f"{d.application_name} {deployment_status(d)}") for d in listed.deployments]
@@ -67,3 +75,4 @@ kinds = _among(kind.name for kind in ApplicationKind)
 statuses = _among(f"{STATUS_PREFIX}{status.name}" for status in DeploymentStatus)
 applications = _listed(_applications)
 deployments = _listed(_deployments)
+pipeds = _listed(_pipeds)

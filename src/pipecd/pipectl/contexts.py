@@ -6,8 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from pipecd.model.errors import NotFound, UserMistake
+import click
+from click.shell_completion import CompletionItem
+
+from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.program.atomic_write import write_private
 
 FILE_VARIABLE = "PIPECTL_CONFIG"
@@ -89,3 +93,16 @@ def save_contexts(contexts: Contexts) -> None:
         write_private(path, json.dumps(document, indent=2).encode())
     except OSError as e:
         raise UserMistake(f"cannot write the contexts {path}: {e.strerror}") from e
+
+
+def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+    """Completes the name of a context in the shell."""
+    try:
+        known = load_contexts().by_name
+    except PipecdError:
+        return []
+    return [
+        CompletionItem(name, help=context.address)
+        for name, context in known.items()
+        if name.startswith(incomplete)
+    ]

@@ -9,7 +9,7 @@ from pipecd.commandline import flags
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl import completion
-from pipecd.pipectl.application import label_pairs, validate_kinds
+from pipecd.pipectl.application import parse_labels, validate_kinds
 from pipecd.pipectl.client import Api, Connection, attempt, logger, with_api, with_connection
 from pipecd.pipectl.follow import LogPrinter, follow_logs, get_deployment, watch_deployment
 from pipecd.pipectl.output import output_flag, print_result, report_more
@@ -54,7 +54,7 @@ async def list_(api: Api, **given: Any) -> None:
         kinds=given["app_kind"],
         application_ids=given["app_id"],
         application_name=given["app_name"],
-        labels=label_pairs(given["label"]),
+        labels=parse_labels(given["label"], ":"),
         limit=given["limit"],
         cursor=given["cursor"],
     )

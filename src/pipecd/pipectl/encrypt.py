@@ -12,6 +12,7 @@ import structlog
 from pipecd.commandline import flags
 from pipecd.config.application import DEFAULT_CONFIG_FILE, config_path
 from pipecd.model.errors import UserMistake
+from pipecd.pipectl import completion
 from pipecd.pipectl.client import Api, attempt, print_json, with_api
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
 from pipecd.proto.model.piped_pb2 import Piped
@@ -26,7 +27,11 @@ _LIMIT_MEGABYTES = 10
 
 @click.command()
 @with_api
-@flags.text("piped-id", "The piped that will decrypt it; by default that of the application.")
+@flags.text(
+    "piped-id",
+    "The piped that will decrypt it; by default that of the application.",
+    complete=completion.pipeds,
+)
 @flags.text("app-id", "The application that the secret is bound to: no other can decrypt it.")
 @flags.text("repo-id", "The repository of an application that is not registered yet.")
 @flags.text("app-dir", "The directory of that application in the repository.")

@@ -2,7 +2,10 @@
 """`pipectl login` and `pipectl context`: control planes that need no connection flags."""
 
 import asyncio
+import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,8 +13,8 @@ import click
 from pipecd.commandline import flags
 from pipecd.observe import log
 from pipecd.pipectl.client import call, client_flags, connect, connection_flags, read_key
-from pipecd.pipectl.contexts import Context, load_contexts, save_contexts
-from pipecd.pipectl.output import print_table
+from pipecd.pipectl.contexts import Context, complete_context, load_contexts, save_contexts
+from pipecd.pipectl.output import View, output_flag, print_document
 from pipecd.proto.service import api_pb2 as pb
 
 
@@ -21,7 +24,6 @@ from pipecd.proto.service import api_pb2 as pb
 def login(log_level: str, log_encoding: str, **given: Any) -> None:
     """Check an API key and use it in further commands."""
     log.configure(log_level, log_encoding, program="pipectl")
-    name = given["context"] or given["address"].rpartition(":")[0]
     settings = connection_flags(given)
     if settings["address"] and not (settings["api_key"] or settings["api_key_file"]):
         settings["api_key"] = _ask_for_key()
@@ -32,9 +34,24 @@ def login(log_level: str, log_encoding: str, **given: Any) -> None:
 
     asyncio.run(check())
     key = settings["api_key"] or read_key(settings["api_key_file"])
-    context = Context(settings["address"], key, settings["insecure"], settings["cert_file"])
+    name, context = new_context(given, key)
     save_contexts(load_contexts().with_context(name, context))
     click.echo(f"Logged in to {context.address}; further commands use the context {name}.")
+
+
+def new_context(given: Mapping[str, Any], key: str) -> tuple[str, Context]:
+    """The context of the flags and its name: that of --context, or else the address.
+
+    The path of the certificate is stored in full, because commands run in other directories, too.
+    """
+    certificate = given["cert_file"]
+    context = Context(
+        address=given["address"],
+        api_key=key,
+        insecure=given["insecure"],
+        cert_file=str(Path(certificate).absolute()) if certificate else "",
+    )
+    return given["context"] or context.address, context
 
 
 def _ask_for_key() -> str:
@@ -50,19 +67,36 @@ def context() -> None:
 
 @context.command("list")
 @flags.every_command
-def list_(**_: object) -> None:
+@output_flag
+def list_(output: str, **_: object) -> None:
     """List the contexts; a star marks the current one."""
     contexts = load_contexts()
-    rows = [
-        ["*" if name == contexts.current else " ", name, each.address]
-        for name, each in contexts.by_name.items()
-    ]
-    print_table([" ", "NAME", "ADDRESS"], rows)
+    view = View(
+        {
+            " ": lambda name: "*" if name == contexts.current else " ",
+            "NAME": str,
+            "ADDRESS": lambda name: contexts.get(name).address,
+        },
+        name=str,
+    )
+    document = {
+        "current": contexts.current,
+        "contexts": [
+            {
+                "name": name,
+                "address": each.address,
+                "insecure": each.insecure,
+                "cert_file": each.cert_file,
+            }
+            for name, each in contexts.by_name.items()
+        ],
+    }
+    print_document(output, json.dumps(document), list(contexts.by_name), view)
 
 
 @context.command("use")
 @flags.every_command
-@click.argument("name")
+@click.argument("name", shell_complete=complete_context)
 def use(name: str, **_: object) -> None:
     """Use the context NAME in further commands."""
     save_contexts(load_contexts().using(name))
@@ -70,7 +104,7 @@ def use(name: str, **_: object) -> None:
 
 @context.command("delete")
 @flags.every_command
-@click.argument("name")
+@click.argument("name", shell_complete=complete_context)
 def delete(name: str, **_: object) -> None:
     """Forget the context NAME and its API key."""
     save_contexts(load_contexts().without(name))

@@ -33,14 +33,14 @@ def output_flag(command: F) -> F:
 
 
 def id_output_flag(command: F) -> F:
-    """Adds --output to a command that creates something; without it nothing is printed."""
+    """Adds --output to a command that changes something; without it only its log is printed."""
     return click.option(
-        "--output", type=click.Choice(FORMS), help="Print the id of what was created in this form."
+        "--output", type=click.Choice(FORMS), help="Print the id of what was changed in this form."
     )(command)
 
 
 def print_id(output: str | None, name: str, id: str) -> None:
-    """Prints the id of what a command created, such as `application_id`."""
+    """Prints the id of what a command created or changed, such as `application_id`."""
     match output:
         case None:
             return
@@ -64,12 +64,17 @@ class View:
 
 def print_result(output: str, result: Message, items: Sequence[Message], view: View) -> None:
     """Prints the result of a call; `items` are the objects in it."""
+    print_document(output, to_json(result), items, view)
+
+
+def print_document(output: str, document: str, items: Sequence[Any], view: View) -> None:
+    """Prints a result that is JSON; `items` are the objects in it."""
     match output:
         case "json":
-            click.echo(to_json(result))
+            click.echo(document)
         case "yaml":
-            document = json.loads(to_json(result))
-            click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+            content = json.loads(document)
+            click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
         case "name":
             for item in items:
                 click.echo(view.name(item))

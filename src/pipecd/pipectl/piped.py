@@ -9,6 +9,7 @@ import click
 
 from pipecd.commandline import flags
 from pipecd.model.errors import UserMistake
+from pipecd.pipectl import completion
 from pipecd.pipectl.client import (
     Api,
     Connection,
@@ -19,7 +20,7 @@ from pipecd.pipectl.client import (
     with_api,
     with_connection,
 )
-from pipecd.pipectl.output import View, output_flag, print_result
+from pipecd.pipectl.output import View, id_output_flag, output_flag, print_id, print_result
 from pipecd.pipectl.views import PIPEDS
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.service import api_pb2 as pb
@@ -44,6 +45,7 @@ spec:
     - name: waitapproval
     - name: scriptrun
 """
+_PIPED = flags.text("piped-id", "The piped.", required=True, complete=completion.pipeds)
 
 
 @click.group()
@@ -87,7 +89,7 @@ async def register(
 
 @piped.command("get")
 @with_api
-@flags.text("piped-id", "The piped.", required=True)
+@_PIPED
 @output_flag
 async def get(api: Api, piped_id: str, output: str) -> None:
     """Show a piped."""
@@ -97,19 +99,25 @@ async def get(api: Api, piped_id: str, output: str) -> None:
 
 @piped.command("enable")
 @with_api
-@flags.text("piped-id", "The piped.", required=True)
-async def enable(api: Api, piped_id: str) -> None:
+@_PIPED
+@id_output_flag
+async def enable(api: Api, piped_id: str, output: str | None) -> None:
     """Let a piped work again."""
     answer = api.EnablePiped(pb.EnablePipedRequest(piped_id=piped_id))
     await call_or_print(lambda e: f"Failed to enable Piped {piped_id} ({e})", answer)
-    print_json(f"Successfully enabled Piped {piped_id}")
+    if output is None:
+        print_json(f"Successfully enabled Piped {piped_id}")
+    print_id(output, "piped_id", piped_id)
 
 
 @piped.command("disable")
 @with_api
-@flags.text("piped-id", "The piped.", required=True)
-async def disable(api: Api, piped_id: str) -> None:
+@_PIPED
+@id_output_flag
+async def disable(api: Api, piped_id: str, output: str | None) -> None:
     """Keep a piped from working."""
     answer = api.DisablePiped(pb.DisablePipedRequest(piped_id=piped_id))
     await call_or_print(lambda e: f"Failed to disable Piped {piped_id} ({e})", answer)
-    print_json(f"Successfully disabled Piped {piped_id}")
+    if output is None:
+        print_json(f"Successfully disabled Piped {piped_id}")
+    print_id(output, "piped_id", piped_id)

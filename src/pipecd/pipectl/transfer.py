@@ -20,7 +20,7 @@ from pipecd.commandline import flags
 from pipecd.model.clock import utc_now
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import PipecdError, UserMistake
-from pipecd.pipectl.application import label_pairs
+from pipecd.pipectl.application import parse_labels
 from pipecd.pipectl.client import Api, attempt, call, logger, print_json, with_api
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.application_pb2 import Application
@@ -75,7 +75,7 @@ def transfer() -> None:
 @flags.strings("labels", "Only applications with these labels, as KEY:VALUE.")
 async def backup(api: Api, output_file: str, labels: tuple[str, ...]) -> None:
     """Write the applications, and the pipeds they have, into a file."""
-    selected = label_pairs(labels)
+    selected = parse_labels(labels, ":")
     applications = [
         application
         for disabled in (False, True)
@@ -157,7 +157,7 @@ async def restore_application(
     """Add the applications of a backup to their new pipeds."""
     saved = await asyncio.to_thread(read_backup, Path(input_file))
     pipeds = await asyncio.to_thread(read_mappings, Path(piped_id_mapping_file))
-    selected = label_pairs(labels).items()
+    selected = parse_labels(labels, ":").items()
     failed = 0
     for application in (a for a in saved.applications if selected <= dict(a.labels).items()):
         try:

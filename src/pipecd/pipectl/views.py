@@ -45,6 +45,15 @@ APPLICATIONS = View(
     },
     name=lambda a: a.id,
 )
+SYNC_STATES = View(
+    {
+        "NAME": lambda a: a.name,
+        "ID": lambda a: a.id,
+        "STATUS": lambda a: SyncStatus(a.sync_state.status).name,
+        "REASON": lambda a: a.sync_state.short_reason,
+    },
+    name=lambda a: a.id,
+)
 DEPLOYMENTS = View(
     {
         "ID": lambda d: d.id,
