@@ -32,6 +32,7 @@ OURS = {
     "pipecd.ordering",
     "pipecd.lease",
     "pipecd.deploymentcontrol",
+    "pipecd.batch",
     "pipecd.pluginfailures",
     "pipecd.wakeups",
     "pipecd.livestatechanges",

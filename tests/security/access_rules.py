@@ -42,6 +42,7 @@ PIPED_RPCS = frozenset(
         "AcquirePipedLease",
         "ReleasePipedLease",
         "ReportPluginFailures",
+        "CallBatch",
         "ListDeploymentsInOrder",
         "CreateDeploymentInOrder",
         "ListEventsInOrder",

@@ -36,6 +36,7 @@ from pipecd.model.ids import new_id
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.service import (
     api_pb2,
+    batch_pb2,
     deployment_control_pb2,
     lease_pb2,
     ordering_pb2,
@@ -70,6 +71,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     f"{service.full_name}/{rpc.name}": GetMessageClass(rpc.input_type)
     for module in (
         piped_pb2,
+        batch_pb2,
         deployment_control_pb2,
         lease_pb2,
         ordering_pb2,
@@ -82,6 +84,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     for rpc in service.methods
 }
 SERVED_AS = {
+    "pipecd.batch.Batch": "grpc.service.pipedservice.PipedService",
     "pipecd.deploymentcontrol.DeploymentControl": "grpc.service.apiservice.APIService",
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",

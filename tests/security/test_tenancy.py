@@ -82,7 +82,7 @@ WITHOUT_IDS = {
     "piped": """
         ReportStat ReportPipedMeta GetDesiredVersion ListApplications ListNotCompletedDeployments ListUnhandledCommands
         GetLatestEvent ListEvents ReportUnregisteredApplicationConfigurations ReportApplicationLiveStateEvents
-        ListDeploymentsInOrder ListEventsInOrder AcquirePipedLease ReleasePipedLease ReportPluginFailures
+        ListDeploymentsInOrder ListEventsInOrder AcquirePipedLease ReleasePipedLease ReportPluginFailures CallBatch
     """,
     "API": "ListApplications ListDeployments RegisterPiped RegisterEvent RequestPlanPreview",
     "web": """
@@ -98,6 +98,7 @@ SERVICES = {
         piped_service.SERVICE,
         piped_service.ORDERING,
         piped_service.LEASES,
+        piped_service.BATCH,
         piped_service.PLUGIN_FAILURES,
     ),
     "API": (api_service.SERVICE, api_service.CONTROL),

@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import LeaseLost, PipecdError, Unauthenticated, Unavailable
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
+from pipecd.piped.call_batch import CallBatcher
 from pipecd.piped.retry import (
     A_FEW_TIMES,
     ONCE,
@@ -31,6 +32,7 @@ from pipecd.piped.retry import (
     UNTIL_IT_WORKS,
     RpcRetryPolicy,
 )
+from pipecd.proto.service.batch_pb2 import CallBatchRequest, CallBatchResponse
 from pipecd.proto.service.lease_pb2 import (
     AcquirePipedLeaseResponse,
     ReleasePipedLeaseResponse,
@@ -101,6 +103,11 @@ class Rpc(Generic[RequestT, ResponseT]):
     policy: RpcRetryPolicy
     client: "ControlPlaneClient"
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether calls may share a request; these are small, and soon answered."""
+        return self.policy in (UNTIL_AVAILABLE, UNTIL_IT_WORKS)
+
     async def __call__(self, request: RequestT) -> ResponseT:
         return await self.client.call(self, request)
 
@@ -156,6 +163,8 @@ class ControlPlaneClient:
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
         )
+        self._call_batch = piped_service_rpc(channel, "CallBatch", CallBatchResponse)
+        self._batcher = CallBatcher(self._send_batch)
         self._chance = chance
         self._available = asyncio.Event()
         # Whether a call failed because the control plane is unavailable, and none succeeded since.
@@ -353,7 +362,8 @@ class ControlPlaneClient:
     ) -> ResponseT:
         self._authorization_source.check()
         authorization = self._authorization_source.authorization()
-        try:
+
+        async def call_alone() -> ResponseT:
             with self._channel.expect_response():
                 return await rpc.method(
                     request,
@@ -361,8 +371,17 @@ class ControlPlaneClient:
                     metadata=self.lease.metadata,
                     wait_for_ready=wait_for_ready,
                 )
+
+        try:
+            if rpc.is_batched:
+                return await self._batcher.call(request, call_alone, deadline)
+            return await call_alone()
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
+
+    async def _send_batch(self, request: CallBatchRequest, deadline: float) -> CallBatchResponse:
+        with self._channel.expect_response():
+            return await self._call_batch(request, timeout=deadline, metadata=self.lease.metadata)
 
     async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
         if error.code() in _UNAVAILABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED}:

@@ -163,6 +163,15 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             validation.check(request)
             return await self._invoke(self._unary[rpc], request, caller, metadata)
 
+    async def respond(self, rpc: str, request: bytes, caller: CallerT) -> bytes:
+        """Handles one call of a batch for a caller who is authenticated already.
+
+        Every failure is a PipecdError.
+        """
+        with _LoggedCall(rpc):
+            await self.authorize(rpc, caller)
+            return await self._respond(rpc, request, caller, ())
+
     async def authorize(self, rpc: str, caller: CallerT) -> None:
         """Raises Denied for a caller who may not use this RPC, before the request is decoded.
 

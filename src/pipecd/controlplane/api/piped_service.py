@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PipedService: the RPCs of pipeds."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from pipecd.controlplane.api.handlers import RpcHandlers
@@ -19,8 +20,9 @@ from pipecd.controlplane.usecases.shared_objects import SharedObjectKey
 from pipecd.model.address import Networks
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import Conflict
+from pipecd.model.errors import Conflict, PipecdError, UserMistake
 from pipecd.proto.model import event_pb2 as model
+from pipecd.proto.service import batch_pb2 as batch
 from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
@@ -28,7 +30,10 @@ from pipecd.proto.service import pluginfailures_pb2 as plugins
 from pipecd.proto.service.wakeups_pb2 import WatchWakeupsRequest
 from pipecd.wire.credentials import Metadata, parse_piped_token
 from pipecd.wire.lease import parse_epoch
+from pipecd.wire.status import to_status
 from pipecd.wire.table import RpcObserver, RpcTable
+
+_MAX_BATCHED_CALLS = 1000
 
 
 class PipedSelfRpcs(RpcHandlers):
@@ -58,6 +63,38 @@ class PipedSelfRpcs(RpcHandlers):
         return pb.GetDesiredVersionResponse(
             version=await self._cases.pipeds.desired_version(by=caller)
         )
+
+
+class PipedBatchRpcs:
+    """The RPC of ours that makes several calls in one request.
+
+    `respond` makes a call of the table for the caller of the batch.
+    """
+
+    def __init__(
+        self, respond: Callable[[str, bytes, AuthenticatedPiped], Awaitable[bytes]]
+    ) -> None:
+        self._respond = respond
+
+    async def CallBatch(
+        self, request: batch.CallBatchRequest, caller: AuthenticatedPiped
+    ) -> batch.CallBatchResponse:
+        if len(request.calls) > _MAX_BATCHED_CALLS:
+            raise UserMistake(f"a batch has at most {_MAX_BATCHED_CALLS} calls")
+        if any(call.rpc == "CallBatch" for call in request.calls):
+            raise UserMistake("a batch contains no other batch")
+        results = await asyncio.gather(*(self._result(call, caller) for call in request.calls))
+        return batch.CallBatchResponse(results=results)
+
+    async def _result(
+        self, call: batch.BatchedCall, caller: AuthenticatedPiped
+    ) -> batch.BatchedResult:
+        try:
+            response = await self._respond(call.rpc, call.request, caller)
+        except PipecdError as e:
+            code, message = to_status(e)
+            return batch.BatchedResult(code=code.value[0], message=message)
+        return batch.BatchedResult(response=response)
 
 
 class PipedLeaseRpcs(RpcHandlers):
@@ -445,6 +482,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 ORDERING = ordering.DESCRIPTOR.services_by_name["Ordering"]
 LEASES = lease.DESCRIPTOR.services_by_name["Leases"]
 PLUGIN_FAILURES = plugins.DESCRIPTOR.services_by_name["PluginFailures"]
+BATCH = batch.DESCRIPTOR.services_by_name["Batch"]
 
 
 def piped_table(
@@ -471,9 +509,13 @@ def piped_table(
             await cases.piped_leases.check(caller)
         return caller
 
+    async def respond(rpc: str, request: bytes, caller: AuthenticatedPiped) -> bytes:
+        return await table.respond(rpc, request, caller)
+
     wakeups = Wakeups(cases.bus, cases.credentials, cases.commands, cases.piped_leases)
     handlers = (
         PipedSelfRpcs(cases),
+        PipedBatchRpcs(respond),
         PipedLeaseRpcs(cases, on_takeover),
         PipedApplicationRpcs(cases),
         PipedDeploymentRpcs(cases, on_created),
@@ -486,11 +528,12 @@ def piped_table(
         PipedObjectRpcs(cases),
         PipedChainRpcs(cases),
     )
-    return RpcTable(
+    table = RpcTable(
         SERVICE,
         handlers,
         authenticate,
-        extensions=(ORDERING, LEASES, PLUGIN_FAILURES),
+        extensions=(ORDERING, LEASES, PLUGIN_FAILURES, BATCH),
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,
     )
+    return table
