@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents and archives that expand beyond memory fail their application and nothing else."""
+"""Documents, archives and Git trees that expand beyond memory or disk fail their application only."""
 
+import asyncio
 import gzip
 import io
 import tarfile
@@ -13,16 +14,26 @@ from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_application
 from pipecd.config.rendering import RenderingSpec
 from pipecd.config.units import Duration, Size
-from pipecd.model.errors import UserMistake
+from pipecd.git.credentials import GitCredentials
+from pipecd.git.merge import merge_commits
+from pipecd.git.mirror import Mirrors, Repository, open_mirrors
+from pipecd.git.tree_limits import TreeLimits
+from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
+from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.render import TemplateRenderer
+from pipecd.piped.source.sources import Sources
 from pipecd.plugins.kubernetes.config import ChartSources, HelmChart, ManifestInput
 from pipecd.plugins.kubernetes.loader import ManifestLoader, RenderRequest
 from pipecd.program.broken_inputs import BrokenInputs
 from pipecd.program.workers import WorkerLimits, WorkerPool
+from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.sdk import Source
 from pipecd.sdk.host import plain_git_variables
 from pipecd.sdk.yaml import read_documents
 from plugins.kubernetes.testbed import NoInstaller
+from servers.git_trees import blob, graft, nested, tree
+from servers.origin import Origin
 
 MEBIBYTE = 1024**2
 HEAD = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n  name: web\n"
@@ -267,3 +278,162 @@ async def test_an_ordinary_chart_and_configuration_are_read(chart: Path, tmp_pat
     text = f"x: &x {{a: '1'}}\n{HEAD}  labels: {{<<: *x}}\n"
     config = read_application(text, file="app.pipecd.yaml", catalog=load_catalog())
     assert config.spec.labels == {"a": "1"}
+
+
+GIT_CONFIG = (HEAD + "  trigger: {{onCommit: {{paths: [{paths}]}}}}\n").format
+APPLICATION = {"web/app.pipecd.yaml": HEAD}
+LIMITS = TreeLimits(entries=20_000, size=64 * MEBIBYTE)
+FILES, DEPTH, BYTES = "more than 20,000 files", "nested more than 200 deep", "of files"
+
+
+def bomb(width: int, levels: int, content: bytes | None = None) -> Callable[[Origin], str]:
+    def push(origin: Origin) -> str:
+        leaf = "" if content is None else blob(origin, content)
+        return graft(origin, "web", {"bomb": nested(origin, width=width, levels=levels, leaf=leaf)})
+
+    return push
+
+
+def names(count: int) -> Callable[[Origin], str]:
+    """A directory with many names of one file."""
+
+    def push(origin: Origin) -> str:
+        file = blob(origin, b"x")
+        return graft(origin, "web", {"d": tree(origin, {f"f{n:07}": file for n in range(count)})})
+
+    return push
+
+
+def references(origin: Origin) -> str:
+    """A file far down that refers to many files of its parent directories."""
+    text = "".join(f"../f{n}\n" for n in range(40_000))
+    entry = blob(origin, text.encode())
+    for _ in range(150):
+        entry = tree(origin, {"d": entry})
+    return graft(origin, "web", {"d": entry})
+
+
+def patterns(origin: Origin) -> str:
+    paths = ", ".join(f"web/d/f{n}" for n in range(15_000))
+    files = {f"g{n:06}": blob(origin, b"x") for n in range(1)}
+    directory = tree(origin, {f"g{n:06}": files["g000000"] for n in range(15_000)})
+    config = blob(origin, GIT_CONFIG(paths=paths).encode())
+    return graft(origin, "web", {"app.pipecd.yaml": config, "d": directory})
+
+
+def submodules(origin: Origin) -> str:
+    """Two submodules with the commit before, which has two with the commit before, and so on."""
+    modules = "".join(f'[submodule "m{n}"]\npath = web/m{n}\nurl = ./\n' for n in range(2))
+    head = origin.commit({".gitmodules": modules})
+    for _ in range(12):
+        head = graft(origin, "web", {f"m{n}": f"160000 commit {head}" for n in range(2)})
+    return head
+
+
+def large_files(origin: Origin) -> str:
+    pointer = (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 900000000000\n"
+    )
+    return origin.commit({"web/.gitattributes": "*.bin filter=lfs\n", "web/large.bin": pointer})
+
+
+ATTACKS_BY_TREES: dict[str, tuple[Callable[[Origin], str], str]] = {
+    "empty directories within directories": (bomb(5, 10), FILES),
+    "empty directories without end": (bomb(20, 60), FILES),
+    "a file many times": (bomb(10, 9, b"x"), FILES),
+    "directories far too deep": (bomb(1, 1500), DEPTH),
+    "a file far too deep": (bomb(1, 1500, b"x"), DEPTH),
+    "a file larger than the disk": (bomb(1, 1, bytes(70 * MEBIBYTE)), BYTES),
+    "a file that fills the disk by its copies": (bomb(100, 1, bytes(MEBIBYTE)), BYTES),
+    "a directory with too many names": (names(25_000), FILES),
+    "a directory that is larger than memory": (names(300_000), "more than 100,000 names"),
+    "references to everything": (references, ""),
+    "patterns of everything": (patterns, ""),
+    "submodules within submodules": (submodules, "more than 1,000 submodules"),
+    "an object of Git LFS larger than the disk": (large_files, BYTES),
+}
+
+
+class OtherTask:
+    """Counts how often another task of the event loop runs."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            self.turns += 1
+
+
+def sources(mirrors: Mirrors, workers: WorkerPool) -> Sources:
+    return Sources(
+        mirrors,
+        ApplicationConfigs(load_catalog()),
+        project="shop",
+        renderer=TemplateRenderer(workers),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(("push", "error"), ATTACKS_BY_TREES.values(), ids=ATTACKS_BY_TREES)
+async def test_a_git_tree_that_expands_fails_its_application_and_nothing_waits_for_it(
+    push: Callable[[Origin], str], error: str, tmp_path: Path, workers: WorkerPool
+) -> None:
+    origin = Origin.begin(tmp_path / "origin")
+    main = origin.commit(APPLICATION)
+    origin.git("checkout", "-q", "-b", "feature")
+    head, other = push(origin), OtherTask()
+    repo = ApplicationGitRepository(id="site", remote="", branch="main")
+    git_path = ApplicationGitPath(repo=repo, path="web", config_filename="app.pipecd.yaml")
+    into = tmp_path / "into"
+    async with open_mirrors(
+        [Repository("site", origin.remote, "feature")],
+        directory=tmp_path / "git",
+        credentials=GitCredentials(),
+        limits=LIMITS,
+    ) as mirrors:
+        clone = mirrors.of("site").clone
+        await clone.ensure_commit(head)
+        running = asyncio.create_task(other.run())
+        problems: list[str] = []
+        for read in (
+            sources(mirrors, workers).at(git_path, head, into=into),
+            merge_commits(clone, main, head, "a preview"),
+            clone.objects.changed_files(main, head),
+            clone.objects.files(head),
+        ):
+            try:
+                await read
+            except PipecdError as e:
+                problems.append(str(e))
+        running.cancel()
+    assert other.turns
+    if error:
+        assert error in problems[0]
+        assert not into.exists()
+    else:
+        assert problems == []
+
+
+async def test_the_size_of_an_ordinary_commit_is_that_of_its_files(tmp_path: Path) -> None:
+    origin = Origin.begin(tmp_path / "origin")
+    head = origin.commit({"a/b/c": "12345", "a/b/d": "12345", "a/e": "1", "f": ""})
+    async with open_mirrors(
+        [Repository("site", origin.remote, "main")],
+        directory=tmp_path / "git",
+        credentials=GitCredentials(),
+        limits=TreeLimits(entries=7, size=11),
+    ) as mirrors:
+        objects = mirrors.of("site").objects
+        await mirrors.of("site").update()
+        for _ in range(2):
+            whole = await objects.check_size(head)
+            assert (whole.entries, whole.size, whole.depth) == (7, 11, 3)
+        part = await objects.check_size(head, ["a/b", "f"])
+        assert (part.entries, part.size, part.depth) == (4, 10, 1)
+        grown = origin.commit({"g": ""})
+        await mirrors.of("site").update()
+        with pytest.raises(UserMistake, match="more than 7 files and directories"):
+            await objects.check_size(grown)

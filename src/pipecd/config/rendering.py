@@ -27,6 +27,8 @@ class RenderingSpec(Spec):
     kustomize_options: tuple[str, ...] = ()
     timeout: Duration = Duration(5 * 60)
     memory: Size = Size(2 * 1024**3)
+    working_copy_entries: int = 1_000_000
+    working_copy_size: Size = Size(16 * 1024**3)
 
     @model_validator(mode="after")
     def _well_formed(self) -> Self:
@@ -50,6 +52,12 @@ class RenderingSpec(Spec):
             for key, values, pattern, what in lists
             for i, value in enumerate(values)
         ]
-        rules.append((self.timeout < 0, "timeout", "timeout must be greater than or equal to 0"))
+        rules += [
+            (value < 0, key, f"{key} must be greater than or equal to 0")
+            for key, value in (
+                ("timeout", self.timeout),
+                ("workingCopyEntries", self.working_copy_entries),
+            )
+        ]
         refuse(self, *rules)
         return self

@@ -13,6 +13,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -22,8 +23,10 @@ from pipecd.git.errors import is_corrupt, is_missing, is_missing_tree
 from pipecd.git.lfs import LfsFiles
 from pipecd.git.small_checkout import read_small_files, write_small_files
 from pipecd.git.submodules import find_submodules
+from pipecd.git.tree_limits import TreeLimits, TreeSize, check_size
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.program.limits import LimitExceeded
 from pipecd.program.run import capture
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -31,6 +34,25 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _WRITE_TIMEOUT = 600.0
 # Running deployments need these again; an older commit is created from its neighbour.
 _CACHED_COMMITS = 4
+# A submodule may contain submodules, and even itself at another commit.
+_MAX_SUBMODULES = 1000
+
+
+class SubmoduleBudget:
+    """How much the submodules of one working copy have written, those within each other too."""
+
+    def __init__(self, limits: TreeLimits) -> None:
+        self._limits, self._count, self._written = limits, 0, TreeSize()
+
+    def add(self, submodule: TreeSize, *, what: str) -> None:
+        """Adds a submodule; raises LimitExceeded if that is too much."""
+        self._count += 1
+        self._written += submodule
+        if self._count > _MAX_SUBMODULES:
+            raise LimitExceeded(
+                f"{what} has more than {_MAX_SUBMODULES:,} submodules", hint="remove some"
+            )
+        check_size(self._written, self._limits, what=f"{what} with its submodules")
 
 
 class Checkout:
@@ -39,10 +61,20 @@ class Checkout:
     def __init__(self, clone: Clone, submodule: "Callable[[str], Checkout]") -> None:
         self.clone, self._submodule = clone, submodule
 
-    async def write(self, commit: str, into: Path, *, paths: Sequence[str] = ()) -> None:
-        """Writes some paths of a commit, or all of it, into a directory, as `git clone` would."""
+    async def write(
+        self,
+        commit: str,
+        into: Path,
+        *,
+        paths: Sequence[str] = (),
+        budget: SubmoduleBudget | None = None,
+    ) -> None:
+        """Writes some paths of a commit, or all of it, into a directory, as `git clone` would.
+
+        If the commit is that of a submodule, `budget` is that of the working copy.
+        """
         await self.write_tree(commit, into, paths=paths)
-        await self.add_submodules_and_lfs(commit, into, paths=paths)
+        await self.add_submodules_and_lfs(commit, into, paths=paths, budget=budget)
 
     async def write_tree(
         self, commit: str, into: Path, *, paths: Sequence[str] = (), index: Path | None = None
@@ -78,19 +110,25 @@ class Checkout:
             raise Unavailable(f"a working copy could not be created: {e.strerror}") from e
 
     async def add_submodules_and_lfs(
-        self, commit: str, into: Path, *, paths: Sequence[str] = ()
+        self,
+        commit: str,
+        into: Path,
+        *,
+        paths: Sequence[str] = (),
+        budget: SubmoduleBudget | None = None,
     ) -> None:
         """Adds the submodules and the files of Git LFS to a written tree.
 
         In a whole commit the application may not need them, so there a failure is only a warning.
         """
-        command = self.clone.command
-        lfs = LfsFiles(command.display_name, command.directory, command.remote_variables())
-        for add in (self._add_submodules, lfs.replace_pointers):
+        command, limits = self.clone.command, self.clone.objects.limits
+        lfs = LfsFiles(command.display_name, command.directory, command.remote_variables(), limits)
+        add_submodules = partial(self._add_submodules, budget=budget or SubmoduleBudget(limits))
+        for add in (add_submodules, lfs.replace_pointers):
             try:
                 await add(commit, into, paths=paths)
             except PipecdError as e:
-                if paths:
+                if paths or isinstance(e, LimitExceeded):
                     raise
                 log.warning(
                     "submodules or files of Git LFS are missing in a working copy",
@@ -110,6 +148,13 @@ class Checkout:
     async def _write_tree(
         self, commit: str, into: Path, paths: Sequence[str], index: Path | None
     ) -> None:
+        try:
+            await self.clone.objects.check_size(commit, paths)
+        except LimitExceeded:
+            raise
+        except PipecdError:
+            # Git says what is wrong.
+            pass
         with temporary_index(self.clone.directory) as temporary:
             used = index or temporary
             variables = {"GIT_WORK_TREE": str(into), "GIT_INDEX_FILE": str(used)}
@@ -138,15 +183,19 @@ class Checkout:
             raise CorruptClone(f"the local clone of {name} is corrupt ({cause})")
         raise self.clone.command.error(done)
 
-    async def _add_submodules(self, commit: str, into: Path, *, paths: Sequence[str]) -> None:
+    async def _add_submodules(
+        self, commit: str, into: Path, *, paths: Sequence[str], budget: SubmoduleBudget
+    ) -> None:
         for module in await find_submodules(
             self.clone.objects, commit, remote=self.clone.command.remote, paths=paths
         ):
             checkout = self._submodule(module.remote)
             await checkout.clone.ensure_commit(module.commit)
+            size = await checkout.clone.objects.check_size(module.commit, module.paths)
+            budget.add(size, what=f"commit {commit[:7]} of {self.clone.command.display_name}")
             directory = into / module.path
             await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
-            await checkout.write(module.commit, directory, paths=module.paths)
+            await checkout.write(module.commit, directory, paths=module.paths, budget=budget)
 
 
 class SharedCheckouts:

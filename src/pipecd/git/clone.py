@@ -20,6 +20,7 @@ import structlog
 from pipecd.git.command import REMOTE_TIMEOUT, GitCommand
 from pipecd.git.errors import DiskFull, is_corrupt
 from pipecd.git.objects import Objects
+from pipecd.git.tree_limits import TreeLimits
 from pipecd.git.validate import validate_hash
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
 from pipecd.program.run import Captured
@@ -43,8 +44,14 @@ class CorruptClone(Unavailable):
 class Clone:
     """A bare clone of one repository; `refspec` says which branches it fetches."""
 
-    def __init__(self, command: GitCommand, *, refspec: str = ALL_BRANCHES) -> None:
-        self.command, self.objects = command, Objects(command)
+    def __init__(
+        self,
+        command: GitCommand,
+        *,
+        refspec: str = ALL_BRANCHES,
+        limits: TreeLimits | None = None,
+    ) -> None:
+        self.command, self.objects = command, Objects(command, limits)
         # Counts how often the clone was created, so that callers notice a new one.
         self.generation = 0
         self._refspec = refspec

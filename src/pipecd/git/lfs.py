@@ -11,12 +11,13 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pipecd.git.command import REMOTE_TIMEOUT
+from pipecd.git.tree_limits import TreeLimits, TreeSize, check_size
 from pipecd.model.errors import Denied, Unavailable, UserMistake
 from pipecd.program.run import capture
 
 _POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-.*\n)*"
-    rb"oid sha256:([0-9a-f]{64})\nsize ([0-9]+)\n"
+    rb"oid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n"
 )
 # Neither a pointer nor a .gitattributes file is longer.
 _READ_LIMIT = 64 * 1024
@@ -24,6 +25,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_PATTERNS = 300
 # A copy of a small file costs nothing, and a large one is hardly ever written to.
 _HARDLINK_MIN_SIZE = 1024 * 1024
+_DEFAULT_LIMITS = TreeLimits()
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Pointer:
 
     file: Path
     oid: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,15 @@ class LfsFiles:
     name: str
     repository: Path
     env: Mapping[str, str] = field(repr=False)
+    limits: TreeLimits = _DEFAULT_LIMITS
 
     async def replace_pointers(self, commit: str, into: Path, *, paths: Sequence[str] = ()) -> None:
         """Replaces every pointer in a working copy, or at some paths; fetches missing objects."""
         pointers = await asyncio.to_thread(
             _find_pointers, into, [into / path for path in paths] or [into]
         )
+        total = TreeSize(len(pointers), sum(each.size for each in pointers))
+        check_size(total, self.limits, what=f"Git LFS of {self.name}")
         missing = [each for each in pointers if not self._object(each.oid).is_file()]
         if missing:
             await self._fetch(commit, [each.file.relative_to(into) for each in missing])
@@ -115,7 +121,7 @@ def _find_pointers(root: Path, searched: Sequence[Path]) -> list[Pointer]:
     if not any(b"filter=lfs" in _read_start(file) for file in attributes):
         return []
     matches = ((file, _POINTER.fullmatch(_read_start(file))) for file in files)
-    return [Pointer(file, match[1].decode()) for file, match in matches if match]
+    return [Pointer(file, match[1].decode(), int(match[2])) for file, match in matches if match]
 
 
 def _read_start(file: Path) -> bytes:

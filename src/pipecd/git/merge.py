@@ -54,6 +54,8 @@ async def merge_commits(clone: Clone, base: str, head: str, message: str) -> str
     validate_hash(head)
     if (await git.run("merge-base", "--is-ancestor", head, base)).code == 0:
         return base
+    for commit in (base, head):
+        await clone.objects.check_size(commit, with_size=False)
     done = await git.run(
         *("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head),
         timeout_seconds=_MERGE_TIMEOUT,

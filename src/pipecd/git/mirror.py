@@ -18,6 +18,7 @@ from pipecd.git.commit import Commit
 from pipecd.git.credentials import GitCredentials, GitEnvironment, git_environment
 from pipecd.git.objects import Objects
 from pipecd.git.remote import git_directories, local_path
+from pipecd.git.tree_limits import TreeLimits
 from pipecd.git.validate import validate_branch
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.model.giturl import redact
@@ -49,6 +50,7 @@ class Mirror:
         directory: Path,
         environment: GitEnvironment,
         submodules: "SubmoduleClones",
+        limits: TreeLimits | None = None,
     ) -> None:
         self._ref = validate_branch(repository.branch)
         self.repository = repository
@@ -57,6 +59,7 @@ class Mirror:
                 repository.id, repository.remote, directory=directory, environment=environment
             ),
             refspec=f"+{self._ref}:{self._ref}",
+            limits=limits,
         )
         self.checkout = Checkout(self.clone, submodules.checkout)
         self._poller = branch_poller(
@@ -152,8 +155,10 @@ class Mirrors:
 class SubmoduleClones:
     """Clones of submodules by remote; several repositories may contain the same one."""
 
-    def __init__(self, directory: Path, environment: GitEnvironment) -> None:
-        self._directory, self._environment = directory, environment
+    def __init__(
+        self, directory: Path, environment: GitEnvironment, limits: TreeLimits | None = None
+    ) -> None:
+        self._directory, self._environment, self._limits = directory, environment, limits
         self._checkouts: dict[str, Checkout] = {}
 
     def checkout(self, remote: str) -> Checkout:
@@ -166,7 +171,8 @@ class SubmoduleClones:
                 directory=self._directory / _digest(remote),
                 environment=self._environment,
             )
-            checkout = self._checkouts[remote] = Checkout(Clone(command), self.checkout)
+            clone = Clone(command, limits=self._limits)
+            checkout = self._checkouts[remote] = Checkout(clone, self.checkout)
         return checkout
 
     async def close(self) -> None:
@@ -176,9 +182,16 @@ class SubmoduleClones:
 
 @asynccontextmanager
 async def open_mirrors(
-    repositories: Sequence[Repository], *, directory: Path, credentials: GitCredentials
+    repositories: Sequence[Repository],
+    *,
+    directory: Path,
+    credentials: GitCredentials,
+    limits: TreeLimits | None = None,
 ) -> AsyncGenerator[Mirrors]:
-    """Opens mirrors below a directory, where they stay for the next start; removes all others."""
+    """Opens mirrors below a directory, where they stay for the next start; removes all others.
+
+    `limits` are those of working copies.
+    """
     # A repository whose remote changed gets a new clone.
     clones = {each.id: directory / _digest(f"{each.id}\0{each.remote}") for each in repositories}
     await asyncio.to_thread(_remove_others, directory, frozenset(clones.values()))
@@ -193,7 +206,7 @@ async def open_mirrors(
     with git_environment(
         credentials, directory=directory, remotes=remotes, safe_directories=safe
     ) as environment:
-        submodules = SubmoduleClones(directory / _SUBMODULES, environment)
+        submodules = SubmoduleClones(directory / _SUBMODULES, environment, limits)
         mirrors = Mirrors(
             {
                 repository.id: Mirror(
@@ -201,6 +214,7 @@ async def open_mirrors(
                     directory=clones[repository.id],
                     environment=environment,
                     submodules=submodules,
+                    limits=limits,
                 )
                 for repository in repositories
             },

@@ -7,22 +7,30 @@ does not cost a process.
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pipecd.cache import LruCache
 from pipecd.git.command import GitCommand
 from pipecd.git.commit import LOG_FORMAT, Commit, parse_commit
 from pipecd.git.errors import is_corrupt
+from pipecd.git.tree import TreeEntry, parse_tree, root_directory
+from pipecd.git.tree_limits import TreeLimits, TreeSize, TreeSizes
 from pipecd.git.validate import validate_hash, validate_path
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.program import group
+from pipecd.program.limits import LimitExceeded
 from pipecd.program.run import Captured
 
 # No application configuration is this large on purpose.
 FILE_LIMIT = 4 * 1024 * 1024
+# More than 100,000 names in one directory.
+_TREE_LIMIT = 8 * 1024 * 1024
+# A larger directory is parsed in a thread, so that other tasks can run.
+_SMALL_TREE = 128 * 1024
 
 _ABSENT = "was not found"
 _LINK_PROBLEMS = {
@@ -35,8 +43,9 @@ _LINK_PROBLEMS = {
 # Directories hardly change from one commit to the next; those with this many names in total are
 # cached.
 _CACHED_NAMES = 50_000
+# A directory with more names counts as this many, so that a few huge ones are cached as well.
+_MAX_COUNTED_NAMES = 12_500
 _REMEMBERED_COMMITS = 1000
-_DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
 
 _IDLE_SECONDS = 30.0
 _RESPONSE_TIMEOUT = 120.0
@@ -71,41 +80,30 @@ class TreeFile:
     is_symlink: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
-    """One entry of a directory of a commit."""
+@dataclass(frozen=True)
+class _Directory:
+    """The entries of a directory in their order, and by name; Git refuses to write a name twice."""
 
-    name: str
-    mode: int
-    id: str
+    entries: tuple[TreeEntry, ...]
 
-    @property
-    def is_directory(self) -> bool:
-        return self.mode == _DIRECTORY
-
-    @property
-    def is_symlink(self) -> bool:
-        return self.mode == _SYMLINK
-
-    @property
-    def is_file(self) -> bool:
-        return not (self.is_directory or self.is_symlink or self.is_submodule)
-
-    @property
-    def is_submodule(self) -> bool:
-        return self.mode == _SUBMODULE
+    @cached_property
+    def by_name(self) -> Mapping[str, TreeEntry]:
+        return {entry.name: entry for entry in reversed(self.entries)}
 
 
 class Objects:
-    """Reads the object database of a bare repository."""
+    """Reads the object database of a bare repository; `limits` are those of a working copy."""
 
-    def __init__(self, command: GitCommand) -> None:
+    def __init__(self, command: GitCommand, limits: TreeLimits | None = None) -> None:
         # Whether an object that must exist could not be read.
         self.is_suspect = False
         self._git = command
         self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
         self._contents = CatFile(command, "--batch")
-        self._trees = LruCache[str, tuple[TreeEntry, ...]](_CACHED_NAMES, size_of=len)
+        self._trees = LruCache[str, _Directory](
+            _CACHED_NAMES, size_of=lambda read: min(len(read.entries), _MAX_COUNTED_NAMES)
+        )
+        self._sizes = TreeSizes(self._read_trees, self._read_sizes, limits or TreeLimits())
         # Commits that were read before, and so must be readable.
         self._read_commits = LruCache[str, bool](_REMEMBERED_COMMITS)
 
@@ -150,31 +148,76 @@ class Objects:
 
     async def entries(self, tree: str) -> tuple[TreeEntry, ...]:
         """Returns the entries of a directory, by the id of its tree; `commit:` names the root."""
-        cached = self._trees.get(tree)
-        if cached is not None:
-            return cached
-        validate_hash(tree.removesuffix(":"))
-        [response] = await self._request(self._contents, [tree.encode()])
-        if response.kind != b"tree":
-            # A commit may never have been fetched, but a directory comes from one that was.
-            commit = tree.removesuffix(":")
-            self.is_suspect |= commit == tree or self.was_read(commit)
-            raise Unavailable(f"git could not read the directory {tree} from {self._git.directory}")
-        entries = tuple(_parse_tree(response.content, len(response.words[0]) // 2))
-        self._trees.put(tree, entries)
-        return entries
+        return (await self._directory(tree)).entries
 
     async def entry(self, commit: str, path: str) -> TreeEntry | None:
         """Returns the entry at a path, without following links; the root is a directory too."""
-        entry = TreeEntry("", _DIRECTORY, f"{validate_hash(commit)}:")
+        entry = root_directory(validate_hash(commit))
         clean = validate_path(path)
         for name in () if clean == "." else clean.split("/"):
-            below = await self.entries(entry.id) if entry.is_directory else ()
-            match = next((each for each in below if each.name == name), None)
+            if not entry.is_directory:
+                return None
+            match = (await self._directory(entry.id)).by_name.get(name)
             if match is None:
                 return None
             entry = match
         return entry
+
+    async def check_size(
+        self, commit: str, paths: Iterable[str] = (), *, with_size: bool = True
+    ) -> TreeSize:
+        """Raises LimitExceeded if a commit, or some paths of it, exceed a limit of working copies.
+
+        Without `with_size` only names count. Returns how large the working copy will be.
+        """
+        entries = [await self.entry(commit, path) for path in paths or (".",)]
+        return await self._sizes.check(
+            [entry for entry in entries if entry is not None],
+            what=f"commit {commit[:7]} of {self._git.display_name}",
+            with_size=with_size,
+        )
+
+    @property
+    def limits(self) -> TreeLimits:
+        """The limits of working copies."""
+        return self._sizes.limits
+
+    async def _directory(self, tree: str) -> _Directory:
+        directory = self._trees.get(tree)
+        if directory is None:
+            directory = _Directory((await self._read_trees([tree]))[0])
+            self._trees.put(tree, directory)
+        return directory
+
+    async def _read_trees(self, trees: Sequence[str]) -> list[tuple[TreeEntry, ...]]:
+        for tree in trees:
+            validate_hash(tree.removesuffix(":"))
+        responses = await self._request(self._contents, [tree.encode() for tree in trees])
+        read = list[tuple[TreeEntry, ...]]()
+        for tree, response in zip(trees, responses, strict=True):
+            if response.kind != b"tree":
+                # A commit may never have been fetched, but a directory comes from one that was.
+                commit = tree.removesuffix(":")
+                self.is_suspect |= commit == tree or self.was_read(commit)
+                raise Unavailable(
+                    f"git could not read the directory {tree} from {self._git.directory}"
+                )
+            if response.is_too_large:
+                raise LimitExceeded(
+                    f"a directory of {self._git.display_name} has more than 100,000 names",
+                    hint="move files to several directories",
+                )
+            if len(response.content) <= _SMALL_TREE:
+                read.append(_parse_response(response))
+            else:
+                read.append(await asyncio.to_thread(_parse_response, response))
+        return read
+
+    async def _read_sizes(self, ids: Sequence[str]) -> list[int]:
+        """Returns the sizes of files however large they are; 0 for one that cannot be read."""
+        responses = await self._request(self._lookup, [id_.encode() for id_ in ids])
+        sizes = (each.words[2] if each.kind == b"blob" else b"" for each in responses)
+        return [int(size) if size.isdigit() else 0 for size in sizes]
 
     async def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Whether a commit is part of the history of another one; False if one is unknown."""
@@ -183,8 +226,9 @@ class Objects:
 
     async def changed_files(self, old: str, new: str) -> tuple[str, ...]:
         """Returns the paths that differ between two commits, old names of moved files included."""
-        validate_hash(old)
-        validate_hash(new)
+        for commit in (old, new):
+            if await self.has_commit(validate_hash(commit)):
+                await self.check_size(commit, with_size=False)
         done = await self._git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)
         if done.code:
             error = NotFound(f"the commits {old} and {new} cannot be compared: {_cause(done)}")
@@ -194,6 +238,8 @@ class Objects:
     async def files(self, commit: str, under: str = "") -> tuple[TreeFile, ...]:
         """Returns every file of a commit, or those below a directory; submodules are left out."""
         pathspec = ["--", f":(literal){validate_path(under)}"] if under else []
+        if await self.has_commit(validate_hash(commit)):
+            await self.check_size(commit, [under] if under else (), with_size=False)
         done = await self._git.run(
             "ls-tree", "-r", "-z", "--full-tree", validate_hash(commit), *pathspec
         )
@@ -287,6 +333,8 @@ class CatFileResponse:
 
     words: tuple[bytes, ...]
     content: bytes = b""
+    # The object is larger than any that is read; its content was skipped.
+    is_too_large: bool = False
 
     @property
     def kind(self) -> bytes:
@@ -390,7 +438,16 @@ async def _read_response(reader: asyncio.StreamReader, has_content: bool) -> Cat
         size = words[1]
     elif has_content and len(words) == 3 and words[2].isdigit():
         size = words[2]
-    return CatFileResponse(words, (await reader.readexactly(int(size) + 1))[:-1] if size else b"")
+    length = int(size) + 1 if size else 0
+    if length <= _TREE_LIMIT + 1:
+        return CatFileResponse(words, (await reader.readexactly(length))[:-1])
+    while length:
+        length -= len(await reader.readexactly(min(length, _SMALL_TREE)))
+    return CatFileResponse(words, is_too_large=True)
+
+
+def _parse_response(tree: CatFileResponse) -> tuple[TreeEntry, ...]:
+    return tuple(parse_tree(tree.content, len(tree.words[0]) // 2))
 
 
 def _object_name(commit: str, path: str) -> bytes | None:
@@ -413,15 +470,6 @@ def _parse_blob(response: CatFileResponse) -> Blob | Missing:
     if int(words[2]) > FILE_LIMIT:
         return Missing(f"is larger than {FILE_LIMIT // 1024 // 1024} MiB")
     return Blob(words[0].decode(), int(words[2]))
-
-
-def _parse_tree(content: bytes, hash_size: int) -> Iterator[TreeEntry]:
-    at = 0
-    while at < len(content):
-        space, end = content.index(b" ", at), content.index(b"\0", at)
-        name, id_ = content[space + 1 : end], content[end + 1 : end + 1 + hash_size]
-        yield TreeEntry(os.fsdecode(name), int(content[at:space], 8), id_.hex())
-        at = end + 1 + hash_size
 
 
 def _cause(done: Captured) -> str:

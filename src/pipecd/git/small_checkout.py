@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipecd.git.objects import Blob, Objects, TreeEntry
+from pipecd.git.objects import Blob, Objects
+from pipecd.git.tree import TreeEntry
+from pipecd.git.tree_walk import TooManyEntries, walk
 from pipecd.git.validate import validate_path
 
 _MAX_FILES = 100
+_MAX_ENTRIES = 3 * _MAX_FILES
 _MAX_BYTES = 1024 * 1024
 _ATTRIBUTES = ".gitattributes"
 _EXECUTABLE = 0o100
@@ -44,7 +47,7 @@ async def read_small_files(
     try:
         for path in paths:
             await _collect_path(objects, commit, validate_path(path), entries)
-    except _LeftToGit:
+    except (_LeftToGit, TooManyEntries):
         return None
     sizes = await objects.sizes(sorted({entry.id for entry in entries.values()}))
     blobs = [blob for blob in sizes.values() if isinstance(blob, Blob)]
@@ -87,15 +90,13 @@ async def _collect_path(
 async def _collect(
     objects: Objects, path: str, entry: TreeEntry, into: dict[str, TreeEntry]
 ) -> None:
-    if not is_plain_name(entry.name) and path:
-        raise _LeftToGit
-    if entry.is_file:
-        into[path] = entry
-        if len(into) > _MAX_FILES:
+    async for at, each in walk(objects, path, entry, at_most=_MAX_ENTRIES):
+        if each.is_file:
+            into[at] = each
+        else:
+            await _entries(objects, each)
+        if len(into) > _MAX_FILES or (at and not is_plain_name(each.name)):
             raise _LeftToGit
-        return
-    for name, below in (await _entries(objects, entry)).items():
-        await _collect(objects, f"{path}/{name}" if path else name, below, into)
 
 
 async def _entries(objects: Objects, directory: TreeEntry) -> dict[str, TreeEntry]:

@@ -7,19 +7,29 @@ Kustomize base, a Terraform module, Helm values, a library of a script. Such pat
 any text. If a file may refer to anything, the whole repository is required.
 """
 
+import asyncio
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.cache import LruCache
 from pipecd.config.shared_config import SHARED_CONFIG
-from pipecd.git.objects import Blob, Objects, TreeEntry
+from pipecd.git.objects import Blob, Objects
+from pipecd.git.tree import TreeEntry
+from pipecd.git.tree_walk import TooManyEntries, walk
 
 # Larger files are data, in which no tool searches for references.
 _MAX_TEXT_SIZE = 512 * 1024
-# An application that requires more files than this gets the whole repository.
+# An application that requires or mentions more than this gets the whole repository.
 _MAX_FILES = 3000
+_MAX_ENTRIES = 2 * _MAX_FILES
+_MAX_CANDIDATES = 20_000
+_MAX_TEXTS_SIZE = 64 * 1024 * 1024
+# A larger text is searched in a thread. Other tasks run after this many paths.
+_SMALL_TEXT_SIZE = 32 * 1024
+_PATHS_PER_TURN = 100
+_NAMES_PER_CANDIDATE = 100
 _CACHE_SIZE = 20_000
 # Documentation, whose references no tool follows.
 _DOCUMENTATION = (".md", ".rst")
@@ -92,6 +102,16 @@ class _Requirement:
     commit: str
     paths: set[str] = field(default_factory=set[str])
     files: dict[str, TreeEntry] = field(default_factory=dict[str, TreeEntry])
+    # How many paths were looked for.
+    candidates: int = 0
+
+    async def count_candidate(self) -> None:
+        """Counts a path that is looked for; other tasks may run in between."""
+        self.candidates += 1
+        if self.candidates > _MAX_CANDIDATES or len(self.paths) > _MAX_ENTRIES:
+            raise TooManyEntries
+        if self.candidates % _PATHS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
     def has(self, path: str) -> bool:
         above = path
@@ -119,6 +139,14 @@ class RequiredPaths:
 
         `named` are further paths that its configuration mentions, from the root.
         """
+        try:
+            return await self._of(objects, commit, directory, named)
+        except TooManyEntries:
+            return None
+
+    async def _of(
+        self, objects: Objects, commit: str, directory: str, named: Sequence[str]
+    ) -> tuple[str, ...] | None:
         entry = await objects.entry(commit, directory)
         if directory == "." or entry is None or not entry.is_directory:
             return None
@@ -128,6 +156,7 @@ class RequiredPaths:
             parent = await objects.entry(commit, above or ".")
             for below in await objects.entries(parent.id) if parent is not None else ():
                 if not below.is_directory and not below.is_submodule:
+                    await required.count_candidate()
                     required.paths.add(posixpath.join(above, below.name))
         # Tools read these files from other directories, so their references are not followed.
         await self._add(objects, required, [SHARED_CONFIG])
@@ -140,15 +169,7 @@ class RequiredPaths:
             references = await self._references(objects, texts)
             if any(each.is_unbounded for each in references.values()):
                 return None
-            # The directory that a program starts in is unknown: any parent may be meant.
-            candidates = sorted(
-                {
-                    posixpath.join(above, tail)
-                    for path, refs in references.items()
-                    for above in _parents(posixpath.dirname(path))
-                    for tail in refs.paths
-                }
-            )
+            candidates = await _referred_paths(references)
         return tuple(sorted(required.paths))
 
     async def _add(
@@ -157,11 +178,16 @@ class RequiredPaths:
         """Adds the paths that exist, and returns the files that this adds."""
         new: dict[str, TreeEntry] = {}
         for path in paths:
-            entries = {} if required.has(path) else await _resolve(objects, required.commit, path)
+            await required.count_candidate()
+            entries = {} if required.has(path) else await _resolve(objects, required, path)
             for at, entry in entries.items():
                 if not required.has(at):
                     required.paths.add(at)
-                    await _collect(objects, at, entry, new)
+                    async for below, each in walk(objects, at, entry, at_most=_MAX_ENTRIES):
+                        if not each.is_directory and not each.is_submodule:
+                            new[below] = each
+                    if len(required.files) + len(new) > _MAX_FILES:
+                        raise TooManyEntries
         required.files |= new
         return new
 
@@ -171,6 +197,8 @@ class RequiredPaths:
         cached = {entry.id: self._cache.get(entry.id) for entry in files.values()}
         sizes = await objects.sizes(sorted(id for id, refs in cached.items() if refs is None))
         texts = [b for b in sizes.values() if isinstance(b, Blob) and b.size <= _MAX_TEXT_SIZE]
+        if sum(each.size for each in texts) > _MAX_TEXTS_SIZE:
+            raise TooManyEntries
         contents = await objects.read(texts)
         references_by_path: dict[str, ParentReferences] = {}
         for path, entry in files.items():
@@ -179,15 +207,34 @@ class RequiredPaths:
                 content = contents.get(entry.id, b"")
                 if entry.is_symlink:
                     references = link_references(content.decode("utf-8", "surrogateescape"))
-                else:
+                elif len(content) <= _SMALL_TEXT_SIZE:
                     references = parent_references(content)
+                else:
+                    references = await asyncio.to_thread(parent_references, content)
                 self._cache.put(entry.id, references)
             references_by_path[path] = references
         return references_by_path
 
 
-async def _resolve(objects: Objects, commit: str, path: str) -> dict[str, TreeEntry]:
+async def _referred_paths(references: Mapping[str, ParentReferences]) -> list[str]:
+    """Returns the paths that files may mean by their references.
+
+    The directory that a program starts in is unknown: any parent may be meant.
+    """
+    paths: set[str] = set()
+    for path, each in references.items():
+        parents = _parents(posixpath.dirname(path))
+        if len(parents) * len(each.paths) > _MAX_CANDIDATES or len(paths) > _MAX_CANDIDATES:
+            raise TooManyEntries
+        if each.paths:
+            paths.update(posixpath.join(above, tail) for above in parents for tail in each.paths)
+            await asyncio.sleep(0)
+    return sorted(paths)
+
+
+async def _resolve(objects: Objects, required: _Requirement, path: str) -> dict[str, TreeEntry]:
     """Returns the entry at a path; else its submodule, or the entries whose names start with it."""
+    commit = required.commit
     entry = await objects.entry(commit, path)
     if entry is not None:
         return {path: entry}
@@ -199,23 +246,12 @@ async def _resolve(objects: Objects, commit: str, path: str) -> dict[str, TreeEn
     directory = await objects.entry(commit, parent or ".")
     if directory is None or not directory.is_directory:
         return {}
+    entries = await objects.entries(directory.id)
+    # A comparison of names costs less than the lookup of a path.
+    required.candidates += len(entries) // _NAMES_PER_CANDIDATE
     return {
-        posixpath.join(parent, each.name): each
-        for each in await objects.entries(directory.id)
-        if each.name.startswith(name)
+        posixpath.join(parent, each.name): each for each in entries if each.name.startswith(name)
     }
-
-
-async def _collect(
-    objects: Objects, path: str, entry: TreeEntry, into: dict[str, TreeEntry]
-) -> None:
-    if entry.is_submodule or len(into) > _MAX_FILES:
-        return
-    if not entry.is_directory:
-        into[path] = entry
-        return
-    for below in await objects.entries(entry.id):
-        await _collect(objects, f"{path}/{below.name}", below, into)
 
 
 def _parents(path: str) -> list[str]:

@@ -31,6 +31,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _ROOT = "."
 # A push may touch hundreds of applications; more git processes at once are not faster.
 _CONCURRENT_CHECKOUTS = 8
+# Cached directories are read without waiting: other tasks run after this many paths.
+_PATHS_PER_TURN = 100
 
 Decrypt = Callable[[str, Binding], str]
 """Decrypts a secret in the file that the binding names."""
@@ -162,7 +164,9 @@ class Sources:
             for entry in await mirror.objects.entries(f"{commit}:"):
                 digest.update(f"{entry.mode:o} {entry.id} {entry.name!r}\n".encode())
             return SourceDigest(digest.hexdigest(), is_whole_repository=True)
-        for path in sorted({*paths, config_path(git_path)}):
+        for count, path in enumerate(sorted({*paths, config_path(git_path)})):
+            if count % _PATHS_PER_TURN == 0:
+                await asyncio.sleep(0)
             if (at := await mirror.objects.entry(commit, path)) is not None:
                 digest.update(f"{at.mode:o} {at.id} {path!r}\n".encode())
         return SourceDigest(digest.hexdigest(), is_whole_repository=False)
