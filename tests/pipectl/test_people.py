@@ -20,6 +20,7 @@ from pipecd.pipectl.cli import tree
 from pipecd.pipectl.client import attempt, connect
 from pipecd.pipectl.contexts import Context, Contexts, save_contexts
 from pipecd.pipectl.output import age, print_table
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import (
@@ -173,6 +174,12 @@ async def test_a_running_deployment_is_shown_approved_and_cancelled(
         assert "RUNNING  WAIT_APPROVAL  0123456  ann" in shown
         assert "WAIT_APPROVAL  s1  RUNNING" in shown
         code, _, err = await typed(f"deployment approve --deployment-id {id}")
+        assert (code, "the API key tests may not approve stages" in err) == (1, True), err
+        assert "is read-only" not in err
+        key = plane.api_key.partition(".")[0]
+        keys = plane.running.cases.api_keys
+        await keys.set_role(key, APIKey.READ_WRITE, may_approve=True, by=plane.admin)
+        code, _, err = await typed(f"deployment approve --deployment-id {id}")
         assert (code, "Approved stage s1" in err) == (0, True), err
         code, _, err = await typed(f"deployment reject --deployment-id {id} --reason no")
         assert (code, "the piped of this deployment does not know rejections" in err) == (1, True)
@@ -182,7 +189,10 @@ async def test_a_running_deployment_is_shown_approved_and_cancelled(
         commands = await plane.running.stores.commands.list_unhandled(piped)
         types = {command.type for command in commands}
         assert types == {Command.APPROVE_STAGE, Command.CANCEL_DEPLOYMENT}
-        assert {command.commander for command in commands} == {"API key tests created by admin"}
+        assert {command.type: command.commander for command in commands} == {
+            Command.APPROVE_STAGE: "admin",
+            Command.CANCEL_DEPLOYMENT: "API key tests created by admin",
+        }
         code, _, err = await typed(f"deployment retry --deployment-id {id}")
         assert "is still RUNNING; cancel it first" in err
 
@@ -194,6 +204,9 @@ async def test_an_api_key_with_the_name_of_an_approver_is_none(
         typed, piped = typed_at(plane), await piped_with_repository(plane)
         waiting = stage("s1", "WAIT_APPROVAL", StageStatus.RUNNING, authorized_operators=["tests"])
         id = await add_deployment(plane, piped, waiting)
+        key = plane.api_key.partition(".")[0]
+        keys = plane.running.cases.api_keys
+        await keys.set_role(key, APIKey.READ_WRITE, may_approve=True, by=plane.admin)
         code, _, err = await typed(f"deployment approve --deployment-id {id}")
         assert (code, "approver list: tests" in err) == (1, True), err
 

@@ -26,11 +26,10 @@ from pipecd.controlplane.datastore.engines.sqlite_backup import back_up
 from pipecd.controlplane.operator.socket import run_on_server, socket_path
 from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import build_use_cases
-from pipecd.controlplane.usecases.installation import Arguments, Rows
+from pipecd.controlplane.usecases.installation import KEY_ROLES, Arguments, Rows
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
-from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.secrets.keys import hash_key
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +44,7 @@ def project() -> None:
 
 @click.group("api-key")
 def api_key() -> None:
-    """Add, list and disable the API keys of a project."""
+    """Add, list, change and disable the API keys of a project."""
 
 
 def _operator_flags(command: F) -> F:
@@ -111,7 +110,7 @@ def reset_password(**options: Any) -> None:
 @flags.text("name", "The name of the key.", required=True)
 @click.option(
     "--role",
-    type=click.Choice(APIKey.Role.keys()),
+    type=click.Choice(tuple(KEY_ROLES)),
     default="READ_ONLY",
     show_default=True,
     help="What the key may do.",
@@ -122,6 +121,22 @@ def add_api_key(**options: Any) -> None:
     arguments = {name: options[name] for name in ("project", "name", "role")}
     [row] = _run(options, "add-api-key", arguments)
     click.echo(row["key"])
+
+
+@api_key.command("set-role")
+@flags.text("project", "The project.", required=True)
+@flags.text("id", "The id of the key, the part before its dot.", required=True)
+@click.option(
+    "--role", type=click.Choice(tuple(KEY_ROLES)), required=True, help="What the key may do."
+)
+@_operator_flags
+def set_api_key_role(**options: Any) -> None:
+    """Change what an API key may do, at once.
+
+    READ_WRITE_APPROVE lets it approve and reject stages in the name of its creator.
+    """
+    arguments = {name: options[name] for name in ("project", "id", "role")}
+    _run(options, "set-api-key-role", arguments)
 
 
 @api_key.command("list")

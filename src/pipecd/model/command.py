@@ -12,6 +12,12 @@ REASON_KEY = "Reason"
 # In the metadata of a SKIP_STAGE command, which makes it a rejection: why a user does not approve.
 # The API has no command for it, and stages that wait for approval ignore a skip.
 REJECTION_KEY = "RejectionReason"
+# In the metadata of an approval or rejection by API key: the name of the key, and its id. The
+# commander is the user who created the key, because approvals are counted by person.
+API_KEY_NAME = "ApiKeyName"
+API_KEY_ID = "ApiKeyID"
+# What stays in the metadata of a command after its piped has reported the result.
+KEPT_KEYS = (REJECTION_KEY, API_KEY_NAME, API_KEY_ID)
 
 
 class CommandKind(IntEnum):

@@ -198,7 +198,15 @@ async def call(response: Awaitable[T]) -> T:
     except grpc.aio.AioRpcError as e:
         code = "".join(part.capitalize() for part in e.code().name.split("_"))
         message = f"rpc error: code = {code} desc = {e.details()}"
-        raise type(from_rpc_error(e))(message, hint=_HINTS.get(e.code(), "")) from e
+        raise type(from_rpc_error(e))(message, hint=_hint(e)) from e
+
+
+def _hint(error: grpc.aio.AioRpcError) -> str:
+    """What the code means, unless the control plane says more than that access is denied."""
+    code, details = error.code(), str(error.details())
+    if code is grpc.StatusCode.PERMISSION_DENIED and details.lower() != "permission denied":
+        return ""
+    return _HINTS.get(code, "")
 
 
 def print_json(text: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from pipecd.model.command import REJECTION_KEY, CommandKind
+from pipecd.model.command import API_KEY_NAME, REJECTION_KEY, CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Unavailable
 from pipecd.program.run import Finished
@@ -60,11 +60,16 @@ class StageCommandKind(Enum):
 
 @dataclass(frozen=True)
 class StageCommand:
-    """A command of a user to this stage; `reason` says why an approval is rejected."""
+    """A command of a user to this stage.
+
+    `reason` says why an approval is rejected, `api_key` is the name of the API key that the user
+    sent it with.
+    """
 
     kind: StageCommandKind
     commander: str
     reason: str = ""
+    api_key: str = ""
 
 
 _KINDS: Mapping[int, StageCommandKind] = {
@@ -126,7 +131,8 @@ class StageContext(WithTools):
                         kind = StageCommandKind.REJECT
                     if kind is not None and command.id not in seen:
                         seen.add(command.id)
-                        yield StageCommand(kind, command.commander, reason)
+                        api_key = command.metadata.get(API_KEY_NAME, "")
+                        yield StageCommand(kind, command.commander, reason, api_key)
                 await watch.wait(_POLL_INTERVAL)
         finally:
             watch.close()

@@ -19,7 +19,7 @@ from typing import Any
 
 from pipecd.config.rendering import RenderingSpec
 from pipecd.model.clock import to_unix, utc_now
-from pipecd.model.command import REJECTION_KEY, CommandKind
+from pipecd.model.command import API_KEY_NAME, REJECTION_KEY, CommandKind
 from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Conflict, NotFound
 from pipecd.model.ids import new_id
@@ -145,7 +145,9 @@ class MemoryHost:
         """Returns the value of a counter of the plugin."""
         return self.plugin_metrics.value(name, labels)
 
-    def tell(self, kind: StageCommandKind, commander: str, reason: str = "") -> None:
+    def tell(
+        self, kind: StageCommandKind, commander: str, reason: str = "", *, api_key: str = ""
+    ) -> None:
         """Sends a command to the running stage, as a user would; a rejection has a reason."""
         command = command_pb2.Command(
             id=new_id(), commander=commander, created_at=len(self._commands) + 1
@@ -153,6 +155,8 @@ class MemoryHost:
         command.type = command_pb2.Command.Type.ValueType(_KINDS[kind])
         if kind is StageCommandKind.REJECT:
             command.metadata[REJECTION_KEY] = reason
+        if api_key:
+            command.metadata[API_KEY_NAME] = api_key
         self._commands.append(command)
         self._has_commands.set()
 

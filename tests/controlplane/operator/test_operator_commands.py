@@ -53,6 +53,10 @@ def test_projects_and_keys_of_a_database_that_no_server_has_open(config: Path) -
     [row] = json.loads(invoke(api_key, "list --project shop --output json", config))
     assert (row["id"], row["name"], row["role"]) == (key.partition(".")[0], "ci", "READ_WRITE")
     assert row["creator"] == "operator"
+    invoke(api_key, f"set-role --project shop --id {row['id']} --role READ_WRITE_APPROVE", config)
+    assert "READ_WRITE_APPROVE" in invoke(api_key, "list --project shop", config)
+    invoke(api_key, f"set-role --project shop --id {row['id']} --role READ_ONLY", config)
+    assert "READ_WRITE" not in invoke(api_key, "list --project shop", config)
     invoke(api_key, f"disable --project shop --id {row['id']}", config)
     assert " disabled " in invoke(api_key, "list --project shop", config)
     [reset] = json.loads(invoke(project, "reset-password shop --output json", config))
@@ -95,6 +99,9 @@ async def test_a_running_server_on_sqlite_runs_the_operations(
         assert token
         key = await asyncio.to_thread(invoke, api_key, "add --project shop --name ci", config)
         assert (await plane.cases.api_keys.verify(key.strip())).may_write is False
+        line = f"set-role --project shop --id {key.partition('.')[0]} --role READ_WRITE_APPROVE"
+        await asyncio.to_thread(invoke, api_key, line, config)
+        assert (await plane.cases.api_keys.verify(key.strip())).may_approve is True
         with pytest.raises(AlreadyExists):
             await asyncio.to_thread(invoke, project, "add shop", config)
         with pytest.raises(UserMistake, match="does not offer"):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
@@ -19,6 +19,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import AlreadyExists, Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2 as rpc
@@ -352,6 +353,65 @@ async def test_only_the_approvers_of_a_stage_can_approve_it(
     with pytest.raises(Denied, match="ann, bob"):
         await cases.deployments.approve(deployment.id, "s2", by=admin)
     assert await cases.deployments.approve(deployment.id, "s2", by=User("shop", "bob", ("Editor",)))
+
+
+async def test_an_api_key_approves_only_if_its_role_says_so(
+    cases: UseCases, deployment: Deployment, admin: User
+) -> None:
+    keys, approve = cases.api_keys, cases.deployments.approve
+    written = await keys.generate("ci", APIKey.READ_WRITE, by=admin)
+    with pytest.raises(Denied, match="the API key ci may not approve stages") as refused:
+        await approve(deployment.id, "s2", by=await keys.verify(written))
+    assert "READ_WRITE_APPROVE" in refused.value.hint
+    with pytest.raises(Denied, match="the API key ci may not reject stages"):
+        await cases.deployments.reject(deployment.id, "s2", "no", by=await keys.verify(written))
+    id = written.partition(".")[0]
+    await keys.set_role(id, APIKey.READ_WRITE, may_approve=True, by=admin)
+    assert await keys.list_approving(by=admin) == {id}
+    command = await cases.commands.get(
+        await approve(deployment.id, "s2", by=await keys.verify(written)), by=admin
+    )
+    # The person counts, and the key is named.
+    assert command.commander == admin.name
+    assert command.metadata == {"ApiKeyName": "ci", "ApiKeyID": id}
+    await keys.set_role(id, APIKey.READ_ONLY, may_approve=False, by=admin)
+    with pytest.raises(Denied):
+        await approve(deployment.id, "s2", by=await keys.verify(written))
+    assert await keys.list_approving(by=admin) == frozenset()
+
+
+async def test_the_key_of_an_approver_approves_and_that_of_another_user_does_not(
+    cases: UseCases, stores: Stores, deployment: Deployment, admin: User
+) -> None:
+    def change(stored: Deployment) -> None:
+        stored.stages[1].authorized_operators.append("ann")
+
+    await stores.deployments.update(deployment.id, change)
+    for creator, is_approver in (("ann", True), ("bob", False)):
+        user = User(admin.project, creator, ("Admin",))
+        key = await cases.api_keys.generate("ann", APIKey.READ_WRITE, may_approve=True, by=user)
+        attempt = cases.deployments.approve(
+            deployment.id, "s2", by=await cases.api_keys.verify(key)
+        )
+        if is_approver:
+            assert await attempt
+        else:
+            with pytest.raises(Denied, match=r"you \(bob\) are not in the approver list: ann"):
+                await attempt
+
+
+async def test_only_a_user_generates_keys_that_approve(
+    cases: UseCases, admin: User, stranger: User, program: ApiKeyCaller
+) -> None:
+    generate = cases.api_keys.generate
+    with pytest.raises(Denied, match="only a user can generate a key that approves"):
+        await generate("k", APIKey.READ_WRITE, may_approve=True, by=program)
+    with pytest.raises(UserMistake, match="a read-only key cannot approve"):
+        await generate("k", APIKey.READ_ONLY, may_approve=True, by=admin)
+    id = (await generate("k", APIKey.READ_WRITE, by=admin)).partition(".")[0]
+    with pytest.raises(ForeignProject):
+        await cases.api_keys.set_role(id, APIKey.READ_WRITE, may_approve=True, by=stranger)
+    assert await cases.api_keys.list_approving(by=admin) == frozenset()
 
 
 @pytest.mark.parametrize(

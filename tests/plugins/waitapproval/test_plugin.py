@@ -24,6 +24,7 @@ async def test_an_approval_ends_the_wait_immediately(tmp_path: Path) -> None:
     assert (result.status, result.message) == (StageStatus.SUCCESS, "Approved by: bob")
     assert bench.host.stage_metadata == {
         "pipecd/stage-approved-users": "bob",
+        "pipecd/stage-approvals": '[{"user": "bob", "api_key": ""}]',
         "pipecd/stage-display-metadata": "Approved by: bob",
     }
     assert bench.host.lines[0] == "Waiting for 1 approval(s) from: ann, bob"
@@ -62,6 +63,43 @@ async def test_approvals_before_a_restart_count(tmp_path: Path) -> None:
     async with asyncio.timeout(1):
         again = await resumed.run("WAIT_APPROVAL", options)
     assert again.message == "Approved by: ann, bob", "no further approval is required"
+
+
+async def test_a_user_with_an_api_key_counts_once(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.tell(APPROVE, "ann", api_key="ci")
+    bench.host.tell(APPROVE, "ann")
+    bench.host.tell(APPROVE, "bob")
+    async with asyncio.timeout(1):
+        result = await bench.run("WAIT_APPROVAL", {"anyone": True, "minApproverNum": 2})
+    assert result.message == "Approved by: ann (API key ci), bob"
+    assert bench.host.stage_metadata["pipecd/stage-approved-users"] == "ann, bob"
+    assert "ann has approved already" in bench.host.lines
+
+
+async def test_a_name_with_a_comma_is_one_user_after_a_restart(tmp_path: Path) -> None:
+    options = {"anyone": True, "minApproverNum": 2}
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.tell(APPROVE, "Doe, Jane", api_key="a, b")
+    waiting = asyncio.ensure_future(bench.run("WAIT_APPROVAL", options))
+    await bench.host.until(lambda: bool(bench.host.stage_metadata))
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    resumed = StageBench(PLUGIN(), tmp_path)
+    resumed.host.stage_metadata = bench.host.stage_metadata
+    resumed.host.tell(APPROVE, "Doe, Jane")
+    resumed.host.tell(APPROVE, "bob")
+    async with asyncio.timeout(1):
+        result = await resumed.run("WAIT_APPROVAL", options)
+    assert result.message == "Approved by: Doe, Jane (API key a, b), bob"
+
+
+async def test_approvals_that_upstream_saved_count(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.stage_metadata = {"pipecd/stage-approved-users": "ann, bob"}
+    async with asyncio.timeout(1):
+        result = await bench.run("WAIT_APPROVAL", {"anyone": True, "minApproverNum": 2})
+    assert result.message == "Approved by: ann, bob"
 
 
 async def test_an_approval_from_a_user_not_in_approvers_is_ignored(tmp_path: Path) -> None:

@@ -144,12 +144,14 @@ class Credentials:
             raise _unauthenticated()
         if await self._matching_hash(record.id, key, (record.key_hash,), source) is None:
             return _Result(record.id, None)
+        may_write = record.role == APIKey.READ_WRITE
         caller = ApiKeyCaller(
             project=record.project_id,
             key_id=record.id,
             name=record.name,
-            may_write=record.role == APIKey.READ_WRITE,
+            may_write=may_write,
             creator=record.creator,
+            may_approve=may_write and await self._stores.key_approvals.is_granted(record.id),
         )
         return _Result(record.id, caller)
 

@@ -15,13 +15,14 @@ class PipedCaller:
 
 @dataclass(frozen=True)
 class ApiKeyCaller:
-    """An API key; `may_write` is false for read-only keys, `creator` is who created it."""
+    """An API key; `creator` is the user who created it, and for whom it approves if it may."""
 
     project: str
     key_id: str
     name: str
     may_write: bool
     creator: str = ""
+    may_approve: bool = False
 
 
 @dataclass(frozen=True)

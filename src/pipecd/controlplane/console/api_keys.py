@@ -17,10 +17,20 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 PATH = "/settings/api-key"
 _CREATE = Permission(Resource.API_KEY, Action.CREATE)
 _UPDATE = Permission(Resource.API_KEY, Action.UPDATE)
-# The roles of a key by their values in the form: the name, and what a key of the role may do.
+# The roles of a key by their values in the form: the role on the wire and whether a key may
+# approve, the name, and what a key of the role may do.
 ROLES = {
-    "read": (APIKey.READ_ONLY, "Read only", "lists and reads, and changes nothing"),
-    "write": (APIKey.READ_WRITE, "Read and write", "also syncs, adds and changes applications"),
+    "read": ((APIKey.READ_ONLY, False), "Read only", "lists and reads, and changes nothing"),
+    "write": (
+        (APIKey.READ_WRITE, False),
+        "Read and write",
+        "also syncs, adds and changes applications",
+    ),
+    "approve": (
+        (APIKey.READ_WRITE, True),
+        "Read, write and approve",
+        "also approves and rejects stages, in your name",
+    ),
 }
 _ROLE_NAMES = {role: name for role, name, _ in ROLES.values()}
 
@@ -38,11 +48,11 @@ class ApiKeyRow:
     disabled: bool
 
 
-def api_key_row(key: APIKey, now: datetime) -> ApiKeyRow:
+def api_key_row(key: APIKey, may_approve: bool, now: datetime) -> ApiKeyRow:
     return ApiKeyRow(
         id=key.id,
         name=key.name,
-        role=_ROLE_NAMES[key.role],
+        role=_ROLE_NAMES[key.role, may_approve],
         creator=key.creator,
         created=timestamp(key.created_at, now),
         last_used=timestamp(key.last_used_at, now),
@@ -73,13 +83,14 @@ class ApiKeyPages:
     ) -> Response:
         user, now = session.user, self._context.local_now(request)
         keys = await self._context.cases.api_keys.list(by=user)
+        approving = await self._context.cases.api_keys.list_approving(by=user)
         # Those in use come first, the newest on top.
         ordered = sorted(keys, key=lambda key: (key.disabled, -key.created_at, key.id))
         return self._context.render(
             request,
             "api_keys.html",
             status=422 if error else 200,
-            rows=tuple(api_key_row(key, now) for key in ordered),
+            rows=tuple(api_key_row(key, key.id in approving, now) for key in ordered),
             roles=ROLES,
             may_disable=not await self._context.denied_reason(user, _UPDATE),
             disabled_reason=await self._context.denied_reason(user, _CREATE),
@@ -93,17 +104,18 @@ class ApiKeyPages:
             raise UserMistake("Give the key a name that says what it is for.")
         if role not in ROLES:
             raise UserMistake("Choose what the key may do.")
-        number = ROLES[role][0]
+        wire_role, may_approve = ROLES[role][0]
         generate = self._context.cases.api_keys.generate
         # A double click must not generate a second key whose secret nobody sees.
         key = await self._context.deduplicator.run(
-            (session.token, PATH, name, role), lambda: generate(name, number, by=session.user)
+            (session.token, PATH, name, role),
+            lambda: generate(name, wire_role, may_approve=may_approve, by=session.user),
         )
         return self._context.render(
             request,
             "api_key.html",
             name=name,
-            role=_ROLE_NAMES[number],
+            role=ROLES[role][1],
             key=key,
             address=self._context.public_url(request),
         )

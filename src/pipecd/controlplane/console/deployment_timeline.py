@@ -17,7 +17,7 @@ from pipecd.controlplane.console.pipeline_view import (
 from pipecd.controlplane.console.status_badge import Badge, Tone, deployment_badge
 from pipecd.controlplane.console.status_text import with_stage_names
 from pipecd.model.clock import to_unix
-from pipecd.model.command import REASON_KEY, REJECTION_KEY, CommandKind, CommandStatus
+from pipecd.model.command import API_KEY_NAME, REASON_KEY, REJECTION_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy, triggered_by
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -126,6 +126,12 @@ def _span(deployment: Deployment, now: datetime) -> tuple[int, int]:
     return deployment.created_at, max(end, deployment.created_at + 1)
 
 
+def _sender(command: Command) -> str:
+    """The user who sent a command, and the API key if it was sent with one."""
+    key = command.metadata.get(API_KEY_NAME, "")
+    return f"{command.commander} (API key {key})" if key else command.commander
+
+
 def _command(command: Command, deployment: Deployment, now: datetime) -> TimelineStep:
     """What a user requested, and why it failed if it did."""
     stage = next((s.name for s in deployment.stages if s.id == command.stage_id), "the stage")
@@ -150,7 +156,7 @@ def _command(command: Command, deployment: Deployment, now: datetime) -> Timelin
         timestamp(command.created_at, now),
         _PERSON,
         what,
-        command.commander,
+        _sender(command),
         f"“{rejection}”" if rejection else "",
         stage_id=command.stage_id,
     )

@@ -347,6 +347,17 @@ EXT_VERIFIED_KEY = Table(
     Column("ExpiresAt", BigInteger, nullable=False),
     **ON_MYSQL,
 )
+# The API keys that may approve stages, which upstream's roles of keys do not know.
+EXT_KEY_APPROVAL = Table(
+    "ExtKeyApproval",
+    METADATA,
+    Column("KeyId", ExactText(64), primary_key=True),
+    Column("ProjectId", ExactText(128), nullable=False),
+    Column("GrantedBy", ExactText(255), nullable=False),
+    Column("GrantedAt", BigInteger, nullable=False),
+    Index("ext_key_approval_project", "ProjectId"),
+    **ON_MYSQL,
+)
 
 
 def create_table(table: Table, dialect: Dialect) -> str:

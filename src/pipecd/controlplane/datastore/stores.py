@@ -9,6 +9,7 @@ from pipecd.controlplane.datastore.applications import Applications
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
 from pipecd.controlplane.datastore.events import Events
+from pipecd.controlplane.datastore.key_approvals import KeyApprovals
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.piped_leases import PipedLeases
 from pipecd.controlplane.datastore.plugin_failures import PluginFailures
@@ -31,6 +32,7 @@ class Stores:
     commands: Commands
     pipeds: Pipeds
     api_keys: ApiKeys
+    key_approvals: KeyApprovals
     events: Events
     chains: Chains
     traces: Traces
@@ -57,6 +59,7 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         commands=Commands(database, now=now),
         pipeds=Pipeds(database, now=now),
         api_keys=ApiKeys(database, now=now),
+        key_approvals=KeyApprovals(database, now=now),
         events=Events(database, now=now),
         chains=Chains(database, now=now),
         traces=Traces(database, now=now),

@@ -225,11 +225,19 @@ def check_own_deployment(by: PipedCaller, deployment: Deployment) -> None:
         raise Denied("requested deployment doesn't belong to the piped")
 
 
-def operator_name(by: UserOrApiKey) -> str:
-    """The name that a deployment shows for who approved, skipped or cancelled it.
+def person(by: UserOrApiKey) -> str:
+    """The name under which an approval of this caller counts.
 
-    That of an API key is never the name of a user, who may be an approver.
+    An API key approves for the user who created it, so that nobody counts twice. Its own name is
+    never that of a user, who may be an approver.
     """
+    if isinstance(by, User):
+        return by.name
+    return by.creator or f"API key {by.name}"
+
+
+def operator_name(by: UserOrApiKey) -> str:
+    """The name that a deployment shows for who skipped a stage of it or cancelled it."""
     if isinstance(by, User):
         return by.name
     return f"API key {by.name} created by {by.creator}" if by.creator else f"API key {by.name}"

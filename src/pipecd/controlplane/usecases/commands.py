@@ -10,7 +10,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, Subject, User
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
-from pipecd.model.command import REJECTION_KEY, CommandStatus
+from pipecd.model.command import KEPT_KEYS, CommandStatus
 from pipecd.model.errors import Denied, NotFound
 from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2 as pb
@@ -93,11 +93,9 @@ class CommandUseCases:
             if _has_result(command):
                 return
             command.status = pb.CommandStatus.ValueType(result.status)
-            rejection = command.metadata.get(REJECTION_KEY, "")
+            kept = {key: command.metadata[key] for key in KEPT_KEYS if key in command.metadata}
             command.metadata.clear()
-            command.metadata.update(result.metadata)
-            if rejection:
-                command.metadata[REJECTION_KEY] = rejection
+            command.metadata.update({**result.metadata, **kept})
             command.handled_at = result.handled_at
 
         command = await self._stores.commands.update(result.command_id, change)

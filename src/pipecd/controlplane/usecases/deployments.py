@@ -5,17 +5,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import Subject, UserOrApiKey
+from pipecd.controlplane.auth.subject import ApiKeyCaller, Subject, UserOrApiKey
 from pipecd.controlplane.datastore.cursor import Position, encode_cursor
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases.access import (
-    Access,
-    operator_name,
-)
+from pipecd.controlplane.usecases.access import Access, operator_name, person
 from pipecd.controlplane.usecases.commands import CommandUseCases
-from pipecd.model.command import REJECTION_KEY
+from pipecd.model.command import API_KEY_ID, API_KEY_NAME, REJECTION_KEY
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.model.errors import Conflict, Denied, UserMistake
 from pipecd.proto.model.command_pb2 import Command
@@ -151,7 +148,7 @@ class DeploymentUseCases:
         deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
         stage = running_stage(deployment, stage_id)
         _check_approver(stage, "approve", by)
-        command = _command_for(deployment, by, stage)
+        command = _decision_on(deployment, stage, by)
         command.type = Command.APPROVE_STAGE
         command.approve_stage.deployment_id = deployment.id
         command.approve_stage.stage_id = stage.id
@@ -180,7 +177,7 @@ class DeploymentUseCases:
                 "the piped of this deployment does not know rejections",
                 hint="cancel the deployment instead",
             )
-        command = _command_for(deployment, by, stage)
+        command = _decision_on(deployment, stage, by)
         command.type = Command.SKIP_STAGE
         command.skip_stage.deployment_id = deployment.id
         command.skip_stage.stage_id = stage.id
@@ -215,7 +212,12 @@ def is_waiting_for_approval(stage: PipelineStage) -> bool:
 
 
 def _check_approver(stage: PipelineStage, verb: str, by: UserOrApiKey) -> None:
-    approvers, name = approvers_of(stage), operator_name(by)
+    if isinstance(by, ApiKeyCaller) and not by.may_approve:
+        raise Denied(
+            f"the API key {by.name} may not {verb} stages",
+            hint=f"{verb} in the console, or with a key of the role READ_WRITE_APPROVE",
+        )
+    approvers, name = approvers_of(stage), person(by)
     if approvers and name not in approvers:
         raise Denied(
             f"You can't {verb} this deployment because you ({name}) are not in the "
@@ -258,3 +260,12 @@ def _command_for(
         project_id=deployment.project_id,
         commander=operator_name(by),
     )
+
+
+def _decision_on(deployment: Deployment, stage: PipelineStage, by: UserOrApiKey) -> Command:
+    """A command that approves or rejects in the name of a person, and names the API key."""
+    command = _command_for(deployment, by, stage)
+    command.commander = person(by)
+    if isinstance(by, ApiKeyCaller):
+        command.metadata.update({API_KEY_NAME: by.name, API_KEY_ID: by.key_id})
+    return command

@@ -19,6 +19,16 @@ from pipecd.secrets.keys import new_secret
 Arguments: TypeAlias = Mapping[str, str]
 Rows: TypeAlias = list[dict[str, str]]
 
+# What an API key may do: its role on the wire, and whether it may approve, which is ours.
+KEY_ROLES: Mapping[str, tuple[APIKey.Role.ValueType, bool]] = {
+    "READ_ONLY": (APIKey.READ_ONLY, False),
+    "READ_WRITE": (APIKey.READ_WRITE, False),
+    "READ_WRITE_APPROVE": (APIKey.READ_WRITE, True),
+}
+_KEY_ROLE_NAMES: Mapping[tuple[APIKey.Role.ValueType, bool], str] = {
+    role: name for name, role in KEY_ROLES.items()
+}
+
 # The creator of what an operator adds.
 OPERATOR = "operator"
 _PASSWORD_LENGTH = 30
@@ -36,6 +46,7 @@ class InstallationUseCases:
             "list-projects": self._list_projects,
             "reset-password": self._reset_password,
             "add-api-key": self._add_api_key,
+            "set-api-key-role": self._set_api_key_role,
             "list-api-keys": self._list_api_keys,
             "disable-api-key": self._disable_api_key,
         }
@@ -80,17 +91,26 @@ class InstallationUseCases:
 
     async def _add_api_key(self, arguments: Arguments) -> Rows:
         operator = await self._operator_of(arguments["project"])
-        role = APIKey.Role.Value(arguments["role"])
-        key = await self._api_keys.generate(arguments["name"], role, by=operator)
+        role, may_approve = KEY_ROLES[arguments["role"]]
+        key = await self._api_keys.generate(
+            arguments["name"], role, may_approve=may_approve, by=operator
+        )
         return [{"key": key}]
+
+    async def _set_api_key_role(self, arguments: Arguments) -> Rows:
+        operator = await self._operator_of(arguments["project"])
+        role, may_approve = KEY_ROLES[arguments["role"]]
+        await self._api_keys.set_role(arguments["id"], role, may_approve=may_approve, by=operator)
+        return []
 
     async def _list_api_keys(self, arguments: Arguments) -> Rows:
         operator = await self._operator_of(arguments["project"])
+        approving = await self._api_keys.list_approving(by=operator)
         return [
             {
                 "id": key.id,
                 "name": key.name,
-                "role": APIKey.Role.Name(key.role),
+                "role": _KEY_ROLE_NAMES[key.role, key.id in approving],
                 "status": "disabled" if key.disabled else "enabled",
                 "creator": key.creator,
                 "last_used_at": _time(key.last_used_at),

@@ -131,9 +131,11 @@ class Callbacks(LogRelay):
 
     async def _report_approvals(self, deployment_id: str, stage_id: str, approved: str) -> None:
         """Reports the approvals that the stage has counted, although it may wait for others."""
-        names = {name.strip() for name in approved.split(",")}
+        # Names may contain commas.
+        listed = f", {approved}, "
         for command in self._commands.for_stage(deployment_id, stage_id):
-            if command.type == CommandKind.APPROVE_STAGE and command.commander in names:
+            is_approval = command.type == CommandKind.APPROVE_STAGE
+            if is_approval and f", {command.commander}, " in listed:
                 await self._commands.report(command, CommandStatus.SUCCEEDED)
 
     async def GetDeploymentPluginMetadata(

@@ -5,10 +5,17 @@ of them rejects."""
 
 from collections.abc import Sequence
 
+from pipecd.plugins.waitapproval.approvals import (
+    APPROVALS_KEY,
+    Approval,
+    from_metadata,
+    has_approved,
+    names,
+    to_metadata,
+)
 from pipecd.plugins.waitapproval.config import WaitApprovalOptions
 from pipecd.sdk import (
     APPROVED_USERS_KEY,
-    DISPLAY_KEY,
     REQUIRED_APPROVALS_KEY,
     ManualOperation,
     PlannedStage,
@@ -22,7 +29,7 @@ from pipecd.sdk import (
 
 
 class WaitApprovalPlugin(StagePlugin):
-    """Counts the approvals of users; one rejection ends the stage."""
+    """Counts the approvals of users, each once; one rejection ends the stage."""
 
     stages = (Stage("WAIT_APPROVAL", WaitApprovalOptions),)
 
@@ -46,34 +53,33 @@ class WaitApprovalPlugin(StagePlugin):
         required = options.min_approver_num
         # Approvals are saved with the stage, because a restarted piped may not receive the commands
         # again.
-        saved = await stage.metadata.get(APPROVED_USERS_KEY)
-        approved = saved.split(", ") if saved else []
+        approvals = from_metadata(
+            await stage.metadata.get(APPROVALS_KEY) or "",
+            await stage.metadata.get(APPROVED_USERS_KEY) or "",
+        )
         approvers = ", ".join(options.approvers) or "anyone"
         stage.log.info(f"Waiting for {required} approval(s) from: {approvers}")
-        if approved:
-            stage.log.info(f"Approved before the restart by: {', '.join(approved)}")
+        if approvals:
+            stage.log.info(f"Approved before the restart by: {names(approvals)}")
         commands = stage.commands()
-        while len(approved) < required:
+        while len(approvals) < required:
             command = await anext(commands)
-            user = command.commander
+            approval = Approval.of(command)
             if command.kind is StageCommandKind.SKIP:
                 continue
             # The control plane refuses these commands as well.
-            if options.approvers and user not in options.approvers:
-                stage.log.info(f"Ignored the {command.kind.value} from {user}, not an approver")
+            if options.approvers and approval.user not in options.approvers:
+                stage.log.info(f"Ignored the {command.kind.value} from {approval}, not an approver")
                 continue
             if command.kind is StageCommandKind.REJECT:
-                return StageResult.failed(f"Rejected by {user}: {command.reason}")
-            if user in approved:
-                stage.log.info(f"{user} has approved already")
+                return StageResult.failed(f"Rejected by {approval}: {command.reason}")
+            if has_approved(approval.user, approvals):
+                stage.log.info(f"{approval} has approved already")
                 continue
-            approved.append(user)
-            stage.log.info(f"Got approval from {user} ({len(approved)} of {required})")
-            names = ", ".join(approved)
-            await stage.metadata.put(
-                {APPROVED_USERS_KEY: names, DISPLAY_KEY: f"Approved by: {names}"}
-            )
-        return StageResult.succeeded(f"Approved by: {', '.join(approved)}")
+            approvals.append(approval)
+            stage.log.info(f"Got approval from {approval} ({len(approvals)} of {required})")
+            await stage.metadata.put(to_metadata(approvals))
+        return StageResult.succeeded(f"Approved by: {names(approvals)}")
 
 
 PLUGIN = WaitApprovalPlugin
