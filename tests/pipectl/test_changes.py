@@ -2,19 +2,14 @@
 """`--output` of the commands that change something, and what `application add` refuses."""
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
 from pipecd.proto.service import api_pb2 as pb
-from pipecd.proto.service.api_pb2_grpc import (
-    APIServiceServicer,
-    add_APIServiceServicer_to_server,
-)
+from pipecd.proto.service.api_pb2_grpc import APIServiceServicer
+from servers.api_service import serve_api
 from servers.control_plane import StartControlPlane
 
 ADD = (
@@ -96,19 +91,6 @@ class OtherControlPlane(APIServiceServicer):
         return pb.DeleteApplicationResponse(application_id=request.application_id)
 
 
-@asynccontextmanager
-async def served(servicer: APIServiceServicer) -> AsyncGenerator[str]:
-    """Serves the RPCs on a free port and yields the address."""
-    server = grpc.aio.server()
-    add_APIServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
-
-
 @pytest.mark.parametrize(
     ("deletes", "words", "left"),
     [
@@ -123,7 +105,7 @@ async def test_an_application_is_not_left_behind_without_its_targets(
     deletes: bool, words: str, left: list[str], type_line: Any
 ) -> None:
     plane = OtherControlPlane(deletes=deletes)  # pyright: ignore[reportAbstractUsage]
-    async with served(plane) as address:
+    async with serve_api(plane) as address:
         line = f"{ADD.format(piped='p')} --deploy-target ecs=a --address {address} --insecure"
         code, _, err = await type_line(f"{line} --api-key k")
     assert (code, words in err) == (1, True), err

@@ -15,9 +15,7 @@ from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
 from pipecd.model.deployment import StageStatus
-from pipecd.model.errors import Unsupported
 from pipecd.pipectl.cli import tree
-from pipecd.pipectl.client import attempt, connect
 from pipecd.pipectl.contexts import Context, Contexts, save_contexts
 from pipecd.pipectl.output import age, print_table
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -30,7 +28,6 @@ from pipecd.proto.model.deployment_pb2 import (
     ManualOperation,
     PipelineStage,
 )
-from pipecd.proto.service.deployment_control_pb2 import RejectStageRequest
 from servers.control_plane import StartControlPlane
 
 ADD = "application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
@@ -250,22 +247,6 @@ async def test_errors_are_in_words(
         arguments = [*line.split(), *address, "--api-key", plane.api_key, "--insecure"]
         assert await asyncio.to_thread(run, tree(), arguments) == 1
         assert words in capsys.readouterr().err
-
-
-async def test_what_a_control_plane_lacks_is_said_in_words(start_plane: StartControlPlane) -> None:
-    """Upstream's control plane answers our RPCs as ours answers an unknown one."""
-    async with (
-        start_plane() as plane,
-        connect(
-            address=plane.address,
-            api_key=plane.api_key,
-            api_key_file="",
-            insecure=True,
-            cert_file="",
-        ) as connection,
-    ):
-        with pytest.raises(Unsupported, match="this control plane does not offer it"):
-            await attempt("reject stage", connection.control("NoSuchRpc", RejectStageRequest()))
 
 
 def completed(*words: str) -> list[str]:

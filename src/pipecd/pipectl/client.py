@@ -15,13 +15,14 @@ import structlog
 from google.protobuf.message import Message
 
 from pipecd.commandline import flags
-from pipecd.model.errors import PipecdError, UserMistake
+from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.observe import log
+from pipecd.pipectl.connection_problem import ConnectionProblem, find_problem
 from pipecd.pipectl.contexts import complete_context, load_contexts
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.deployment_control_pb2 import DeploymentCommandResponse
 from pipecd.wire import credentials
-from pipecd.wire.channel import api_service_rpc, open_channel
+from pipecd.wire.channel import api_service_rpc, channel_factory
 from pipecd.wire.status import from_rpc_error
 
 if TYPE_CHECKING:
@@ -30,13 +31,14 @@ else:
     Api = APIServiceStub
 
 T = TypeVar("T")
+ResponseT = TypeVar("ResponseT", bound=Message)
 _CONNECT_TIMEOUT = 5.0
 _MAX_PORT = 65535
 # What the codes of a control plane mean to the user of an API key.
 _HINTS = {
     grpc.StatusCode.UNAUTHENTICATED: "the API key is wrong, disabled or of another control plane",
     grpc.StatusCode.PERMISSION_DENIED: "the API key is read-only, or this is of another project",
-    grpc.StatusCode.UNIMPLEMENTED: "this control plane does not offer it; upstream's lacks it",
+    grpc.StatusCode.UNIMPLEMENTED: "is the address that of a PipeCD control plane?",
 }
 _RECEIVE_LIMIT = 4 * 1024 * 1024
 
@@ -54,7 +56,19 @@ class Connection:
 
     async def control(self, rpc: str, request: Message) -> DeploymentCommandResponse:
         """Calls an RPC of DeploymentControl, which upstream's control planes lack."""
-        return await api_service_rpc(self.channel, rpc, DeploymentCommandResponse)(request)
+        return await self.own_rpc(rpc, request, DeploymentCommandResponse)
+
+    async def own_rpc(self, rpc: str, request: Message, response: type[ResponseT]) -> ResponseT:
+        """Calls an RPC of ours; raises Unsupported if this is a control plane of upstream."""
+        try:
+            return await api_service_rpc(self.channel, rpc, response)(request)
+        except grpc.aio.AioRpcError as e:
+            if e.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise Unsupported(
+                    f"the control plane at {self.address} offers this in its console only",
+                    hint="it is one of upstream's, or an older one",
+                ) from e
+            raise
 
 
 def with_api(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -143,15 +157,44 @@ async def connect(
         )
     check_address(address)
     key = api_key or await asyncio.to_thread(read_key, api_key_file)
-    async with open_channel(
+    create = await channel_factory(
         address,
         authorization=credentials.api_key(key),
         insecure=insecure,
         cert_file=cert_file,
-        connect_timeout=_CONNECT_TIMEOUT,
         receive_limit=_RECEIVE_LIMIT,
-    ) as channel:
+    )
+    async with create() as channel:
+        await _wait_until_connected(channel, address, insecure=insecure, cert_file=cert_file)
         yield Connection(address, insecure, APIServiceStub(channel), channel)
+
+
+async def _wait_until_connected(
+    channel: grpc.aio.Channel, address: str, *, insecure: bool, cert_file: str
+) -> None:
+    """Waits for the connection; raises Unavailable with the cause.
+
+    A server that does not listen may be starting, so it is tried until the timeout.
+    """
+    problem: ConnectionProblem | None = None
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            state = channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and problem is None:
+                    problem = await find_problem(address, insecure=insecure, cert_file=cert_file)
+                    if problem and problem.is_permanent:
+                        raise Unavailable(problem.what, hint=problem.hint)
+                    if problem:
+                        logger.info("control plane unavailable, retrying", error=problem.what)
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError as e:
+        problem = problem or await find_problem(address, insecure=insecure, cert_file=cert_file)
+        if problem:
+            raise Unavailable(problem.what, hint=problem.hint) from e
+        what = f"cannot connect to {address} within {_CONNECT_TIMEOUT:g}s"
+        raise Unavailable(what, hint="check the address and that the server runs") from e
 
 
 def check_address(address: str) -> None:
