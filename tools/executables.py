@@ -15,7 +15,20 @@ import wheels
 START = Path(__file__).parent / "executable" / "__main__.py"
 # Go's names, which the templates of release URLs use.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-_SHEBANG = b"#!/usr/bin/env python3\n"
+# The file begins with a script for the shell; Python skips what precedes an archive. The table of
+# contents is the end of an archive: Python reads a file without one as source, and shows the first
+# line that is wrong.
+_HEAD = """\
+#!/bin/sh
+: \\"If Python stops here, this file is incomplete: download it again.\\"
+size=$(wc -c < "$0")
+expected={size:<12}
+if [ "$size" -ne "$expected" ]; then
+  echo "${{0##*/}} cannot start: it has $size of $expected bytes, download it again" >&2
+  exit 1
+fi
+exec python3 "$0" "$@"
+"""
 PIPED_EXTRAS = ("aws", "cloudrun", "tracing")
 SERVER_EXTRAS = (
     "mysql",
@@ -56,12 +69,13 @@ def build(
         names = wheels.packages_of(source, program.extras)
         chosen = {python: [wheel, *wheels.select(all, names)] for python, all in found.items()}
         target = output / f"{program.name}_v{version}_linux_{architecture}"
-        _write(target, program, version, chosen, ARCHITECTURES[architecture])
+        write(target, program, version, chosen, ARCHITECTURES[architecture])
 
 
-def _write(
+def write(
     target: Path, program: Program, version: str, chosen: dict[str, list[Path]], machine: str
 ) -> None:
+    """Writes the executable of a program with the wheels of each version of Python."""
     files = {path.name: path for paths in chosen.values() for path in paths}
     start = START.read_bytes()
     digest = hashlib.sha256(start)
@@ -76,12 +90,15 @@ def _write(
         "wheels": {python: sorted(path.name for path in paths) for python, paths in chosen.items()},
     }
     with target.open("wb") as file:
-        file.write(_SHEBANG)
+        file.write(_HEAD.format(size=0).encode())
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_entry("__main__.py"), start)
             archive.writestr(_entry("release.json"), json.dumps(release, indent=1))
             for name in sorted(files):
                 archive.writestr(_entry(f"wheels/{name}"), files[name].read_bytes())
+        size = file.tell()
+        file.seek(0)
+        file.write(_HEAD.format(size=size).encode())
     target.chmod(0o755)
 
 

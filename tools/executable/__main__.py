@@ -4,6 +4,7 @@
 Old versions of Python read this file too, to say that they are too old.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -12,12 +13,24 @@ import shutil
 import stat
 import sys
 import sysconfig
+import tempfile
 import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
 UNUSED_DAYS = 30
+# Every process of the environment runs this when it starts, and holds the lock until it ends.
+IN_USE, LOCK = "pipecd_in_use", "in-use"
+HOLD_LOCK = f"""\
+import fcntl, os, sys
+
+try:
+    lock = open(os.path.join(sys.prefix, {LOCK!r}))
+    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+except OSError:
+    pass
+"""
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -60,11 +73,11 @@ def directory_of_programs() -> Path:
 
 def install(content: zipfile.ZipFile, release: "dict[str, Any]", base: Path, target: Path) -> None:
     """Makes a virtual environment of the wheels; another process may do so at the same time."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    site = partial / "lib" / f"python{VERSION}" / "site-packages"
+    partial = target.parent
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial.mkdir(0o700)
+        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=str(target.parent)))
+        site = partial / "lib" / f"python{VERSION}" / "site-packages"
         site.mkdir(parents=True)
         (partial / "bin").mkdir()
         (partial / "bin" / "python").symlink_to(base)
@@ -73,12 +86,16 @@ def install(content: zipfile.ZipFile, release: "dict[str, Any]", base: Path, tar
         for wheel in release["wheels"][VERSION]:
             with zipfile.ZipFile(io.BytesIO(content.read(f"wheels/{wheel}"))) as packed:
                 packed.extractall(str(site))
+        (partial / LOCK).touch()
+        (site / f"{IN_USE}.py").write_text(HOLD_LOCK)
+        (site / f"{IN_USE}.pth").write_text(f"import {IN_USE}\n")
         module, _, function = release["entry"].partition(":")
         (partial / "bin" / release["program"]).write_text(
             f"from {module} import {function}\n{function}()\n"
         )
     except (OSError, zipfile.BadZipFile) as error:
-        shutil.rmtree(str(partial), ignore_errors=True)
+        if partial != target.parent:
+            shutil.rmtree(str(partial), ignore_errors=True)
         fail(
             f"it cannot be unpacked into {target.parent} ({error}): set PIPECD_EXECUTABLES to a "
             "directory with room that this user may write, or download the file again"
@@ -99,11 +116,23 @@ def check_owner(target: Path) -> None:
 
 
 def remove_unused(target: Path, program: str) -> None:
-    """Removes versions that were not started for a while."""
+    """Removes versions that were not started for a while, and of which no process runs."""
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for directory in target.parent.glob(f"{program}-*"):
-        if directory != target and directory.stat().st_mtime < oldest:
+        if directory != target and directory.stat().st_mtime < oldest and not is_used(directory):
             shutil.rmtree(str(directory), ignore_errors=True)
+
+
+def is_used(directory: Path) -> bool:
+    try:
+        with (directory / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        # The installation was interrupted.
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def fail(message: str) -> None:
