@@ -9,6 +9,7 @@ is refused, and what moto leaves out of its answers is added, by the rules of ea
 import io
 import json
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -78,6 +79,7 @@ class Amazon:
     on_answer: Callable[[Call], None] | None = None
     """Is called when an operation was carried out and before its client knows."""
     _faults: dict[str, list[_Fault]] = field(default_factory=dict[str, list[_Fault]])
+    _lost: dict[str, int] = field(default_factory=dict[str, int])
     url: str = ""
 
     def start(self) -> None:
@@ -97,6 +99,7 @@ class Amazon:
         self.calls.clear()
         self.answers.clear()
         self._faults.clear()
+        self._lost.clear()
         self.on_answer = None
         for rules in self.rules.values():
             rules.reset()
@@ -139,6 +142,20 @@ class Amazon:
     def allow(self, operation: str) -> None:
         """Ends what `refuse` began."""
         self._faults.pop(operation, None)
+
+    def after(self, operation: str, act: Callable[[], None]) -> None:
+        """Acts once when an operation was carried out, before its client knows."""
+
+        def answered(call: Call) -> None:
+            if call.operation == operation:
+                self.on_answer = None
+                act()
+
+        self.on_answer = answered
+
+    def lose_answers(self, operation: str, *, times: int = 1) -> None:
+        """Lets the next requests of an operation be carried out, and their answers be lost."""
+        self._lost[operation] = times
 
     def operations(self, *names: str) -> list[str]:
         """Returns the names of the requests that arrived, in order."""
@@ -193,6 +210,10 @@ class Amazon:
             headers.append(("Content-Length", str(len(answer))))
         if self.on_answer:
             self.on_answer(call)
+        if self._lost.get(call.operation, 0):
+            self._lost[call.operation] -= 1
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError
         start(status, headers)
         return [answer]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servers.amazon import ACCOUNT, REGION, Call, Parameters, Refusal
+from servers.amazon_rollouts import Rollouts
 
 # An EXTERNAL service is updated by task sets.
 _BY_TASK_SETS = (
@@ -20,6 +21,9 @@ _KEPT = (
     *("enableExecuteCommand", "healthCheckGracePeriodSeconds"),
     *("placementConstraints", "placementStrategy", "availabilityZoneRebalancing"),
 )
+# AWS allows `startedBy` only alone.
+_OTHER_FILTERS = ("containerInstance", "desiredStatus", "family", "launchType", "serviceName")
+_MAX_TOKEN = 36
 _MAX_DESCRIBED_SERVICES, _MAX_DESCRIBED_TASKS, _MAX_WEIGHT, _MAX_GROUPS = 10, 100, 999, 5
 
 
@@ -46,6 +50,11 @@ class EcsRules:
     standalone: dict[str, Parameters] = field(default_factory=dict[str, Parameters])
     is_slow: bool = False
     """Whether tasks take a long time to start."""
+    rollouts: Rollouts = field(default_factory=Rollouts)
+    _created: dict[tuple[str, str, str], Parameters] = field(
+        default_factory=dict[tuple[str, str, str], Parameters]
+    )
+    """The answers to creations with a token, which a repeated request gets again."""
 
     def __post_init__(self) -> None:
         from moto.ecs.models import EC2ContainerServiceBackend
@@ -57,11 +66,17 @@ class EcsRules:
         self.failing.clear()
         self.kept.clear()
         self.standalone.clear()
+        self.rollouts.reset()
+        self._created.clear()
         self.is_slow = False
         ecs_backend().reset()
 
     def check(self, call: Call) -> None:
         given = call.parameters
+        if len(given.get("clientToken", "")) > _MAX_TOKEN and call.operation != "RunTask":
+            raise _invalid("clientToken: up to 36 characters are allowed.")
+        if _creation(call) in self._created:
+            return
         match call.operation:
             case "CreateService":
                 self._check_service(call)
@@ -74,6 +89,12 @@ class EcsRules:
                 self._check_task_set(call)
             case "DeleteTaskSet" | "UpdateServicePrimaryTaskSet":
                 self._check_chosen_task_set(call)
+            case _:
+                self._check_read(call)
+
+    def _check_read(self, call: Call) -> None:
+        given = call.parameters
+        match call.operation:
             case "DescribeServices":
                 if not 0 < len(given["services"]) <= _MAX_DESCRIBED_SERVICES:
                     raise _invalid("services: 1 to 10 are allowed.")
@@ -81,7 +102,11 @@ class EcsRules:
             case "DescribeTasks":
                 if not 0 < len(given["tasks"]) <= _MAX_DESCRIBED_TASKS:
                     raise _invalid("tasks: 1 to 100 are allowed.")
-            case "ListTasks" | "DescribeTaskSets" | "RunTask" | "ListServices":
+            case "ListTasks":
+                if "startedBy" in given and any(name in given for name in _OTHER_FILTERS):
+                    raise _invalid("startedBy cannot be combined with other filters.")
+                self._cluster(call)
+            case "DescribeTaskSets" | "RunTask" | "ListServices":
                 self._cluster(call)
             case _:
                 pass
@@ -89,6 +114,8 @@ class EcsRules:
     def replace(self, call: Call) -> Parameters | None:
         given = call.parameters
         match call.operation:
+            case "CreateService" | "CreateTaskSet":
+                return self._created.get(_creation(call))
             case "RunTask":
                 return {"tasks": [self._run(call)], "failures": []}
             case "ListTasks":
@@ -106,6 +133,9 @@ class EcsRules:
         if "service" in answer and call.operation in ("CreateService", "UpdateService"):
             kept = self.kept.setdefault(answer["service"]["serviceArn"], {})
             kept |= {name: call.parameters[name] for name in _KEPT if name in call.parameters}
+            definition = self._service(call, answer["service"]["serviceName"]).task_definition
+            if definition:
+                self.rollouts.begin(answer["service"]["serviceArn"], definition)
         for document in (*answer.get("services", ()), answer.get("service")):
             if document:
                 self._amend_service(call, document)
@@ -115,6 +145,8 @@ class EcsRules:
                 self._amend_task_set(call, service, document)
                 if "TAGS" not in call.parameters.get("include", ()):
                     document.pop("tags", None)
+        if call.operation.startswith("Create") and call.parameters.get("clientToken"):
+            self._created[_creation(call)] = answer
 
     def _check_service(self, call: Call) -> None:
         given = call.parameters
@@ -153,8 +185,15 @@ class EcsRules:
         found = [each for each in service.task_sets if arn in (each.task_set_arn, each.id)]
         if not found:
             raise Refusal("TaskSetNotFoundException", "The specified task set isn't found.")
-        if call.operation == "DeleteTaskSet" and found[0].status == "PRIMARY":
+        is_primary = found[0].status == "PRIMARY"
+        if call.operation == "UpdateServicePrimaryTaskSet":
+            if is_primary:
+                raise _invalid("The task set is the primary one already.")
+            return
+        if is_primary:
             raise _invalid("The primary task set cannot be deleted.")
+        if not call.parameters.get("force") and found[0].scale["value"]:
+            raise _invalid("The task set must be scaled down to 0, or deleted with force.")
 
     def _cluster(self, call: Call) -> Any:
         name = _name(call.parameters.get("cluster", "default"))
@@ -182,20 +221,16 @@ class EcsRules:
             running = sum(each["runningCount"] for each in document.get("taskSets", ()))
             document["taskDefinition"] = ""
         else:
-            is_failing = self.is_slow or self._reason(call, service.task_definition)
-            running = 0 if is_failing else service.desired_count
-            for deployment in document["deployments"]:
-                deployment |= {
-                    "taskDefinition": service.task_definition,
-                    "desiredCount": service.desired_count,
-                    "runningCount": running,
-                    "pendingCount": 0,
-                    "failedTasks": 3 * (not self.is_slow and running < service.desired_count),
-                    "rolloutState": "COMPLETED"
-                    if running >= service.desired_count
-                    else "IN_PROGRESS",
-                }
-        document |= {"runningCount": running, "pendingCount": 0}
+            arn, breaker = document["serviceArn"], document.get("deploymentConfiguration", {})
+            if call.operation == "DescribeServices":
+                breaker = breaker.get("deploymentCircuitBreaker", {})
+                self.rollouts.read(arn, service, breaker, lambda each: self._fails(call, each))
+                document["taskDefinition"] = service.task_definition
+            document["deployments"], running = self.rollouts.shown(
+                arn, service.desired_count, lambda each: self._fails(call, each)
+            )
+        is_active = document["status"] == "ACTIVE"
+        document |= {"runningCount": running if is_active else 0, "pendingCount": 0}
 
     def _amend_task_set(self, call: Call, service: Any, document: Parameters) -> None:
         desired = math.ceil(service.desired_count * document["scale"]["value"] / 100)
@@ -214,6 +249,9 @@ class EcsRules:
         found = ecs_backend(call.region).describe_task_definition(task_definition)
         images = [container["image"] for container in found.container_definitions]
         return next((self.failing[image] for image in images if image in self.failing), "")
+
+    def _fails(self, call: Call, task_definition: str) -> bool:
+        return self.is_slow or bool(self._reason(call, task_definition))
 
     def _run(self, call: Call) -> Parameters:
         cluster, definition = self._cluster(call), call.parameters["taskDefinition"]
@@ -241,8 +279,10 @@ class EcsRules:
                 continue
             sets = [(each.id, each.task_definition, each.scale) for each in service.task_sets]
             if not _is_external(service):
-                started_by = service.deployments[0]["id"]
-                sets = [(started_by, service.task_definition, {"value": 100})]
+                deployments = self.rollouts.of(service.arn)
+                sets = [
+                    (each["id"], each["taskDefinition"], {"value": 100}) for each in deployments
+                ]
             for started_by, definition, scale in sets:
                 reason = self._reason(call, definition)
                 desired = math.ceil(service.desired_count * scale["value"] / 100)
@@ -337,6 +377,13 @@ def _check_action(action: Parameters, *, is_new: bool) -> None:
 
 def _is_external(service: Any) -> bool:
     return service.deployment_controller["type"] == "EXTERNAL"
+
+
+def _creation(call: Call) -> tuple[str, str, str]:
+    """Returns what makes two creations the same."""
+    given = call.parameters
+    place = given.get("serviceName") or given.get("service", "")
+    return call.operation, _name(place), given.get("clientToken", "")
 
 
 def _invalid(message: str) -> Refusal:

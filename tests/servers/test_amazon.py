@@ -85,6 +85,18 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object]]] = {
         "TaskSetNotFoundException",
         lambda ecs: ecs.delete_task_set(cluster="prod", service="web", taskSet="none"),
     ),
+    "a task set with tasks that is deleted without force": (
+        "InvalidParameterException",
+        lambda ecs: ecs.delete_task_set(cluster="prod", service="web", taskSet=task_set(ecs)),
+    ),
+    "tasks by their origin and another filter": (
+        "InvalidParameterException",
+        lambda ecs: ecs.list_tasks(cluster="prod", startedBy="a", desiredStatus="STOPPED"),
+    ),
+    "a token that is too long": (
+        "InvalidParameterException",
+        lambda ecs: task_set(ecs, clientToken="t" * 37),
+    ),
 }
 
 
@@ -102,6 +114,73 @@ def test_a_primary_task_set_is_not_deleted(ecs: Any) -> None:
         ecs.delete_task_set(cluster="prod", service="web", taskSet=arn, force=True)
     promote(ecs, task_set(ecs))
     ecs.delete_task_set(cluster="prod", service="web", taskSet=arn, force=True)
+
+
+def test_a_primary_task_set_is_not_promoted_again(ecs: Any) -> None:
+    arn = task_set(ecs)
+    promote(ecs, arn)
+    with pytest.raises(ClientError, match="the primary one already"):
+        promote(ecs, arn)
+
+
+def test_a_token_creates_only_one(ecs: Any) -> None:
+    assert task_set(ecs, clientToken="once") == task_set(ecs, clientToken="once")
+    assert task_set(ecs, clientToken="once") != task_set(ecs, clientToken="again")
+    described = ecs.describe_task_sets(cluster="prod", service="web")["taskSets"]
+    assert len(described) == 2
+
+
+def rolling_service(ecs: Any, **breaker: bool) -> Callable[[], list[tuple[str, str, str]]]:
+    """Creates a service and returns a function that reads its deployments."""
+    ecs.create_service(
+        cluster="prod",
+        serviceName="rolling",
+        desiredCount=2,
+        taskDefinition="web:1",
+        deploymentConfiguration={"deploymentCircuitBreaker": breaker} if breaker else {},
+    )
+    document = json.loads(task_definition("nginx:2"))
+    ecs.register_task_definition(**document | {"cpu": "256", "memory": "512"})
+
+    def read() -> list[tuple[str, str, str]]:
+        [service] = ecs.describe_services(cluster="prod", services=["rolling"])["services"]
+        return [
+            (each["taskDefinition"].rpartition("/")[2], each["status"], each["rolloutState"])
+            for each in service["deployments"]
+        ]
+
+    return read
+
+
+def test_a_rolling_update_takes_a_while(ecs: Any) -> None:
+    read = rolling_service(ecs)
+    assert read() == [("web:1", "PRIMARY", "IN_PROGRESS")]
+    assert read() == [("web:1", "PRIMARY", "COMPLETED")]
+    ecs.update_service(cluster="prod", service="rolling", taskDefinition="web:2")
+    assert read() == [("web:2", "PRIMARY", "IN_PROGRESS"), ("web:1", "ACTIVE", "COMPLETED")]
+    assert read() == [("web:2", "PRIMARY", "COMPLETED")]
+
+
+def test_a_circuit_breaker_deploys_what_was_completed_before(ecs: Any, amazon: Amazon) -> None:
+    read = rolling_service(ecs, enable=True, rollback=True)
+    for _ in range(2):
+        read()
+    rules = amazon.rules["ecs"]
+    assert isinstance(rules, EcsRules)
+    rules.failing["nginx:2"] = "CannotPullContainerError: not found"
+    ecs.update_service(cluster="prod", service="rolling", taskDefinition="web:2")
+    read()
+    assert read() == [("web:1", "PRIMARY", "IN_PROGRESS"), ("web:2", "ACTIVE", "FAILED")]
+    read()
+    assert read() == [("web:1", "PRIMARY", "COMPLETED")]
+
+
+def test_a_lost_answer_is_of_a_request_that_was_carried_out(amazon: Amazon) -> None:
+    amazon.lose_answers("CreateCluster")
+    client = amazon.client("ecs")
+    client.create_cluster(clusterName="prod")
+    assert amazon.operations("CreateCluster") == ["CreateCluster"] * 2
+    assert len(client.list_clusters()["clusterArns"]) == 1
 
 
 def test_a_service_counts_the_tasks_of_its_task_sets(ecs: Any, amazon: Amazon) -> None:
@@ -122,10 +201,9 @@ def test_the_tasks_of_a_failing_image_stop(ecs: Any, amazon: Amazon) -> None:
     arn = task_set(ecs)
     [described] = ecs.describe_task_sets(cluster="prod", service="web", taskSets=[arn])["taskSets"]
     assert (described["runningCount"], described["stabilityStatus"]) == (0, "STABILIZING")
-    stopped = ecs.list_tasks(cluster="prod", startedBy=described["id"], desiredStatus="STOPPED")[
-        "taskArns"
-    ]
-    reasons = ecs.describe_tasks(cluster="prod", tasks=stopped)["tasks"]
+    stopped = ecs.list_tasks(cluster="prod", serviceName="web", desiredStatus="STOPPED")
+    reasons = ecs.describe_tasks(cluster="prod", tasks=stopped["taskArns"])["tasks"]
+    assert {task["startedBy"] for task in reasons} == {described["id"]}
     assert {task["stoppedReason"] for task in reasons} == {"CannotPullContainerError: not found"}
     assert ecs.list_tasks(cluster="prod", serviceName="web")["taskArns"] == []
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from pipecd.config.spec import Spec, must_be_set
-from pipecd.model.errors import NoDriver, UserMistake
+from pipecd.model.errors import Denied, NoDriver, UserMistake
 from pipecd.program.threads import ThreadPool
 from pipecd.sdk.ownership import (
     APPLICATION_TAG,
@@ -32,6 +32,7 @@ __all__ = [
     "PIPED_TAG",
     "AwsAccount",
     "AwsAccounts",
+    "AwsDenied",
     "AwsMissing",
     "AwsRejection",
     "AwsTarget",
@@ -41,6 +42,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+AwsDenied = Denied
+"""AWS does not permit a request, or does not accept the credentials."""
 AwsMissing = CloudMissing
 """AWS does not know a resource; `code` is its error code."""
 AwsRejection = CloudRejection

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipecd.plugins.ecs.rollback import restored_count
 from pipecd.sdk import StageStatus
 from pipecd.sdk.testing import StageBench
 from plugins.ecs.testbed import EXTERNAL, ROLLING, Application, Balancer
@@ -112,6 +113,74 @@ async def test_after_a_recreate_that_failed_all_tasks_run_again(
     assert application.service["desiredCount"] == 0
     await roll_back(application, two)
     assert (application.service["desiredCount"], application.service["runningCount"]) == (4, 4)
+
+
+@pytest.mark.parametrize("service", [EXTERNAL, ROLLING], ids=["task sets", "rolling updates"])
+async def test_the_number_of_tasks_of_autoscaling_is_restored(
+    application: Application, service: dict[str, Any]
+) -> None:
+    without_count = {key: service[key] for key in service if key != "desiredCount"}
+    await deploy(application, application.commit("web:0", service))
+    one = application.commit("web:1", without_count)
+    await deploy(application, one)
+    ecs = application.amazon.client("ecs")
+    ecs.update_service(cluster="prod", service="web", desiredCount=40)
+    application.failing["web:2"] = "Essential container in task exited"
+    two = application.commit("web:2", {**service, "desiredCount": 1}, running=one)
+    assert (await two.run("ECS_SYNC")).status is FAILURE
+    assert application.service["desiredCount"] == 1
+    await roll_back(application, two)
+    assert (application.service["desiredCount"], application.service["runningCount"]) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    ("stored", "current", "failed", "expected"),
+    [
+        pytest.param(40, 1, 1, 40, id="the failed commit lowered it"),
+        pytest.param(40, 100, 100, 40, id="the failed commit raised it"),
+        pytest.param(40, 0, 0, 40, id="all tasks were stopped to recreate them"),
+        pytest.param(40, 80, 1, None, id="autoscaling has raised it since"),
+        pytest.param(40, 80, 0, None, id="autoscaling has raised it after a recreate"),
+    ],
+)
+def test_which_number_of_tasks_is_restored(
+    stored: int, current: int, failed: int, expected: int | None
+) -> None:
+    assert restored_count(stored, current, failed) == expected
+
+
+@pytest.mark.parametrize("service", [EXTERNAL, ROLLING], ids=["task sets", "rolling updates"])
+@pytest.mark.parametrize("is_denied", [False, True], ids=["permitted", "not permitted"])
+async def test_a_service_that_the_failed_commit_renamed_is_deleted(
+    application: Application, balancer: Balancer, service: dict[str, Any], *, is_denied: bool
+) -> None:
+    balancer.listener(80)
+    one = application.commit("web:1", service)
+    await deploy(application, one)
+    application.host.plugin_metadata.clear()
+    two = application.commit("web:2", {**service, "serviceName": "shop"}, running=one)
+    assert (await two.run("ECS_SYNC")).status is SUCCESS
+    if is_denied:
+        application.amazon.refuse("DeleteService", "AccessDeniedException", "not authorized")
+    await roll_back(application, two)
+    ecs = application.amazon.client("ecs")
+    [shop] = ecs.describe_services(cluster="prod", services=["shop"])["services"]
+    assert shop["runningCount"] == 0
+    assert (shop["status"] == "ACTIVE") is is_denied
+    assert application.service["status"] == "ACTIVE"
+    assert application.service["runningCount"] == 4
+
+
+async def test_a_renamed_service_that_existed_before_stays(application: Application) -> None:
+    shop = {**EXTERNAL, "serviceName": "shop"}
+    await deploy(application, application.commit("shop:1", shop))
+    one = application.commit("web:1")
+    await deploy(application, one)
+    application.host.plugin_metadata.clear()
+    two = application.commit("web:2", shop, running=one)
+    assert (await two.run("ECS_SYNC")).status is SUCCESS
+    await roll_back(application, two)
+    assert "DeleteService" not in application.amazon.operations()
 
 
 async def test_the_running_commit_may_have_other_target_groups(

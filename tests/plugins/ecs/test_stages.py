@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipecd.sdk import DISPLAY_KEY, StageStatus
-from plugins.ecs.testbed import EXTERNAL, Application, Balancer
+from plugins.ecs.testbed import EXTERNAL, ROLLING, Application, Balancer
 
 SUCCESS, FAILURE = StageStatus.SUCCESS, StageStatus.FAILURE
 
@@ -194,3 +194,16 @@ async def test_a_canary_of_upstream_is_cleaned(
         application.host.plugin_metadata["canary-task-set"] = json.dumps(stored)
     assert (await two.run("ECS_CANARY_CLEAN")).message == "The canary is removed"
     assert application.task_sets == [("web:1", "PRIMARY", 100)]
+
+
+@pytest.mark.parametrize("service", [EXTERNAL, ROLLING], ids=["task sets", "rolling updates"])
+@pytest.mark.parametrize("operation", ["CreateService", "CreateTaskSet"])
+async def test_a_lost_answer_creates_nothing_twice(
+    application: Application, service: dict[str, Any], operation: str
+) -> None:
+    application.amazon.lose_answers(operation)
+    assert (await application.commit("web:1", service).run("ECS_SYNC")).status is SUCCESS
+    if service is EXTERNAL:
+        assert application.amazon.operations(operation) == [operation, operation]
+        assert application.task_sets == [("web:1", "PRIMARY", 100)]
+    assert application.service["runningCount"] == 4

@@ -142,17 +142,20 @@ class Application:
     kind: str = "Application"
 
     @property
-    def failing(self) -> dict[str, str]:
-        """The images whose tasks stop, and why."""
+    def rules(self) -> EcsRules:
+        """What ECS does."""
         rules = self.amazon.rules["ecs"]
         assert isinstance(rules, EcsRules)
-        return rules.failing
+        return rules
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The images whose tasks stop, and why."""
+        return self.rules.failing
 
     def slow_down(self, *, is_slow: bool = True) -> None:
         """Lets tasks take a long time to start, or no longer."""
-        rules = self.amazon.rules["ecs"]
-        assert isinstance(rules, EcsRules)
-        rules.is_slow = is_slow
+        self.rules.is_slow = is_slow
 
     def commit(
         self,

@@ -150,13 +150,18 @@ class Ecs:
         service: ServiceDefinition,
         tags: Mapping[str, str],
         *,
+        token: str,
         task_definition: str = "",
         group: TargetGroup | None = None,
+        desired_count: int | None = None,
     ) -> Body:
-        """Creates a service; one with rolling updates also gets its task definition."""
+        """Creates a service; one with rolling updates also gets its task definition.
+
+        AWS creates only one for a token, also if the first answer is lost.
+        """
         request = {key: value for key, value in service.document.items() if value != ""}
         if text_at(request, "schedulingStrategy") != "DAEMON":
-            request["desiredCount"] = service.desired_count
+            request["desiredCount"] = service.desired_count or desired_count or 0
         if service.controller == EXTERNAL:
             for key in _NOT_OF_EXTERNAL_SERVICES:
                 request.pop(key, None)
@@ -167,7 +172,7 @@ class Ecs:
         answer = await self._call(
             "create_service",
             about=f"the service {service.name} in cluster {service.cluster}",
-            **{**request, "cluster": service.cluster},
+            **{**request, "cluster": service.cluster, "clientToken": token},
         )
         return answer["service"]
 
@@ -202,6 +207,18 @@ class Ecs:
             **request,
         )
         return answer["service"]
+
+    async def delete_service(self, service: Body) -> None:
+        """Deletes a service with its tasks."""
+        name = text_at(service, "serviceName")
+        await self._call(
+            "delete_service",
+            about=f"the service {name}",
+            cluster=text_at(service, "clusterArn"),
+            service=name,
+            # Without it AWS refuses to delete a service that has tasks.
+            force=True,
+        )
 
     async def scale_service(self, cluster: str, service: str, count: int) -> None:
         """Sets the number of tasks of a service."""
@@ -246,10 +263,11 @@ class Ecs:
         task_definition: str,
         tags: Mapping[str, str],
         *,
+        token: str,
         scale: float,
         group: TargetGroup | None,
     ) -> TaskSet:
-        """Creates a task set with a share of the tasks of the service."""
+        """Creates a task set with a share of the tasks of the service; only one for a token."""
         request = {
             key: definition.document[key] for key in _OF_TASK_SETS if definition.document.get(key)
         }
@@ -263,6 +281,7 @@ class Ecs:
             taskDefinition=task_definition,
             scale={"unit": "PERCENT", "value": scale},
             tags=tag_list(tags),
+            clientToken=token,
             **request,
         )
         return TaskSet(answer["taskSet"])

@@ -3,14 +3,16 @@
 
 from pipecd.plugins.ecs.api import read_tags
 from pipecd.plugins.ecs.definitions import ROLLING
-from pipecd.plugins.ecs.session import DESIRED_COUNT, Session, require_deployable
+from pipecd.plugins.ecs.session import Session, require_deployable
 from pipecd.sdk import StageResult, UserMistake
-from pipecd.sdk.unstructured import text_at
+from pipecd.sdk.unstructured import Body, text_at
 
 
-async def deploy(session: Session, *, recreate: bool) -> StageResult:
+async def deploy(
+    session: Session, *, recreate: bool, desired_count: int | None = None
+) -> StageResult:
     """Lets ECS replace the tasks of a service, and waits until it has."""
-    definition, tags = session.service, session.service_tags
+    definition = session.service
     if definition.controller != ROLLING:
         raise UserMistake(
             f"the service {definition.name} has the deployment controller {definition.controller}",
@@ -20,28 +22,34 @@ async def deploy(session: Session, *, recreate: bool) -> StageResult:
     task_definition = await session.register()
     current = await session.ecs.find_service(definition.cluster, definition.name)
     if current is None:
-        session.log(f"Creating the service {definition.name}")
-        await session.ecs.create_service(
-            definition, tags, task_definition=task_definition, group=group
+        service = await session.create_service(
+            task_definition=task_definition, group=group, desired_count=desired_count
         )
     else:
         require_deployable(current, definition)
-        count = None
         if recreate:
-            stored = await session.stage.shared.get(DESIRED_COUNT)
-            count = int(stored) if stored else int(current["desiredCount"])
-            await session.stage.shared.put({DESIRED_COUNT: str(count)})
-            session.log(f"Stopping all {count} tasks, because quickSync.recreate is set")
-            await session.ecs.scale_service(definition.cluster, definition.name, 0)
-            await session.waits.empty(definition.cluster, definition.name)
+            desired_count = await stop_all(session, current)
+        else:
+            await session.store_count(current)
         session.log(f"Updating the service {definition.name}")
-        await session.ecs.update_service(
+        service = await session.ecs.update_service(
             definition,
             task_definition=task_definition,
             group=group,
-            desired_count=definition.desired_count or count,
+            desired_count=definition.desired_count or desired_count,
         )
-        await session.ecs.replace_tags(text_at(current, "serviceArn"), read_tags(current), tags)
+        await session.ecs.replace_tags(
+            text_at(current, "serviceArn"), read_tags(current), session.service_tags
+        )
     session.log("Waiting until ECS has replaced the tasks")
-    await session.waits.stable(definition.cluster, definition.name)
+    await session.waits.rolled_out(service, task_definition)
     return StageResult.succeeded(f"The service {definition.name} is deployed")
+
+
+async def stop_all(session: Session, service: Body) -> int:
+    """Stops all tasks of a service and returns how many it had."""
+    count = await session.store_count(service, recreates=True)
+    session.log(f"Stopping all {count} tasks, because quickSync.recreate is set")
+    await session.ecs.scale_service(session.service.cluster, session.service.name, 0)
+    await session.waits.empty(session.service.cluster, session.service.name)
+    return count

@@ -9,6 +9,7 @@ its own.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from uuid import UUID, uuid5
 
 from pipecd.plugins.ecs.api import MANAGED_BY, V0_MANAGED_BY, Ecs, TaskSet, read_tags
 from pipecd.plugins.ecs.config import TargetGroup
@@ -20,7 +21,11 @@ from pipecd.sdk.aws import AwsAccount, AwsMissing, AwsRejection, Polling, owners
 from pipecd.sdk.unstructured import Body, text_at
 
 _TASK_DEFINITION, _REPLACED = "task-definition", "replaced-task-sets"
+# How many tasks the service had before this deployment set another number.
 DESIRED_COUNT = "desired-count"
+# The service that this deployment has created, as [cluster, name].
+CREATED_SERVICE = "created-service"
+_TOKENS = UUID("6f1c5a0e-52a8-4c55-9b0e-0a4f8f4e7c11")
 _V1_KIND = "Application"
 
 
@@ -78,6 +83,12 @@ class Session:
         """Writes to the stage log."""
         self.stage.log.info(line)
 
+    def token(self, *what: str) -> str:
+        """Returns a token for a creation; AWS carries it out only once in this stage."""
+        stage = self.stage
+        names = (stage.deployment.id, stage.id, stage.name, self.source.commit, *what)
+        return str(uuid5(_TOKENS, "/".join(names)))
+
     def target_group(self, variant: str) -> TargetGroup | None:
         """Returns the target group of a variant; None if the service is not behind a balancer."""
         given = self.definitions.settings.input
@@ -106,18 +117,52 @@ class Session:
         self.log(f"Registered the task definition {arn}")
         return arn
 
-    async def apply_service(self) -> Body:
+    async def apply_service(self, *, desired_count: int | None = None) -> Body:
         """Creates or updates a service whose tasks are started by task sets."""
         definition, tags = self.service, self.service_tags
         current = await self.ecs.find_service(definition.cluster, definition.name)
         if current is None:
-            self.log(f"Creating the service {definition.name}")
-            return await self.ecs.create_service(definition, tags)
+            return await self.create_service(desired_count=desired_count)
         require_deployable(current, definition)
+        await self.store_count(current)
         self.log(f"Updating the service {definition.name}")
-        service = await self.ecs.update_service(definition)
+        service = await self.ecs.update_service(definition, desired_count=desired_count)
         await self.ecs.replace_tags(text_at(service, "serviceArn"), read_tags(current), tags)
         return service
+
+    async def create_service(
+        self,
+        *,
+        task_definition: str = "",
+        group: TargetGroup | None = None,
+        desired_count: int | None = None,
+    ) -> Body:
+        """Creates the service; a rollback to another one deletes it again."""
+        definition = self.service
+        if not self.stage.is_rollback:
+            place = json.dumps([definition.cluster, definition.name])
+            await self.stage.shared.put({CREATED_SERVICE: place})
+        self.log(f"Creating the service {definition.name}")
+        return await self.ecs.create_service(
+            definition,
+            self.service_tags,
+            token=self.token("service", definition.cluster, definition.name),
+            task_definition=task_definition,
+            group=group,
+            desired_count=desired_count,
+        )
+
+    async def store_count(self, service: Body, *, recreates: bool = False) -> int:
+        """Stores how many tasks a service has, if this deployment changes the number.
+
+        Autoscaling may own the number, which only the service knows. Returns what is stored.
+        """
+        stored = await self.stage.shared.get(DESIRED_COUNT)
+        count = int(stored) if stored else int(service["desiredCount"])
+        changes = recreates or self.service.desired_count not in (0, count)
+        if stored is None and changes and not self.stage.is_rollback:
+            await self.stage.shared.put({DESIRED_COUNT: str(count)})
+        return count
 
     async def create_task_set(
         self, service: Body, task_definition: str, *, scale: float, group: TargetGroup | None
@@ -132,7 +177,13 @@ class Session:
             self.log(f"Continuing with the task set {existing[0].arn}")
             return existing[0]
         created = await self.ecs.create_task_set(
-            service, self.service, task_definition, self.service_tags, scale=scale, group=group
+            service,
+            self.service,
+            task_definition,
+            self.service_tags,
+            token=self.token("task set", task_definition),
+            scale=scale,
+            group=group,
         )
         self.log(f"Created the task set {created.arn} with {scale:g}% of the tasks")
         return created

@@ -8,7 +8,7 @@ from pipecd.plugins.ecs import rolling
 from pipecd.plugins.ecs.api import TaskSet
 from pipecd.plugins.ecs.config import EcsCanaryRolloutOptions, TargetGroup
 from pipecd.plugins.ecs.definitions import EXTERNAL
-from pipecd.plugins.ecs.session import DESIRED_COUNT, Session
+from pipecd.plugins.ecs.session import Session
 from pipecd.sdk import DISPLAY_KEY, StageResult, UserMistake
 from pipecd.sdk.unstructured import Body, text_at
 
@@ -29,11 +29,9 @@ async def sync(session: Session) -> StageResult:
         )
     task_definition = await session.register()
     service = await session.apply_service()
-    if session.definitions.settings.quick_sync.recreate:
-        count = await _stop_all(session, service)
-    else:
-        count = 0
-    await replace_primary(
+    is_recreated = session.definitions.settings.quick_sync.recreate
+    count = await rolling.stop_all(session, service) if is_recreated else 0
+    created = await replace_primary(
         session,
         service,
         task_definition,
@@ -43,7 +41,7 @@ async def sync(session: Session) -> StageResult:
     if count:
         session.log(f"Starting {count} tasks")
         await session.ecs.scale_service(session.service.cluster, session.service.name, count)
-    await session.waits.stable(session.service.cluster, session.service.name)
+    await session.waits.stable(service, created)
     return StageResult.succeeded(f"The service {session.service.name} is deployed")
 
 
@@ -55,10 +53,10 @@ async def rollout_primary(session: Session) -> StageResult:
     task_definition = await session.register()
     service = await session.apply_service()
     # A canary still serves its share, and a later stage removes it.
-    await replace_primary(
+    created = await replace_primary(
         session, service, task_definition, group, replaces=lambda each: each.is_primary
     )
-    await session.waits.stable(session.service.cluster, session.service.name)
+    await session.waits.stable(service, created)
     return StageResult.succeeded("The primary task set is rolled out")
 
 
@@ -86,22 +84,12 @@ async def start_primary(
     """Starts a task set with all tasks and makes it primary when they are healthy."""
     created = await session.create_task_set(service, task_definition, scale=100, group=group)
     session.log("Waiting until its tasks are healthy")
-    await session.waits.steady(service, created)
-    await session.ecs.promote(service, created)
+    steady = await session.waits.steady(service, created)
+    if not steady.is_primary:
+        # AWS refuses to promote the primary one again, which a stage that was killed may find.
+        await session.ecs.promote(service, created)
     session.log("It is the primary task set now")
     return created
-
-
-async def _stop_all(session: Session, service: Body) -> int:
-    """Stops all tasks of a service and returns how many it had."""
-    stored = await session.stage.shared.get(DESIRED_COUNT)
-    count = int(stored) if stored else int(service["desiredCount"])
-    # Autoscaling may own the number, which only the service knows.
-    await session.stage.shared.put({DESIRED_COUNT: str(count)})
-    session.log(f"Stopping all {count} tasks, because quickSync.recreate is set")
-    await session.ecs.scale_service(session.service.cluster, session.service.name, 0)
-    await session.waits.empty(session.service.cluster, session.service.name)
-    return count
 
 
 async def rollout_canary(session: Session) -> StageResult:
@@ -124,7 +112,7 @@ async def rollout_canary(session: Session) -> StageResult:
     await session.stage.shared.put({_CANARY: json.dumps(_stored(created))})
     session.log("Waiting until its tasks are healthy")
     await session.waits.steady(service, created)
-    await session.waits.stable(session.service.cluster, session.service.name)
+    await session.waits.stable(service, created)
     return StageResult.succeeded(f"The canary runs {scale}% of the tasks")
 
 

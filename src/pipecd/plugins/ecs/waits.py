@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipecd.plugins.ecs.api import Ecs, TaskSet
+from pipecd.plugins.ecs.rollouts import Progress, judge_rollout
 from pipecd.plugins.ecs.targets import Targets, target_groups
-from pipecd.sdk import Unavailable, UserMistake
+from pipecd.sdk import PipecdError, Unavailable, UserMistake
 from pipecd.sdk.aws import Polling
 from pipecd.sdk.unstructured import Body, list_at, map_at, text_at
 
@@ -37,64 +38,87 @@ class Waits:
     polling: Polling
     log: Callable[[str], None]
 
-    async def steady(self, service: Body, task_set: TaskSet) -> None:
-        """Waits until all tasks of a task set run and are healthy."""
-        targets = self._targets()
+    async def steady(self, service: Body, task_set: TaskSet) -> TaskSet:
+        """Waits until all tasks of a task set run and are healthy; returns it as it is then."""
+        observed = self._observation(service, task_set.id)
 
-        async def check() -> bool | None:
+        async def check() -> TaskSet | None:
             current = await self.ecs.task_set(service, task_set.arn)
             if current is None:
-                raise UserMistake(
-                    f"the task set {task_set.arn} was deleted while it started",
-                    hint="only the piped may change task sets that it created",
-                )
+                raise _deleted(task_set)
             if current.is_steady:
-                return True
-            await targets.observe(current.document)
-            await self._require_starts(service, task_set.id, targets)
+                return current
+            await observed.check(current.document)
             return None
 
-        if await self.polling.until(check) is None:
-            what = f"the task set {task_set.arn}"
-            raise await self._timeout(service, what, task_set.id, targets.unhealthy)
+        steady = await self.polling.until(check)
+        if steady is None:
+            raise await observed.timeout(f"the task set {task_set.arn}", self.polling.within)
+        return steady
 
-    async def stable(self, cluster: str, name: str) -> None:
-        """Waits until a service runs as many tasks as it should, and no rolling update goes on."""
-        service: Body = {}
-        targets = self._targets()
+    async def stable(self, service: Body, task_set: TaskSet) -> None:
+        """Waits until a service runs all tasks of its task sets; `task_set` is the new one."""
+        name = text_at(service, "serviceName")
+        observed = self._observation(service, task_set.id)
 
         async def check() -> bool | None:
-            nonlocal service
-            service = await self.ecs.find_service(cluster, name) or {}
-            if not service:
-                raise UserMistake(
-                    f"the service {name} was deleted while it was deployed", hint="deploy again"
-                )
-            deployments = list_at(service, "deployments")
-            for deployment in deployments:
-                if text_at(deployment, "rolloutState") == "FAILED":
-                    raise UserMistake(
-                        f"the service {name} was not updated: "
-                        f"{text_at(deployment, 'rolloutStateReason')}"
-                        f"{await self._reason(service, text_at(deployment, 'id'))}"
-                    )
-            is_complete = (
-                service["pendingCount"] == 0
-                and service["runningCount"] >= service["desiredCount"]
-                and len(deployments) <= 1
-                and all(text_at(each, "rolloutState") != "IN_PROGRESS" for each in deployments)
-            )
-            if is_complete:
+            current = await self._service(service)
+            task_sets = [TaskSet(each) for each in list_at(current, "taskSets")]
+            if all(each.arn != task_set.arn for each in task_sets):
+                raise _deleted(task_set)
+            if current["pendingCount"] == 0 and current["runningCount"] >= current["desiredCount"]:
                 return True
-            await targets.observe(service, *list_at(service, "taskSets"))
-            for deployment in deployments[:1]:
-                await self._require_starts(service, text_at(deployment, "id"), targets)
+            await observed.check(*(each.document for each in task_sets))
             return None
 
         if await self.polling.until(check) is None:
-            started_by = next((text_at(d, "id") for d in list_at(service, "deployments")), "")
-            what = f"the service {name}"
-            raise await self._timeout(service, what, started_by, targets.unhealthy)
+            raise await observed.timeout(f"the service {name}", self.polling.within)
+
+    async def rolled_out(self, service: Body, task_definition: str) -> None:
+        """Waits until a service with rolling updates runs only tasks of a task definition."""
+        name = text_at(service, "serviceName")
+        observed = self._observation(service, judge_rollout(service, task_definition).id)
+
+        async def check() -> bool | None:
+            current = await self._service(service)
+            rollout = judge_rollout(current, task_definition)
+            if observed.started_by and not rollout.id:
+                raise UserMistake(
+                    f"the service {name} does not deploy the task definition {task_definition} any "
+                    "more",
+                    hint="read the events of the service; its circuit breaker or somebody else has "
+                    "deployed another task definition",
+                )
+            observed.started_by = rollout.id
+            match rollout.progress:
+                case Progress.COMPLETED:
+                    return True
+                case Progress.FAILED:
+                    why = await observed.stopped_reason()
+                    raise UserMistake(
+                        f"the service {name} was not updated: {rollout.reason}"
+                        + (f": {why}" if why else "")
+                    )
+                case Progress.REPLACED:
+                    raise UserMistake(
+                        f"somebody else deploys another task definition of the service {name}",
+                        hint="only the piped may deploy it; deploy again",
+                    )
+                case Progress.WAITING:
+                    await observed.check(current)
+                    return None
+
+        if await self.polling.until(check) is None:
+            raise await observed.timeout(f"the service {name}", self.polling.within)
+
+    async def _service(self, service: Body) -> Body:
+        name = text_at(service, "serviceName")
+        current = await self.ecs.find_service(text_at(service, "clusterArn"), name)
+        if current is None:
+            raise UserMistake(
+                f"the service {name} was deleted while it was deployed", hint="deploy again"
+            )
+        return current
 
     async def empty(self, cluster: str, name: str) -> None:
         """Waits until a service runs no task."""
@@ -128,20 +152,79 @@ class Waits:
             )
         return state
 
-    def _targets(self) -> "_ObservedTargets":
-        return _ObservedTargets(Targets(self.ecs.account), self.log)
+    def _observation(self, service: Body, started_by: str) -> "_Observation":
+        return _Observation(self.ecs, self.log, service, started_by)
 
-    async def _require_starts(
-        self, service: Body, started_by: str, targets: "_ObservedTargets"
-    ) -> None:
-        failed = await self._failed(service, started_by)
+
+def _deleted(task_set: TaskSet) -> UserMistake:
+    return UserMistake(
+        f"the task set {task_set.arn} was deleted while it started",
+        hint="only the piped may change task sets that it created",
+    )
+
+
+@dataclass
+class _Observation:
+    """What happens to the tasks that a wait is for.
+
+    It ends a wait early and explains it. A wait does not fail because AWS does not explain it.
+    """
+
+    ecs: Ecs
+    log: Callable[[str], None]
+    service: Body
+    started_by: str
+    """The id of the task set or deployment; empty as long as it is not known."""
+    _unhealthy: str = ""
+    _unexplained: str = ""
+
+    async def check(self, *documents: Body) -> None:
+        """Logs unhealthy targets of the services or task sets; raises if several tasks failed."""
+        targets = Targets(self.ecs.account)
+        unhealthy = await targets.describe_unhealthy(target_groups(*documents))
+        if unhealthy and unhealthy != self._unhealthy:
+            self.log(f"Still waiting: {unhealthy}")
+        self._unhealthy = unhealthy
+        failed = self._own(await self._failed())
         if len(failed) >= _FAILED_TASKS:
-            raise _failure(service, failed, targets.unhealthy)
+            raise _failure(self.service, failed, unhealthy)
 
-    async def _failed(self, service: Body, started_by: str) -> list[Body]:
-        stopped = await self.ecs.tasks(
-            text_at(service, "clusterArn"), startedBy=started_by, desiredStatus="STOPPED"
+    async def stopped_reason(self) -> str:
+        """Returns why the last task stopped, empty if none did."""
+        failed = self._own(await self._failed())
+        return stopped_reason(failed[-1]) if failed else ""
+
+    async def timeout(self, what: str, within: float) -> Exception:
+        """Returns why something did not become stable in time."""
+        failed = await self._failed()
+        if failed:
+            # Tasks that others start may be why the service does not become stable.
+            return _failure(self.service, self._own(failed) or failed, self._unhealthy)
+        causes = [each for each in (self._unhealthy, *await self._events()) if each]
+        said = f": {'; '.join(causes)}" if causes else ""
+        return Unavailable(
+            f"{what} did not become stable in {within / 60:g} minutes{said}",
+            hint=_HINTS[_HEALTH_CHECKS]
+            if self._unhealthy
+            else "check the capacity of the cluster and the health of the targets",
         )
+
+    def _own(self, tasks: Sequence[Body]) -> list[Body]:
+        return [task for task in tasks if text_at(task, "startedBy") == self.started_by]
+
+    async def _failed(self) -> list[Body]:
+        try:
+            # AWS does not combine `startedBy` with other filters.
+            stopped = await self.ecs.tasks(
+                text_at(self.service, "clusterArn"),
+                serviceName=text_at(self.service, "serviceName"),
+                desiredStatus="STOPPED",
+            )
+        except PipecdError as e:
+            if str(e) != self._unexplained:
+                self._unexplained = str(e)
+                self.log(f"It is not known why tasks stop: {e}")
+            return []
         return [
             task
             for task in stopped
@@ -149,43 +232,14 @@ class Waits:
             and not text_at(task, "stoppedReason").startswith(_PLANNED_STOPS)
         ]
 
-    async def _reason(self, service: Body, started_by: str) -> str:
-        failed = await self._failed(service, started_by)
-        return f": {stopped_reason(failed[-1])}" if failed else ""
-
-    async def _timeout(
-        self, service: Body, what: str, started_by: str, unhealthy: str
-    ) -> Exception:
-        failed = await self._failed(service, started_by)
-        if failed:
-            return _failure(service, failed, unhealthy)
-        current = await self.ecs.find_service(
-            text_at(service, "clusterArn"), text_at(service, "serviceName")
-        )
-        events = [text_at(each, "message") for each in list_at(current, "events")[:_SHOWN_EVENTS]]
-        causes = [unhealthy, *events] if unhealthy else events
-        said = f": {'; '.join(causes)}" if causes else ""
-        return Unavailable(
-            f"{what} did not become stable in {self.polling.within / 60:g} minutes{said}",
-            hint=_HINTS[_HEALTH_CHECKS]
-            if unhealthy
-            else "check the capacity of the cluster and the health of the targets",
-        )
-
-
-@dataclass
-class _ObservedTargets:
-    """The targets that a wait is for; what is wrong with them is logged when it changes."""
-
-    targets: Targets
-    log: Callable[[str], None]
-    unhealthy: str = ""
-
-    async def observe(self, *documents: Body) -> None:
-        unhealthy = await self.targets.describe_unhealthy(target_groups(*documents))
-        if unhealthy and unhealthy != self.unhealthy:
-            self.log(f"Still waiting: {unhealthy}")
-        self.unhealthy = unhealthy
+    async def _events(self) -> list[str]:
+        try:
+            current = await self.ecs.find_service(
+                text_at(self.service, "clusterArn"), text_at(self.service, "serviceName")
+            )
+        except PipecdError as e:
+            return [str(e)]
+        return [text_at(each, "message") for each in list_at(current, "events")[:_SHOWN_EVENTS]]
 
 
 def _failure(service: Body, failed: Sequence[Body], unhealthy: str) -> UserMistake:
