@@ -5,6 +5,7 @@ A reader returns a value or raises a PipecdError (a few raise another error by c
 else, too much time and too much memory are findings.
 """
 
+import asyncio
 import gzip
 import io
 import re
@@ -31,9 +32,13 @@ from pipecd.config.read import (
 )
 from pipecd.config.yaml_tree import YamlMistake, read_yaml
 from pipecd.controlplane.console.ansi import ansi_html
+from pipecd.controlplane.console.diff_view import drift_view, preview_view
+from pipecd.controlplane.console.markdown import description_html, document_html
 from pipecd.controlplane.console.stage_log import log_lines, parse_cursor
 from pipecd.controlplane.datastore.cursor import decode_cursor
 from pipecd.controlplane.webhooks.payload import parse_payload
+from pipecd.git.tree import TreeEntry, parse_tree
+from pipecd.git.tree_limits import TreeLimits, TreeSizes
 from pipecd.git.validate import validate_branch, validate_hash, validate_path
 from pipecd.gotemplate.template import FUNCTIONS, render
 from pipecd.model.errors import PipecdError
@@ -306,6 +311,64 @@ def read_http(content: bytes) -> None:
         ChunkReader().feed(body)
 
 
+DIFFS = (
+    b'# 1. name="web", kind="Deployment", namespace="a", apiVersion="apps/v1"\n\n  spec:\n    #spec.replicas\n-   replicas: 5\n'
+    b'+   replicas: 2\n\n... (omitted 2 other changed manifests)\n- 2. name="old", kind="ConfigMap", namespace="", apiVersion="v1"\n',
+    b'  # module.cdn["eu"].aws_x.y will be updated in-place\n    resource "aws_x" "y" {\n        id   = "1"\n~       name = "a" -> "b"\n'
+    b"    }\n  # aws_z.w must be replaced\nPlan: 2 to add, 1 to change, 1 to destroy.\n",
+    b"eu: Diff between the state in Git and in the cloud:\n\n--- Actual\n+++ Expected\n\n  ServiceDefinition:\n+   a: 1\n",
+    b"--- a/x.yaml\n+++ a/x.yaml\n@@ -1,2 +1,2 @@\n same\n-old\n+new\n",
+    b"web does not run\nworker has another image\n",
+)
+MARKDOWN = (
+    b"# Web\n\nA *shop* with **two** [links](https://x/y) and ![an image](x.png).\n\n- a\n  - b\n1. c\n\n> quoted `code`\n\n```yaml\na: b\n```\n",
+    b"| a | b |\n|---|:-:|\n| 1 | <b>2</b> |\n\n[ref]: https://x 'title'\n[ref] <https://x> &amp; \\* _a_ __b__ ~~c~~\n\nTitle\n=====\n***\n",
+)
+HASH_SIZE = 20
+TREES = (
+    b"100644 a.yaml\0" + bytes(range(20)) + b"40000 dir\0" + bytes(20) + b"120000 link\0" + bytes(20),
+    b"160000 module\0" + b"\xff" * 20 + b"100755 run\0" + bytes(20),
+)  # fmt: skip
+
+
+def read_diff(content: bytes) -> None:
+    for view in (drift_view(text_of(content)), preview_view(text_of(content))):
+        for block in (block for section in view.sections for block in section.blocks):
+            assert len(block.pairs) <= len(block.lines)
+
+
+def read_markdown(content: bytes) -> None:
+    for html in (
+        description_html(text_of(content)),
+        document_html(text_of(content[:20_000]), lambda url: url if url.startswith("/") else ""),
+    ):
+        assert "<script" not in html.lower(), html
+        assert "javascript:" not in re.sub(r">[^<]*<", "><", html).lower(), html
+
+
+def read_tree(content: bytes) -> None:
+    """Reads a tree, and measures trees of trees with as many entries as the bytes say."""
+    tolerant(lambda tree: list(parse_tree(tree, HASH_SIZE)), content)
+    widths = [byte % 40 for byte in content[:400]] or [0]
+
+    async def read_trees(ids: Sequence[str]) -> list[tuple[TreeEntry, ...]]:
+        return [tuple(entries_at(int(id_, 16))) for id_ in ids]
+
+    async def read_sizes(ids: Sequence[str]) -> list[int]:
+        return [int(id_[:4], 16) for id_ in ids]
+
+    def entries_at(index: int) -> list[TreeEntry]:
+        below = widths[index] if index + 1 < len(widths) else 0
+        subtrees = [
+            f"{index + 1 + n % 3:040x}" for n in range(below) if index + 1 + n % 3 < len(widths)
+        ]
+        return [TreeEntry(f"d{n}", 0o40000, id_) for n, id_ in enumerate(subtrees)]
+
+    sizes = TreeSizes(read_trees, read_sizes, TreeLimits(entries=10_000))
+    root = TreeEntry("", 0o40000, f"{0:040x}")
+    tolerant(lambda entry: asyncio.run(sizes.check([entry], what="the commit")), root)
+
+
 def tolerant(read: Callable[[Any], Any], argument: Any) -> Any:
     """The value, or None if the reader refuses it with an error of ours."""
     try:
@@ -337,6 +400,9 @@ def readers() -> dict[str, Reader]:
         Reader("YAML", yaml_samples, read_yaml, words_of(yaml_samples), (YamlMistake,)),
         Reader("Go templates", TEMPLATES, lambda c: render(text_of(c), DATA, name="t"), (*words_of(TEMPLATES), *FUNCTIONS)),
         Reader("terminal output", LOGS, read_log, ("\x1b[", "\x1b]", "\x1b[38;5;", "m", ";" * 50, "\r\r\r")),
+        Reader("diffs", DIFFS, read_diff, (*words_of(DIFFS), "~ ", " = ", " -> ", "  # ", "---", "+++", "  ")),
+        Reader("Markdown", MARKDOWN, read_markdown, ("[", "](", "![", "<", "`", "*", "_", "> ", "- ", "|", "javascript:alert(1)", "\n\n", "&#")),
+        Reader("Git trees", TREES, read_tree, ("40000 ", "100644 ", "\0", "160000 ")),
         Reader("Git URLs and refs", REMOTES, read_addresses, words_of(REMOTES)),
         Reader("kubeconfigs", KUBECONFIGS, lambda c: read_kubeconfig(text_of(c), file="/nonexistent/config"), words_of(KUBECONFIGS)),
         Reader("manifests", MANIFESTS, lambda c: read_manifests(text_of(c), file="m.yaml"), words_of(MANIFESTS)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions of a repository take linear time, wherever piped evaluates them.
+"""Regular expressions of a repository take linear time, and so do those that its text is read with.
 
 On an engine that backtracks each of these rows runs longer than anybody waits.
 """
@@ -11,6 +11,8 @@ import pytest
 from pipecd.config.application import OnCommitSpec
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_application
+from pipecd.controlplane.console.diff_view import DiffView, drift_view, preview_view
+from pipecd.controlplane.console.markdown import description_html
 from pipecd.model.errors import UserMistake
 from pipecd.model.regex import Regex, RegexSyntaxError
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
@@ -112,6 +114,70 @@ def test_an_expression_that_fills_the_memory_is_refused(pattern: str) -> None:
         Regex(pattern)
     with pytest.raises(UserMistake, match="syntax error in pattern"):
         path_patterns([pattern])
+
+
+LONG = 300_000
+FIELD = '# 1. name="web", kind="Service", namespace="", apiVersion="v1"\n'
+
+ATTACKS_BY_DIFFS: dict[str, str] = {
+    "equals signs": f"{FIELD}~ {'=' * LONG}",
+    "words and equals signs": f"{FIELD}~ {'a =' * LONG}",
+    "arrows": f"{FIELD}~ a = {' ->' * LONG}",
+    "spaces": f"{FIELD}~ {' ' * LONG}",
+    "lines that may begin a difference": "  a\n" * LONG,
+    "lines that may begin a difference, and a heading": "  a\n" * 4900 + FIELD,
+    "long lines that may begin a difference": ("  " + "# a will be" * 20 + "\n") * 4900,
+    "modules": f"  # {'module.a[' * LONG} will be created",
+    "modules without an end": f"  # {'module.' * LONG} will be created",
+    "a verb many times": f"  # {'a has ' * LONG}",
+    "spaces before a comment": f"{' ' * LONG}# a",
+    "quotes": '# 1. name="' * LONG,
+    "parentheses": "... (" * LONG,
+    "plans": f"Plan: {'.' * LONG}a",
+    "targets": f"{'a:' * LONG} Diff between",
+    "signs": "\n".join("-+~"[n % 3] + " a = b -> c" for n in range(LONG)),
+    "headings": FIELD * 5000,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ATTACKS_BY_DIFFS.values(), ids=ATTACKS_BY_DIFFS)
+def test_the_differences_of_an_application_are_read_in_linear_time(text: str) -> None:
+    for view in (drift_view(text), preview_view(text)):
+        assert longest_line(view) <= 2_010
+        assert count_lines(view) <= 5_000
+
+
+def longest_line(view: DiffView) -> int:
+    pairs = [pair for s in view.sections for block in s.blocks for pair in block.pairs]
+    lines = [side.text for pair in pairs for side in (pair.old, pair.new) if side is not None]
+    return max(map(len, [*lines, *view.findings]), default=0)
+
+
+def count_lines(view: DiffView) -> int:
+    blocks = [block for section in view.sections for block in section.blocks]
+    return sum(len(block.lines) for block in blocks) + len(view.findings)
+
+
+ATTACKS_BY_DESCRIPTIONS: dict[str, str] = {
+    "brackets": "[" * LONG,
+    "brackets and parentheses": "[a](" * LONG,
+    "stars": "*a " * LONG,
+    "underscores": "_" * LONG + "a",
+    "backticks": "".join("`" * n + "a" for n in range(700)),
+    "quotes within quotes": ">" * LONG + "a",
+    "lists within lists": "".join(" " * 2 * n + "- a\n" for n in range(500)),
+    "a table": "|a" * 5_000 + "\n" + "|-" * 5_000 + "\n" + ("|b" * 5_000 + "\n") * 20,
+    "links by reference": "".join(f"[{n}]: x\n" for n in range(5_000)) + "[1]" * 5_000,
+    "entities": "&#" * LONG,
+    "addresses": "<http://" * LONG,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ATTACKS_BY_DESCRIPTIONS.values(), ids=ATTACKS_BY_DESCRIPTIONS)
+def test_a_description_is_shown_in_a_limited_time(text: str) -> None:
+    assert len(description_html(text)) < 1_000_000
 
 
 def test_a_configuration_says_which_matcher_is_no_expression() -> None:

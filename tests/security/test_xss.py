@@ -19,6 +19,7 @@ from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, LogQuery
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -113,6 +114,11 @@ async def publish(site: Site, payload: str, number: int) -> tuple[str, str]:
         labels={"team": payload},
     )  # fmt: skip
     await cases.application_reports.report_unregistered([unregistered], by=reporter)
+    drift = ApplicationSyncState(
+        status=OUT_OF_SYNC, reason=f"+ {payload}\n~ k = {payload} -> {payload}",
+        short_reason=payload, timestamp=1,
+    )  # fmt: skip
+    await cases.application_reports.report_sync_state(application_id, drift, by=reporter)
     application = await cases.applications.get(application_id, by=admin)
     deployment = new_deployment(application, f"deployment-{number}")
     fill_deployment(deployment, payload)
@@ -181,6 +187,7 @@ async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -
     paths = (
         "/applications",
         f"/applications/{application}",
+        f"/applications/{application}?diff=split",
         "/applications/add",
         "/deployments",
         f"/deployments/{deployment}",

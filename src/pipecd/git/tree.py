@@ -5,6 +5,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipecd.model.errors import UserMistake
+
+_MAX_MODE_LENGTH = 7
 _DIRECTORY, _SYMLINK, _SUBMODULE = 0o40000, 0o120000, 0o160000
 
 
@@ -39,10 +42,13 @@ def root_directory(commit: str) -> TreeEntry:
 
 
 def parse_tree(content: bytes, hash_size: int) -> Iterator[TreeEntry]:
-    """Yields the entries of a tree object."""
+    """Yields the entries of a tree object; a Git host may serve one that is malformed."""
     at = 0
     while at < len(content):
-        space, end = content.index(b" ", at), content.index(b"\0", at)
-        name, id_ = content[space + 1 : end], content[end + 1 : end + 1 + hash_size]
-        yield TreeEntry(os.fsdecode(name), int(content[at:space], 8), id_.hex())
+        space = content.find(b" ", at, at + _MAX_MODE_LENGTH + 1)
+        end = content.find(b"\0", space)
+        mode, id_ = content[at:space], content[end + 1 : end + 1 + hash_size]
+        if space < 0 or end < 0 or len(id_) < hash_size or mode.strip(b"01234567") or not mode:
+            raise UserMistake("a directory of the repository is malformed", hint="run git fsck")
+        yield TreeEntry(os.fsdecode(content[space + 1 : end]), int(mode, 8), id_.hex())
         at = end + 1 + hash_size

@@ -33,6 +33,7 @@ from pipecd.config.read import PipedConfig, deploy_target_names
 from pipecd.config.rendering import RenderingSpec
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
+from pipecd.git.tree_limits import TreeLimits
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, DeploymentTraces
 from pipecd.observe.log import masking
@@ -300,6 +301,9 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             [Repository(r.repo_id, r.remote, r.branch) for r in spec.repositories],
             directory=workspace / "git",
             credentials=_git_credentials(spec.git),
+            limits=TreeLimits(
+                spec.rendering.working_copy_entries, spec.rendering.working_copy_size
+            ),
         )
     )
     workers = await stack.enter_async_context(_worker_pool(spec.rendering, workspace))

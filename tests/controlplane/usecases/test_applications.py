@@ -289,6 +289,18 @@ async def test_a_late_sync_state_of_a_piped(
     assert stored.sync_state.status == expected
 
 
+async def test_the_end_of_a_very_long_reason_is_not_stored(
+    cases: UseCases, application: Application, piped: PipedCaller
+) -> None:
+    state = ApplicationSyncState(
+        status=OUT_OF_SYNC, reason="r" * 3_000_000, short_reason="s" * 9000
+    )
+    await cases.application_reports.report_sync_state(application.id, state, by=piped)
+    stored = (await cases.applications.get(application.id, by=piped)).sync_state
+    assert stored.reason == "r" * 262_144 + "\n... (omitted 2,737,856 more characters)"
+    assert stored.short_reason == "s" * 4096 + "\n... (omitted 4,904 more characters)"
+
+
 async def test_reports_of_a_piped_are_stored(
     cases: UseCases,
     application: Application,

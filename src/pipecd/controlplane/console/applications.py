@@ -110,7 +110,7 @@ class ApplicationPages:
         recent = await self._recent_deployments(application.id, user)
         waiting_id = next((d.id for d in recent if has_pending_approval(d)), "")
         view = application_view(application, piped, now, waiting_id=waiting_id)
-        drift = application_drift(application)
+        drift = await application_drift(application)
         live_state: LiveStateView | None = None
         with suppress(NotFound):
             snapshot = await self._context.cases.livestate.get(application.id, by=user)

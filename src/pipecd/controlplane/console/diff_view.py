@@ -6,8 +6,9 @@ ones of manifests, comments of a Terraform plan, and the file names of a unified
 any difference, such as the findings of the process plugin, is a list of sentences.
 """
 
+import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -19,7 +20,11 @@ from pipecd.controlplane.console.status_badge import Badge, Tone
 _FOLDED_FROM, _CONTEXT = 8, 2
 # Resources are folded if the diff has more lines than this.
 MAX_OPEN_LINES = 120
+# What is beyond these limits is not shown; the text of a diff is as long as its piped wants.
 MAX_LINES = 5000
+MAX_LINE_LENGTH = 2000
+MAX_CHARACTERS = 1_000_000
+_SHORT_TEXT = 20_000
 
 _TARGET_HEAD = re.compile(r"(?:(?P<target>[^\s:]+): )?(?P<text>Diff between .*)")
 _NUMBERED = re.compile(
@@ -30,9 +35,8 @@ _TERRAFORM = re.compile(r"\s*# (?P<address>\S.*?) (?P<verb>will be|must be|has) 
 _DEFINITION = re.compile(r"  (?P<name>[A-Z]\w*Definition):$")
 _OMITTED = re.compile(r"\.\.\. \((?P<text>.+)\)")
 _PLAN = re.compile(r"Plan: .*\.$")
-_ASSIGNMENT = re.compile(r"(?P<key>~\s+\S+\s*=\s*)(?P<old>.+?) -> (?P<new>.+)")
 _PLAN_SIGN = re.compile(r"(?P<indent> +)(?P<sign>[-+~])(?:/[-+])? (?P<text>.*)")
-_MODULE = re.compile(r"module\.[^.\[]+(\[[^\]]*\])?\.")
+_MODULE = re.compile(r"module\.[^.\[]+(\[[^\[\]]*\])?\.")
 
 
 class ChangeKind(StrEnum):
@@ -156,6 +160,13 @@ class _Section:
     lines: list[DiffLine] = field(default_factory=list[DiffLine])
 
 
+async def in_thread_if_long(view: Callable[[str], DiffView], text: str) -> DiffView:
+    """Returns the view of a text; a long text does not delay other requests."""
+    if len(text) <= _SHORT_TEXT:
+        return view(text)
+    return await asyncio.to_thread(view, text)
+
+
 def drift_view(text: str) -> DiffView:
     """The differences between the live state and Git."""
     return _view(text, _DRIFT_BADGES, "{} in Git only, {} not in Git, {} different")
@@ -167,13 +178,16 @@ def preview_view(text: str) -> DiffView:
 
 
 def _view(text: str, badges: dict[ChangeKind, Badge], summary: str) -> DiffView:
-    lines = text.strip("\n").splitlines()
-    parsed = _parse(lines[:MAX_LINES])
+    lines = text[:MAX_CHARACTERS].strip("\n").splitlines()
+    shown = [_shorten(line) for line in lines[:MAX_LINES]]
+    parsed = _parse(shown)
     omitted = parsed.omitted
-    if len(lines) > MAX_LINES:
+    if len(text) > MAX_CHARACTERS:
+        omitted = "The rest is too long to be shown"
+    elif len(lines) > MAX_LINES:
         omitted = f"{plural(len(lines) - MAX_LINES, 'more line')} are not shown"
     if not parsed.sections:
-        findings = tuple(sentence(line) for line in lines if line.strip())
+        findings = tuple(sentence(line) for line in shown if line.strip())
         return DiffView(note=parsed.note, findings=findings, omitted=omitted, raw=text)
     is_long = sum(len(each.lines) for each in parsed.sections) > MAX_OPEN_LINES
     sections = tuple(
@@ -190,6 +204,10 @@ def _view(text: str, badges: dict[ChangeKind, Badge], summary: str) -> DiffView:
     )
 
 
+def _shorten(line: str) -> str:
+    return line if len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]}…"
+
+
 def _without_zeros(summary: str) -> str:
     return ", ".join(part for part in summary.split(", ") if not part.startswith("0 "))
 
@@ -203,6 +221,7 @@ class _Parsed:
 
 def _parse(lines: Sequence[str]) -> _Parsed:
     parsed, target, current = _Parsed(), "", None
+    begins_differences = _before_differences(lines)
     for index, line in enumerate(lines):
         following = lines[index + 1] if index + 1 < len(lines) else ""
         if head := _TARGET_HEAD.fullmatch(line):
@@ -223,7 +242,7 @@ def _parse(lines: Sequence[str]) -> _Parsed:
             parsed.sections.append(section)
         elif current is not None:
             current.lines.append(_line(line, is_plan=current.is_plan))
-        elif line[:1] in _SIGNS or _begins_differences(lines[index:]):
+        elif line[:1] in _SIGNS or begins_differences[index]:
             current = _Section(ChangeKind.CHANGE, "", target=target, lines=[_line(line)])
             parsed.sections.append(current)
     parsed.sections = [
@@ -232,16 +251,17 @@ def _parse(lines: Sequence[str]) -> _Parsed:
     return parsed
 
 
-def _begins_differences(lines: Sequence[str]) -> bool:
-    """Whether the ancestors of a field begin, before any heading of a resource."""
-    if not lines[0].startswith("  "):
-        return False
-    for line in lines:
+def _before_differences(lines: Sequence[str]) -> list[bool]:
+    """Whether the ancestors of a field begin at a line, before any heading of a resource."""
+    begins, is_followed = [False] * len(lines), False
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
         if _heading(line) is not None or _TARGET_HEAD.fullmatch(line):
-            return False
-        if line[:1] in _SIGNS:
-            return True
-    return False
+            is_followed = False
+        elif line[:1] in _SIGNS:
+            is_followed = True
+        begins[index] = is_followed and line.startswith("  ")
+    return begins
 
 
 def _heading(line: str) -> _Section | None:
@@ -355,10 +375,10 @@ def side_by_side(lines: Iterable[DiffLine]) -> Iterator[DiffPair]:
 
 def _split_assignment(line: DiffLine) -> DiffPair:
     """Both sides of `~ key = old -> new`, which Terraform writes in one line."""
-    parts = _ASSIGNMENT.fullmatch(line.text)
-    if parts is None:
+    name, _, value = line.text[1:].lstrip().partition(" ")
+    equals, value = value.lstrip()[:1], value.lstrip()[1:]
+    old, arrow, new = value.lstrip().partition(" -> ")
+    if not (line.text.startswith("~ ") and name and equals == "=" and old and arrow and new):
         return DiffPair(line, line)
-    key = " " + parts["key"][1:]
-    return DiffPair(
-        DiffLine(LineKind.REMOVE, key + parts["old"]), DiffLine(LineKind.ADD, key + parts["new"])
-    )
+    key = " " + line.text[1 : -len(old + arrow + new)]
+    return DiffPair(DiffLine(LineKind.REMOVE, key + old), DiffLine(LineKind.ADD, key + new))

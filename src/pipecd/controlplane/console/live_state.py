@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.diff_view import DiffView, drift_view
+from pipecd.controlplane.console.diff_view import DiffView, drift_view, in_thread_if_long
 from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.live_graph import live_graph
 from pipecd.controlplane.console.live_state_view import (
@@ -43,7 +43,7 @@ class LiveStatePages:
         with suppress(NotFound):
             snapshot = await cases.livestate.get(application.id, by=user)
             now = self._context.local_now(request)
-            drift = application_drift(application)
+            drift = await application_drift(application)
             view = live_state_view(snapshot, now, query, drift=drift, events=events)
         return self._context.render(
             request,
@@ -59,7 +59,8 @@ class LiveStatePages:
         )
 
 
-def application_drift(application: Application) -> DiffView:
+async def application_drift(application: Application) -> DiffView:
     """The differences of an application with Git; none unless it is out of sync."""
-    is_out_of_sync = sync_status(application) is SyncStatus.OUT_OF_SYNC
-    return drift_view(application.sync_state.reason) if is_out_of_sync else DiffView()
+    if sync_status(application) is not SyncStatus.OUT_OF_SYNC:
+        return DiffView()
+    return await in_thread_if_long(drift_view, application.sync_state.reason)

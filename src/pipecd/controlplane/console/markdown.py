@@ -15,6 +15,8 @@ from markupsafe import Markup
 
 # A description is as long as its writer wants; what is beyond this is not shown.
 MAX_CHARACTERS = 20_000
+# The parser looks for the end of a link from every bracket.
+MAX_BRACKETS = 500
 _WEB_LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 
@@ -40,7 +42,10 @@ def web_link(url: str) -> str:
 @lru_cache(maxsize=256)
 def description_html(text: str) -> Markup:
     """A description; its headings are below those of the page."""
-    tokens = _PARSER.parse(text[:MAX_CHARACTERS])
+    text = text[:MAX_CHARACTERS]
+    if text.count("[") > MAX_BRACKETS:
+        return Markup("<p>{}</p>").format(text)
+    tokens = _PARSER.parse(text)
     _set_links(tokens, web_link)
     for token in tokens:
         if token.tag[:1] == "h" and token.tag[1:].isdigit():

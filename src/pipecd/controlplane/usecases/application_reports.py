@@ -32,6 +32,11 @@ _MOST_RECENT = {
 }
 
 
+# The differences of an application are shown on its page, and read with every list of applications.
+MAX_REASON = 256 * 1024
+MAX_SHORT_REASON = 4 * 1024
+
+
 class _UnknownSequence(Exception):
     """Another deployment was stored meanwhile, whose sequence number has to be read."""
 
@@ -47,8 +52,11 @@ class ApplicationReports:
     ) -> None:
         """Stores a sync state, unless a late report of one of our own pipeds brings it.
 
-        Their timestamps only grow within an application, whatever their clocks do.
+        Their timestamps only grow within an application, whatever their clocks do. The end of a
+        reason beyond its limit is not stored.
         """
+        state.reason = _shorten(state.reason, MAX_REASON)
+        state.short_reason = _shorten(state.short_reason, MAX_SHORT_REASON)
 
         def change(application: Application) -> None:
             if not by.epoch or state.timestamp >= application.sync_state.timestamp:
@@ -175,3 +183,9 @@ class ApplicationReports:
         )
         # A piped needs no wake-up for its own report, unless `wake` names it.
         await self._bus.publish(Signal(Topic.APPLICATION, id, by.project, wake))
+
+
+def _shorten(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n... (omitted {len(text) - limit:,} more characters)"
