@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the supervisor decides; a simulated machine carries out every decision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -27,6 +27,8 @@ from pipecd.plugins.process.reconcile import (
     Launch,
     Terminate,
     backoff,
+    crashes_after,
+    previous_versions,
     reconcile,
 )
 
@@ -64,6 +66,11 @@ class Machine:
     instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
     decision: Decision = field(default_factory=Decision)
     serving: dict[str, str] = field(default_factory=dict[str, str])
+    previous: Mapping[str, DesiredVariant] = field(default_factory=dict[str, DesiredVariant])
+
+    def apply(self, desired: DesiredApplication) -> None:
+        self.previous = previous_versions(self.desired, desired, self.previous, self.serving)
+        self.desired = desired
 
     def decide(self) -> Decision:
         decision = reconcile(
@@ -72,13 +79,15 @@ class Machine:
             self.now,
             drained=frozenset(self.instances),
             serving=self.serving,
+            previous=self.previous,
         )
-        self.serving = {name: route.identity for name, route in decision.routes.items()}
+        self.previous = decision.previous
+        self.serving |= {name: route.identity for name, route in decision.routes.items()}
         self.decision = decision
         for action in decision.actions:
             match action:
-                case Launch(name, index, restarts):
-                    program = self.desired.variants[name].program
+                case Launch(name, version, index, restarts, crashes):
+                    program = version.program
                     new = Instance(
                         name,
                         program.identity,
@@ -88,11 +97,12 @@ class Machine:
                         commit=program.digest,
                         started_at=self.now,
                         restarts=restarts,
+                        crashes=crashes,
                     )
                     self.instances[new.id] = new
                 case Drain(id):
                     self.enter(id, Phase.DRAINING)
-                case Terminate(id):
+                case Terminate(id, _):
                     self.enter(id, Phase.STOPPING)
                 case Kill(id):
                     self.enter(id, Phase.EXITED)
@@ -101,7 +111,9 @@ class Machine:
         return decision
 
     def enter(self, id: str, phase: Phase) -> None:
-        self.instances[id] = replace(self.instances[id], phase=phase, since=self.now)
+        before = self.instances[id]
+        crashes = crashes_after(before, self.now) if phase is Phase.EXITED else before.crashes
+        self.instances[id] = replace(before, phase=phase, since=self.now, crashes=crashes)
 
     def advance(self, seconds: float) -> None:
         """Lets programs start and end."""
@@ -145,14 +157,12 @@ def test_the_last_desired_state_is_reached(
 ) -> None:
     machine = Machine(steps[0][0], BAD)
     for desired, decisions, seconds in steps:
-        machine.desired = desired
+        machine.apply(desired)
         for _ in range(decisions):
             machine.decide()
             machine.advance(seconds)
-    machine.desired = replace(
-        steps[-1][0], variants={**steps[-1][0].variants, PRIMARY: variant("z", 2)}
-    )
-    machine.desired = machine.desired.with_variant(CANARY, None)
+    last = steps[-1][0].with_variant(PRIMARY, variant("z", 2)).with_variant(CANARY, None)
+    machine.apply(last)
     machine.settle()
     assert machine.decide().actions == ()
     assert sorted((i.index, i.commit, i.phase) for i in machine.instances.values()) == [
@@ -171,7 +181,7 @@ def test_somebody_serves_at_every_step(
     machine.settle()
     for desired, decisions, seconds in steps:
         # Some share must go to the primary, which has at least one good version.
-        machine.desired = replace(desired, weights={PRIMARY: 50, CANARY: 50})
+        machine.apply(replace(desired, weights={PRIMARY: 50, CANARY: 50}))
         for _ in range(decisions):
             machine.decide()
             served = machine.routed()
@@ -187,7 +197,7 @@ def test_requests_go_to_one_version_of_a_variant_and_to_no_instance_that_leaves(
 ) -> None:
     machine = Machine(steps[0][0], BAD)
     for desired, decisions, seconds in steps:
-        machine.desired = desired
+        machine.apply(desired)
         for _ in range(decisions):
             before = dict(machine.instances)
             decision = machine.decide()
@@ -208,24 +218,26 @@ def test_no_instance_gets_two_actions_and_none_is_launched_twice(
 ) -> None:
     machine = Machine(steps[0][0], BAD)
     for desired, decisions, seconds in steps:
-        machine.desired = desired
+        machine.apply(desired)
         for _ in range(decisions):
             alive = {i.id for i in machine.instances.values() if i.is_alive}
             actions = machine.decide().actions
             ids = [a.id for a in actions if not isinstance(a, Launch)]
-            launched = [(a.variant, a.index) for a in actions if isinstance(a, Launch)]
+            launched = [
+                f"{a.variant}-{a.version.program.identity}-{a.index}"
+                for a in actions
+                if isinstance(a, Launch)
+            ]
             assert len(ids) == len(set(ids))
             assert len(launched) == len(set(launched))
-            for name, index in launched:
-                identity = machine.desired.variants[name].program.identity
-                assert f"{name}-{identity}-{index}" not in alive
+            assert not alive & set(launched)
             machine.advance(seconds)
 
 
 def test_an_old_version_serves_until_the_new_one_is_complete() -> None:
     machine = Machine(application(variant("a", 2)))
     machine.settle()
-    machine.desired = application(variant("b", 2))
+    machine.apply(application(variant("b", 2)))
     machine.decide()
     assert {i.commit for i in machine.routed()} == {"a"}
     first = next(i for i in machine.instances.values() if i.commit == "b")
@@ -241,9 +253,9 @@ def test_going_back_from_a_version_that_never_was_healthy_restarts_nothing() -> 
     machine = Machine(application(variant("a", 2)), BAD)
     machine.settle()
     before = dict(machine.instances)
-    machine.desired = application(variant("bad", 2))
+    machine.apply(application(variant("bad", 2)))
     machine.settle()
-    machine.desired = application(variant("a", 2))
+    machine.apply(application(variant("a", 2)))
     machine.settle()
     assert machine.instances == before
 
@@ -295,15 +307,76 @@ def test_an_instance_is_drained_until_its_requests_have_ended() -> None:
 
 
 def test_a_restart_waits_longer_each_time() -> None:
-    waits = [backoff(n) for n in range(100)]
+    waits = [backoff(n) for n in range(1, 100)]
     assert waits == sorted(waits)
-    assert (waits[0], waits[-1]) == (0.5, LONGEST_BACKOFF)
+    assert (waits[0], waits[1], waits[-1]) == (0.5, 1.0, LONGEST_BACKOFF)
 
 
 def test_an_exit_after_a_stable_time_starts_the_count_again() -> None:
-    ended = replace(instance("a", Phase.EXITED, since=STABLE_SECONDS), started_at=0.0, restarts=7)
-    decision = reconcile(application(variant("a")), [ended], STABLE_SECONDS + 0.5)
-    assert decision.actions == (Launch(PRIMARY, 0, 1),)
+    running = replace(instance("a", Phase.HEALTHY), started_at=0.0, crashes=7)
+    assert crashes_after(running, STABLE_SECONDS - 1) == 8
+    assert crashes_after(running, STABLE_SECONDS) == 1
+
+
+def test_restarts_are_counted_for_people() -> None:
+    ended = replace(instance("a", Phase.EXITED), restarts=7, crashes=1)
+    decision = reconcile(application(variant("a")), [ended], 0.5)
+    assert decision.actions == (Launch(PRIMARY, variant("a"), 0, restarts=8, crashes=1),)
+
+
+def rolling_out_a_bad_version() -> Machine:
+    machine = Machine(application(variant("a")), BAD)
+    machine.settle()
+    machine.apply(application(variant("bad")))
+    machine.decide()
+    return machine
+
+
+def test_an_old_version_is_restarted_while_the_new_one_is_rolled_out() -> None:
+    machine = rolling_out_a_bad_version()
+    [old] = machine.routed()
+    machine.enter(old.id, Phase.EXITED)
+    machine.decide()
+    assert machine.routed() == []
+    machine.advance(0.5)
+    machine.decide()
+    machine.advance(0.1)
+    machine.decide()
+    assert [(i.id, i.restarts) for i in machine.routed()] == [(old.id, 1)]
+
+
+def test_an_old_version_that_fails_its_probes_is_restarted_after_its_timeout() -> None:
+    machine = rolling_out_a_bad_version()
+    [old] = machine.routed()
+    machine.enter(old.id, Phase.UNHEALTHY)
+    machine.now += 29
+    assert Terminate(old.id, is_unhealthy=True) not in machine.decide().actions
+    assert machine.routed() == [machine.instances[old.id]]
+    machine.now += 1
+    assert Terminate(old.id, is_unhealthy=True) in machine.decide().actions
+
+
+def test_an_old_version_is_not_started_again_once_the_new_one_was_complete() -> None:
+    machine = Machine(application(variant("a")))
+    machine.settle()
+    machine.apply(application(variant("b")))
+    machine.settle()
+    assert machine.previous == {}
+    [new] = machine.routed()
+    machine.enter(new.id, Phase.EXITED)
+    machine.settle()
+    assert {i.commit for i in machine.instances.values()} == {"b"}
+
+
+def test_the_version_that_served_last_stays_when_rollouts_follow_each_other() -> None:
+    machine = rolling_out_a_bad_version()
+    machine.apply(
+        application(replace(variant("bad"), program=replace(variant("bad").program, args=("2",))))
+    )
+    machine.decide()
+    assert machine.previous == {PRIMARY: variant("a")}
+    machine.apply(application(variant("a")))
+    assert machine.previous == {}
 
 
 def test_an_instance_that_fails_its_probes_serves_when_it_is_the_only_one() -> None:

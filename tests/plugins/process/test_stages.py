@@ -7,6 +7,7 @@ import pwd
 import signal
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,54 @@ async def test_an_interrupted_stage_continues(service: Service) -> None:
     await run(two, "PROCESS_SYNC")
     assert await service.get() == (200, "two")
     assert await service.pids() == started
+
+
+async def test_an_old_instance_that_crashes_during_a_rollout_is_restarted(
+    service: Service,
+) -> None:
+    one = service.commit("one")
+    await run(one, "PROCESS_SYNC")
+    [old] = await service.pids()
+    hangs: dict[str, Any] = {
+        "args": ["-c", "import time; time.sleep(600)"],
+        "healthCheck": {"timeout": "60s"},
+    }
+    two = service.commit("two", running=one, **hangs)
+    rolling_out = asyncio.ensure_future(two.run("PROCESS_SYNC"))
+    await eventually(service.started, 30)
+    os.kill(old, signal.SIGKILL)
+
+    async def serves_again() -> bool:
+        with suppress(OSError):
+            return await service.get() == (200, "one")
+        return False
+
+    await eventually(lambda: not Path(f"/proc/{old}").exists(), 30)
+    await eventually(serves_again, 30)
+    assert not rolling_out.done()
+    rolling_out.cancel()
+    await asyncio.wait({rolling_out})
+    await roll_back(two)
+    assert old not in await service.pids()
+
+
+async def test_what_cannot_be_stored_is_not_run(service: Service) -> None:
+    one = service.commit("one")
+    await run(one, "PROCESS_SYNC")
+    # Nothing can be written in the place of the next state.
+    obstacle = service.client.directory.state_file.with_name("state.json.new")
+    obstacle.mkdir()
+    two = service.commit("two", {"new": "file"}, running=one)
+    failed = await two.run("PROCESS_SYNC")
+    assert failed.status is FAILURE
+    assert "what shall run cannot be stored" in failed.message
+    assert await service.get() == (200, "one")
+    assert [
+        variant.program.commit for variant in (await service.status()).desired.variants.values()
+    ] == ["one"]
+    obstacle.rmdir()
+    await run(two, "PROCESS_SYNC")
+    assert await service.get() == (200, "two")
 
 
 async def test_programs_outlive_the_supervisor_and_are_found_again(service: Service) -> None:

@@ -5,19 +5,24 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from pipecd.plugins.process import applications, logs
 from pipecd.plugins.process.applications import Supervisor
+from pipecd.plugins.process.client import SupervisorClient
+from pipecd.plugins.process.control import serve_control
 from pipecd.plugins.process.desired import (
     DesiredApplication,
     DesiredVariant,
     HealthProbe,
+    Listener,
     Program,
 )
 from pipecd.plugins.process.instance import (
@@ -36,7 +41,8 @@ from pipecd.plugins.process.state_file import (
     SupervisorDirectory,
 )
 from pipecd.plugins.process.status_page import metrics, verdict
-from pipecd.sdk import StageStatus, StartContext
+from pipecd.plugins.process.supervisor import take_over
+from pipecd.sdk import Health, StageStatus, StartContext
 from plugins.process.testbed import Service, load
 from servers.polling import eventually
 from servers.server import free_ports
@@ -50,9 +56,9 @@ async def test_another_supervisor_takes_over_without_a_failed_request(service: S
         await asyncio.sleep(0.2)
         await service.client._start("--take-over")
         assert service.client.directory.lock_file.read_text() != first
-        counted.answers.clear()
-        await eventually(lambda: counted.answers.get((200, "one"), 0) >= 50, 30)
-        assert counted.failed == {}
+        answered = counted.answers.get((200, "one"), 0)
+        await eventually(lambda: counted.answers.get((200, "one"), 0) >= answered + 50, 30)
+    assert counted.failed == {}
     assert await service.pids() == before
     assert (await service.status()).routed == {"primary": 100}
 
@@ -70,6 +76,47 @@ async def test_a_supervisor_with_other_code_is_replaced_by_a_new_plugin_only(
         await upgraded.prepare(StartContext(service.entry, service.host, lifetime))
         await eventually(lambda: service.is_routed_by_another_than(int(first)), 30)
         assert await service.pids() == before
+
+
+@asynccontextmanager
+async def controlled_supervisor(path: Path) -> AsyncGenerator[Supervisor]:
+    """Runs a supervisor in this process that answers on its socket."""
+    directory = SupervisorDirectory(path)
+    directory.create()
+    directory.lock_file.touch()
+    supervisor = Supervisor(directory)
+    supervisor.start({})
+    try:
+        async with serve_control(supervisor, directory.listen()):
+            yield supervisor
+    finally:
+        await supervisor.close()
+        await supervisor.router.close(0)
+
+
+async def test_many_listeners_are_handed_over(tmp_path: Path) -> None:
+    """The kernel passes at most 253 descriptors in a message."""
+    async with controlled_supervisor(tmp_path) as supervisor:
+        ports = {
+            f"app@{number}": await supervisor.router.listen(f"app@{number}", "127.0.0.1", 0)
+            for number in range(300)
+        }
+        taken = await asyncio.to_thread(take_over, supervisor.directory)
+        assert {name: sock.getsockname()[1] for name, sock in taken.items()} == ports
+        assert supervisor.has_handed_over
+        for sock in taken.values():
+            sock.close()
+
+
+async def test_a_supervisor_whose_sockets_nobody_takes_goes_on(tmp_path: Path) -> None:
+    async with controlled_supervisor(tmp_path) as supervisor:
+        await supervisor.router.listen("app@1", "127.0.0.1", 0)
+        with supervisor.directory.connect() as connection:
+            connection.sendall(b'{"request": "hand-over"}\n')
+        client = SupervisorClient(supervisor.directory)
+        await client.apply(DesiredApplication("1", "shop"))
+        assert not supervisor.has_handed_over
+        assert not supervisor.ended.is_set()
 
 
 async def test_a_shut_down_ends_everything_and_the_next_start_continues(
@@ -138,7 +185,7 @@ async def test_a_file_that_somebody_changes_in_a_release_is_reported(
     directory.create()
     directory.lock_file.touch()
     supervisor = Supervisor(directory)
-    await supervisor.start({})
+    supervisor.start({})
     try:
         await supervisor.apply(DesiredApplication("1", "shop", {"primary": variant}))
         await eventually(lambda: supervisor.statuses()[0].instances[0].usage.processes == 1, 30)
@@ -167,7 +214,10 @@ def test_values_survive_json() -> None:
         "1", "shop", {"primary": DesiredVariant(program, 2)}, {"primary": 1}
     )
     instance = Instance("primary", program.identity, 0, Phase.HEALTHY, 1.5, pid=7)
-    state = StoredState((StoredApplication(desired, (instance,), {"primary": "x"}),), 9)
+    stored = StoredApplication(
+        desired, (instance,), {"primary": "x"}, desired.variants, Listener("127.0.0.1", 80)
+    )
+    state = StoredState((stored,), 9)
     text = json.dumps(to_json(state))
     assert from_json(StoredState, json.loads(text)) == state
     # Another version may know more, and less.
@@ -208,11 +258,24 @@ def test_how_a_program_ended(code: int, text: str) -> None:
     assert exit_text(code) == text
 
 
-def status(phase: Phase, requests: int, errors: int, restarts: int = 0) -> ApplicationStatus:
+NOW = 10_000.0
+
+
+def status(
+    phase: Phase, requests: int, errors: int, restarts: int = 0, seconds: float = 10
+) -> ApplicationStatus:
     program = Program("/r", "c0ffee", "d", "serve")
     desired = DesiredApplication("1", "shop", {"canary": DesiredVariant(program)})
     instance = Instance(
-        "canary", program.identity, 0, phase, 0, commit="c0ffee", restarts=restarts, exit="exited"
+        "canary",
+        program.identity,
+        0,
+        phase,
+        0,
+        commit="c0ffee",
+        started_at=NOW - seconds,
+        restarts=restarts,
+        exit="exited",
     )
     traffic = {"canary": VariantTraffic(requests, errors, requests, errors)}
     return ApplicationStatus(desired, (instance,), {"canary": 10}, traffic=traffic)
@@ -226,10 +289,11 @@ def status(phase: Phase, requests: int, errors: int, restarts: int = 0) -> Appli
         pytest.param(status(Phase.HEALTHY, 9, 9), True, "9 requests are too few to judge, at least 10", id="too few"),
         pytest.param(status(Phase.STARTING, 100, 0), False, "no instance of canary is healthy", id="unhealthy"),
         pytest.param(status(Phase.HEALTHY, 100, 0, 1), False, "an instance of canary was restarted: exited", id="restarted"),
+        pytest.param(status(Phase.HEALTHY, 100, 0, 1, seconds=3601), True, "as good as it must be", id="restarted long ago"),
     ],
 )  # fmt: skip
 def test_the_verdict_on_a_canary(given: ApplicationStatus, is_good: bool, reason: str) -> None:
-    decided, facts = verdict(given, "canary", max_error_rate=0.05, min_requests=10)
+    decided, facts = verdict(given, "canary", NOW, max_error_rate=0.05, min_requests=10)
     assert (decided, facts["reason"]) == (is_good, reason)
 
 
@@ -270,3 +334,25 @@ async def test_the_status_page_answers_on_its_port(service: Service) -> None:
     assert (await service.get("/applications/other/canary"))[0] == 404
     assert (await service.get("/metrics"))[0] == 200
     service.port = router_port
+
+
+async def test_a_status_port_in_use_is_in_the_log_and_the_live_state(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        service.target = {"statusPort": port}
+        bench = service.commit("one")
+        assert (await bench.run("PROCESS_SYNC")).status is StageStatus.SUCCESS
+        error = (
+            f"the status page cannot listen on port {port} of 127.0.0.1: Address already in use; "
+            "stop the program that uses it, or choose another statusPort"
+        )
+        assert f"Error rates cannot be read: {error}" in service.host.lines
+        state = await service.plugin.live_state(bench.live_context())
+        [page] = [resource for resource in state.resources if resource.kind == "StatusPage"]
+        assert (page.health, page.health_text) == (Health.UNHEALTHY, error)
+
+    async def is_served() -> bool:
+        status_page = (await service.status()).status_page
+        return status_page is not None and not status_page.error
+
+    await eventually(is_served, 30)

@@ -15,14 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipecd.plugins.process import programs
-from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Listener, Protocol
-from pipecd.plugins.process.instance import (
-    ApplicationStatus,
-    Instance,
-    Phase,
-    Usage,
-    VariantTraffic,
-)
+from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant
+from pipecd.plugins.process.endpoint import Endpoint
+from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase, Usage
 from pipecd.plugins.process.probes import HOST, probe
 from pipecd.plugins.process.reconcile import (
     Action,
@@ -32,9 +27,11 @@ from pipecd.plugins.process.reconcile import (
     Launch,
     Terminate,
     VariantRoute,
+    crashes_after,
+    previous_versions,
     reconcile,
 )
-from pipecd.plugins.process.router import Backend, CannotListen, RouteProtocol, Router, Share
+from pipecd.plugins.process.router import Backend, Router, Share
 from pipecd.plugins.process.state_file import StoredApplication, create_passable
 
 logger = logging.getLogger("supervisor")
@@ -42,9 +39,7 @@ logger = logging.getLogger("supervisor")
 _FIRST_PROBES = 0.05
 _LONGEST_PROBE = 10.0
 _UNHEALTHY_AFTER = 3
-_LISTEN_AGAIN_SECONDS = 5.0
 _AFTER_ERROR_SECONDS = 1.0
-_CLOSE_LISTENER_SECONDS = 30.0
 # Above the ports of most services and below those that the kernel chooses.
 _PORTS = range(20_000, 30_000)
 
@@ -64,13 +59,12 @@ class SupervisedApplication:
         self.desired = stored.desired
         self.instances = {instance.id: instance for instance in stored.instances}
         self.changed_files: dict[str, tuple[str, ...]] = {}
-        self.listen_error = ""
+        self.endpoint = Endpoint(router, stored.desired.id)
         self._serving = dict(stored.serving)
-        self._owner, self._directory, self._router = owner, directory, router
+        self._previous: Mapping[str, DesiredVariant] = stored.previous
+        self._owner, self._directory = owner, directory
         self._on_change = on_change
         self._routes: Mapping[str, VariantRoute] = {}
-        self._listener: Listener | None = None
-        self._listener_name = ""
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._others = set[asyncio.Task[None]]()
@@ -78,14 +72,19 @@ class SupervisedApplication:
         # The same version may be rolled out twice, and is judged anew each time.
         self._rollouts = Counter[str]()
         self._wake = asyncio.Event()
-        self._listens_at = 0.0
         self._loop: asyncio.Task[None] | None = None
 
     # What the supervisor and its clients ask for
 
     def stored(self) -> StoredApplication:
         """Returns what a later supervisor must know."""
-        return StoredApplication(self.desired, tuple(self.instances.values()), self._serving)
+        return StoredApplication(
+            self.desired,
+            tuple(self.instances.values()),
+            self._serving,
+            self._previous,
+            self.endpoint.listener,
+        )
 
     def status(self) -> ApplicationStatus:
         """Returns what runs."""
@@ -94,8 +93,8 @@ class SupervisedApplication:
             instances=tuple(sorted(self.instances.values(), key=lambda i: i.id)),
             routed={name: route.weight for name, route in self._routes.items()},
             serving=dict(self._serving),
-            traffic=self._traffic(),
-            listen_error=self.listen_error,
+            traffic=self.endpoint.traffic(),
+            listen_error=self.endpoint.error,
             changed_files=dict(self.changed_files),
         )
 
@@ -105,6 +104,7 @@ class SupervisedApplication:
             before = self.desired.variants.get(name)
             if before is None or before.program.identity != variant.program.identity:
                 self._rollouts[name] += 1
+        self._previous = previous_versions(self.desired, desired, self._previous, self._serving)
         self.desired = desired
         for instance in self.instances.values():
             variant = desired.variants.get(instance.variant)
@@ -114,8 +114,9 @@ class SupervisedApplication:
                     probe=variant.health,
                     grace_period=variant.grace_period,
                     commit=variant.program.commit,
+                    crashes=0,
                 )
-        self._listens_at = 0.0
+        self.endpoint.forget_error()
         self._wake.set()
 
     @property
@@ -125,10 +126,8 @@ class SupervisedApplication:
 
     # Life
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Adopts the running instances; `sock` is the listening socket of a former supervisor."""
-        if sock is not None and self.desired.listener:
-            await self._open_listener(self.desired.listener, sock)
+    def start(self) -> None:
+        """Adopts the running instances."""
         for instance in [*self.instances.values()]:
             if not instance.is_alive:
                 continue
@@ -136,7 +135,7 @@ class SupervisedApplication:
                 self._attend(instance)
             else:
                 text = "ended while no supervisor was running"
-                self._update(instance.id, phase=Phase.EXITED, since=time.time(), exit=text)
+                self._update(instance.id, phase=Phase.EXITED, since=time.time(), exit=text, pid=0)
         self._loop = asyncio.create_task(self._run(), name=self.desired.name)
 
     async def stop(self) -> None:
@@ -146,11 +145,7 @@ class SupervisedApplication:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    @property
-    def listener_name(self) -> str:
-        """The name of the listener in the router; "" if it does not listen."""
-        return self._listener_name
+        await self.endpoint.stop()
 
     async def _run(self) -> None:
         while True:
@@ -168,64 +163,31 @@ class SupervisedApplication:
 
     async def _reconcile(self) -> float | None:
         """Carries out the next decision; returns when the one after it is due."""
-        await self._listen()
         decision = reconcile(
             self.desired,
             tuple(self.instances.values()),
             time.time(),
             drained=frozenset(self._drained),
             serving=self._serving,
+            previous=self._previous,
         )
+        self._previous = decision.previous
         self._route(decision.routes)
         for action in decision.actions:
             self._perform(action)
-        if decision.actions:
+        # The routes are known before the first connection is accepted.
+        if await self.endpoint.follow(self.desired.listener) or decision.actions:
             self._on_change()
+        if decision.actions:
             return 0.0
-        times = [t for t in (decision.again_at, self._listens_at or None) if t is not None]
+        times = [t for t in (decision.again_at, self.endpoint.again_at or None) if t is not None]
         return min(times, default=None)
-
-    # Routes
-
-    async def _listen(self) -> None:
-        """Listens where it shall; the former listener is closed when the new one is open."""
-        wanted, now = self.desired.listener, time.time()
-        if wanted == self._listener:
-            self.listen_error, self._listens_at = "", 0.0
-            return
-        if now < self._listens_at:
-            return
-        former = self._listener_name
-        if wanted is None:
-            self._listener, self._listener_name = None, ""
-        else:
-            await self._open_listener(wanted)
-        if former and former != self._listener_name:
-            self._route(self._routes)
-            self._spawn(self._router.unlisten(former, _CLOSE_LISTENER_SECONDS))
-        self._on_change()
-
-    async def _open_listener(self, wanted: Listener, sock: socket.socket | None = None) -> None:
-        name = f"{self.desired.id}@{wanted}"
-        try:
-            await self._router.listen(
-                name, wanted.host, wanted.port, RouteProtocol(wanted.protocol.value), sock=sock
-            )
-        except CannotListen as e:
-            self.listen_error = str(e)
-            self._listens_at = time.time() + _LISTEN_AGAIN_SECONDS
-            return
-        self.listen_error, self._listens_at = "", 0.0
-        self._listener, self._listener_name = wanted, name
-        self._route(self._routes)
 
     def _route(self, routes: Mapping[str, VariantRoute]) -> None:
         if routes != self._routes:
             self._routes = routes
             self._serving |= {name: route.identity for name, route in routes.items()}
             self._on_change()
-        if not self._listener_name:
-            return
         shares = {
             name: Share(
                 route.weight,
@@ -234,36 +196,23 @@ class SupervisedApplication:
             )
             for name, route in routes.items()
         }
-        self._router.route(self._listener_name, shares)
-
-    def _traffic(self) -> dict[str, VariantTraffic]:
-        if not self._listener_name:
-            return {}
-        name = self._listener_name
-        stats = self._router.stats(name).variants
-        return {
-            variant: VariantTraffic(
-                window.requests, window.errors, counted.requests, counted.errors
-            )
-            for variant, counted in stats.items()
-            for window in [self._router.window(name, variant, 3600)]
-        }
+        self.endpoint.route(shares)
 
     # Actions
 
     def _perform(self, action: Action) -> None:
         now = time.time()
         match action:
-            case Launch(variant, index, restarts):
-                self._launch(variant, self.desired.variants[variant], index, restarts)
+            case Launch():
+                self._launch(action)
             case Drain(id):
                 self._update(id, phase=Phase.DRAINING, since=now)
                 self._spawn(self._drain(self.instances[id]))
-            case Terminate(id):
+            case Terminate(id, is_unhealthy):
                 instance = self.instances[id]
-                cause = ""
-                if instance.health and now >= instance.since + instance.probe.timeout:
-                    cause = f"was not healthy for {instance.probe.timeout:g}s: {instance.health}"
+                why = instance.health or "it has not answered yet"
+                seconds = f"{instance.probe.timeout:g}s"
+                cause = f"was not healthy for {seconds}: {why}" if is_unhealthy else ""
                 self._update(id, phase=Phase.STOPPING, since=now, cause=cause)
                 programs.signal_program(instance.pid, instance.start_time, signal.SIGTERM)
             case Kill(id):
@@ -275,7 +224,8 @@ class SupervisedApplication:
                 del self.instances[id]
                 self._drained.discard(id)
 
-    def _launch(self, name: str, variant: DesiredVariant, index: int, restarts: int) -> None:
+    def _launch(self, action: Launch) -> None:
+        name, variant, index = action.variant, action.version, action.index
         program, now = variant.program, time.time()
         port = self._free_port() if program.has_port else 0
         log = self._directory / "logs" / f"{name}-{index}.log"
@@ -291,7 +241,8 @@ class SupervisedApplication:
             release=program.release,
             port=port,
             started_at=now,
-            restarts=restarts,
+            restarts=action.restarts,
+            crashes=action.crashes,
             probe=variant.health,
             limits=program.limits,
             grace_period=variant.grace_period,
@@ -304,7 +255,9 @@ class SupervisedApplication:
             child = programs.start(self._command(instance, variant, log))
         except programs.CannotStart as e:
             logger.warning("%s: %s: %s", self.desired.name, instance.id, e)
-            self.instances[instance.id] = replace(instance, phase=Phase.EXITED, exit=str(e))
+            self.instances[instance.id] = replace(
+                instance, phase=Phase.EXITED, exit=str(e), crashes=crashes_after(instance, now)
+            )
             return
         self._children[child.pid] = child
         instance = replace(instance, pid=child.pid, start_time=programs.start_time(child.pid))
@@ -347,11 +300,11 @@ class SupervisedApplication:
             return attempt.getsockname()[1]
 
     async def _drain(self, instance: Instance) -> None:
-        if self._listener_name and instance.port:
-            with suppress(KeyError):
-                backend = Backend(HOST, instance.port)
-                await self._router.drain(self._listener_name, backend, instance.grace_period)
-        self._drained.add(instance.id)
+        if instance.port:
+            await self.endpoint.drain(Backend(HOST, instance.port), instance.grace_period)
+        current = self.instances.get(instance.id)
+        if current is not None and current.phase is Phase.DRAINING:
+            self._drained.add(instance.id)
         self._wake.set()
 
     # Attendance of one instance
@@ -376,18 +329,23 @@ class SupervisedApplication:
         for task in self._tasks.pop(instance.id, []):
             if task is not asyncio.current_task():
                 task.cancel()
-        current = self.instances[instance.id]
+        current, now = self.instances[instance.id], time.time()
         text = f"{current.cause} and {text}" if current.cause else text
         logger.info("%s: %s %s", self.desired.name, instance.id, text)
-        self._update(
-            instance.id,
-            phase=Phase.EXITED,
-            since=time.time(),
-            exit=text,
-            cause="",
-            pid=0,
-            usage=Usage(),
-        )
+        if current.phase is Phase.STOPPING and not current.cause:
+            # It ended because it was not needed: if it is by now, that is no restart.
+            self._perform(Forget(instance.id))
+        else:
+            self._update(
+                instance.id,
+                phase=Phase.EXITED,
+                since=now,
+                exit=text,
+                cause="",
+                pid=0,
+                usage=Usage(),
+                crashes=crashes_after(current, now),
+            )
         self._on_change()
         self._wake.set()
 
@@ -420,10 +378,10 @@ class SupervisedApplication:
             if instance.phase is Phase.STARTING and left > 0:
                 await asyncio.sleep(left)
             return ""
-        protocol = self.desired.listener.protocol if self.desired.listener else Protocol.TCP
         # Several probes fit into the time in which an instance must become healthy.
         at_most = min(instance.probe.timeout / 3, _LONGEST_PROBE)
-        return await probe(protocol, instance.port, instance.probe.path, at_most=at_most)
+        protocol, path = instance.probe.protocol, instance.probe.path
+        return await probe(protocol, instance.port, path, at_most=at_most)
 
     # What the supervisor measures for all applications
 

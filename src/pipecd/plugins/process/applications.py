@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pipecd.plugins.process import logs, programs
 from pipecd.plugins.process.application import SupervisedApplication
 from pipecd.plugins.process.desired import DesiredApplication
-from pipecd.plugins.process.instance import ApplicationStatus
+from pipecd.plugins.process.instance import ApplicationStatus, StatusPage
 from pipecd.plugins.process.release_files import changed_files
 from pipecd.plugins.process.router import Router
 from pipecd.plugins.process.state_file import (
@@ -29,6 +30,11 @@ logger = logging.getLogger("supervisor")
 # Limits are watched closely; for people to read it need not be as fresh.
 _WATCH_SECONDS, _SAMPLE_SECONDS, _REPORT_SECONDS = 1.0, 5.0, 15.0
 _STOP_MARGIN_SECONDS = 5.0
+_STORE_AGAIN_SECONDS = 1.0
+
+
+class CannotStore(Exception):
+    """The state cannot be stored; the text says why and what to do."""
 
 
 class Supervisor:
@@ -38,61 +44,88 @@ class Supervisor:
         self.directory = directory
         self.router = Router()
         self.applications: dict[str, SupervisedApplication] = {}
-        self.status_port = 0
-        self.status_error = ""
+        self.status_page = StatusPage()
         self.version = code_version()
         self.ended = asyncio.Event()
         self.has_handed_over = False
         self._changes = 0
         self._changed = asyncio.Condition()
-        self._saved = 0
+        self._reported = self._stored = 0
+        self._storing_error = ""
         self._dirty = asyncio.Event()
+        self._is_closing = False
         self._samples: dict[int, tuple[float, programs.Sample]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._saving: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def start(self, sockets: Mapping[str, socket.socket]) -> None:
+    def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Continues what the state file says; `sockets` are those of a former supervisor."""
         state = self.directory.load()
-        self.status_port = state.status_port
+        self.status_page = StatusPage(state.status_port)
+        unused = dict(sockets)
         for stored in state.applications:
-            listener = stored.desired.listener
-            name = f"{stored.desired.id}@{listener}" if listener else ""
-            await self._open(stored, sockets.get(name))
-        for name in sockets.keys() - self.router.listeners():
+            application = self._create(stored)
+            if stored.listener is not None:
+                sock = unused.pop(application.endpoint.name(stored.listener), None)
+                if sock is not None:
+                    application.endpoint.take_over(stored.listener, sock)
+            application.start()
+        for sock in unused.values():
             # Connections to a socket that nobody listens to would wait for ever.
-            sockets[name].close()
+            sock.close()
         self._end_unknown_programs()
-        self._tasks = [
-            asyncio.create_task(self._save_changes()),
-            asyncio.create_task(self._measure()),
-        ]
+        self._saving = asyncio.create_task(self._save_changes())
+        self._measuring = asyncio.create_task(self._measure())
 
     async def apply(self, desired: DesiredApplication) -> None:
-        """Stores what shall run of an application and begins to make it so."""
+        """Stores what shall run of an application and begins to make it so.
+
+        What cannot be stored is taken back: the next supervisor would not know of it.
+        """
         application = self.applications.get(desired.id)
         if application is None:
-            application = await self._open(StoredApplication(desired))
+            before = DesiredApplication(desired.id, desired.name)
+            application = self._create(StoredApplication(desired))
+            application.start()
         else:
+            before = application.desired
             application.apply(desired)
-        await self.save()
+        try:
+            await self.save()
+        except CannotStore:
+            application.apply(before)
+            self._on_change()
+            raise
 
     async def configure(self, status_port: int) -> None:
         """Stores the port of the status page."""
-        if status_port != self.status_port:
-            self.status_port = status_port
+        if status_port != self.status_page.port:
+            self.status_page = StatusPage(status_port)
             await self.save()
 
+    def report_status_page(self, page: StatusPage) -> None:
+        """Takes whether the status page can be served."""
+        if page.port == self.status_page.port and page != self.status_page:
+            self.status_page = page
+            self._on_change()
+
     async def save(self) -> None:
-        """Returns when everything until now is stored."""
+        """Returns when everything until now is stored; raises CannotStore."""
         self._on_change()
         wanted = self._changes
         async with self._changed:
-            await self._changed.wait_for(lambda: self._saved >= wanted)
+            await self._changed.wait_for(lambda: self._reported >= wanted)
+            if self._stored < wanted:
+                raise CannotStore(
+                    f"what shall run cannot be stored: {self._storing_error}; free space in "
+                    f"{self.directory.control}, or make it writable"
+                )
 
     def statuses(self) -> list[ApplicationStatus]:
         """Returns what runs."""
-        return [application.status() for application in self.applications.values()]
+        page = self.status_page if self.status_page.port else None
+        return [replace(each.status(), status_page=page) for each in self.applications.values()]
 
     def find(self, name: str) -> SupervisedApplication | None:
         """Returns the application with an id or a name."""
@@ -102,12 +135,12 @@ class Supervisor:
     async def next_change(self, seen: int) -> int:
         """Waits for a change after the one that was seen; returns its number."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._saved > seen)
-            return self._saved
+            await self._changed.wait_for(lambda: self._reported > seen)
+            return self._reported
 
     async def shut_down(self) -> None:
         """Ends all programs and then the supervisor; the next one starts them again."""
-        desired = [application.desired for application in self.applications.values()]
+        stored = tuple(replace(each, instances=()) for each in self._state().applications)
         for application in self.applications.values():
             application.apply(DesiredApplication(application.desired.id, application.desired.name))
         grace = max(
@@ -120,29 +153,37 @@ class Supervisor:
                 while not all(a.is_gone for a in self.applications.values()):
                     seen = await self.next_change(seen)
         await self.close()
-        stored = tuple(StoredApplication(each) for each in desired)
-        with suppress(FileNotFoundError):
-            await asyncio.to_thread(self.directory.save, StoredState(stored, self.status_port))
+        try:
+            state = StoredState(stored, self.status_page.port)
+            await asyncio.to_thread(self.directory.save, state)
+        except OSError as e:
+            logger.warning("the state cannot be stored: %s", e)
         self.ended.set()
 
-    async def hand_over(self) -> Mapping[str, socket.socket]:
-        """Stops to supervise; returns the listening sockets for the next supervisor."""
+    async def hand_over(self, send: Callable[[Mapping[str, socket.socket]], None]) -> None:
+        """Sends the listening sockets to the next supervisor, which waits for the lock, and ends.
+
+        If they cannot be sent, nothing has changed.
+        """
         await self.save()
-        await self.close()
+        send(self.router.sockets())
         self.has_handed_over = True
-        return self.router.sockets()
+        await self.close()
+        self.ended.set()
 
     async def close(self) -> None:
-        """Ends all tasks; programs go on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stops to supervise, and stores the last changes; programs go on."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            await asyncio.wait({self._measuring})
         for application in self.applications.values():
             await application.stop()
+        self._is_closing = True
+        self._dirty.set()
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
 
-    async def _open(
-        self, stored: StoredApplication, sock: socket.socket | None = None
-    ) -> SupervisedApplication:
+    def _create(self, stored: StoredApplication) -> SupervisedApplication:
         id = stored.desired.id
         application = SupervisedApplication(
             stored,
@@ -152,8 +193,11 @@ class Supervisor:
             on_change=self._on_change,
         )
         self.applications[id] = application
-        await application.start(sock)
         return application
+
+    def _state(self) -> StoredState:
+        stored = tuple(application.stored() for application in self.applications.values())
+        return StoredState(stored, self.status_page.port)
 
     def _end_unknown_programs(self) -> None:
         """Ends programs whose start could not be stored before a supervisor was killed."""
@@ -169,21 +213,29 @@ class Supervisor:
 
     async def _save_changes(self) -> None:
         """Stores every change, and then tells those who wait for one."""
-        while True:
-            await self._dirty.wait()
+        while not self._is_closing:
+            await self._wait_for_change()
             self._dirty.clear()
             for id in [id for id, a in self.applications.items() if a.is_gone]:
                 await self.applications.pop(id).stop()
             changes = self._changes
-            stored = tuple(application.stored() for application in self.applications.values())
-            state = StoredState(stored, self.status_port)
             try:
-                await asyncio.to_thread(self.directory.save, state)
-            except OSError:
-                logger.exception("the state cannot be stored")
+                await asyncio.to_thread(self.directory.save, self._state())
+            except OSError as e:
+                if not self._storing_error:
+                    logger.exception("the state cannot be stored")
+                self._storing_error = e.strerror or str(e)
+            else:
+                self._stored, self._storing_error = changes, ""
             async with self._changed:
-                self._saved = changes
+                self._reported = changes
                 self._changed.notify_all()
+
+    async def _wait_for_change(self) -> None:
+        """Waits for a change, or until what could not be stored is tried again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STORE_AGAIN_SECONDS if self._storing_error else None):
+                await self._dirty.wait()
 
     async def _measure(self) -> None:
         """Reads what programs use, rotates logs and looks for changed releases."""

@@ -10,7 +10,7 @@
     {"request": "shut-down"}                         {} once every program has ended
     {"request": "hand-over"}                         {"listeners": […]} with their sockets
 
-An answer with `error` says what was wrong.
+An answer with `error` says what was wrong. Sockets come before the answer, with blanks.
 """
 
 import asyncio
@@ -22,13 +22,23 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from pipecd.plugins.process.applications import Supervisor
+from pipecd.plugins.process.applications import CannotStore, Supervisor
 from pipecd.plugins.process.desired import DesiredApplication
 from pipecd.plugins.process.json_codec import from_json, to_json
 
 logger = logging.getLogger("supervisor")
 
 LONGEST_LINE = 64 * 1024 * 1024
+MAX_DESCRIPTORS = 200
+"""How many descriptors are in one message; the kernel allows 253."""
+
+
+def send_sockets(connection: socket.socket, sockets: Mapping[str, socket.socket]) -> None:
+    """Sends listening sockets, as many in a message as the kernel allows, and their names."""
+    descriptors = [each.fileno() for each in sockets.values()]
+    for start in range(0, len(descriptors), MAX_DESCRIPTORS):
+        socket.send_fds(connection, [b" "], descriptors[start : start + MAX_DESCRIPTORS])
+    connection.sendall(json.dumps({"listeners": list(sockets)}).encode() + b"\n")
 
 
 @asynccontextmanager
@@ -72,6 +82,8 @@ class _Connection:
             try:
                 request: dict[str, Any] = json.loads(line)
                 await self._answer(request)
+            except CannotStore as e:
+                await self._send({"error": str(e)})
             except (ValueError, TypeError, KeyError, AttributeError) as e:
                 logger.exception("a request cannot be read")
                 await self._send({"error": f"the request cannot be read: {e}"})
@@ -124,13 +136,13 @@ class _Connection:
             closed.cancel()
 
     async def _hand_over(self) -> None:
-        sockets = await self._supervisor.hand_over()
         raw = self._writer.get_extra_info("socket")
-        answer = json.dumps({"listeners": list(sockets)}).encode() + b"\n"
         with socket.socket(fileno=os.dup(raw.fileno())) as connection:
-            descriptors = [each.fileno() for each in sockets.values()]
-            socket.send_fds(connection, [answer], descriptors)
-        self._supervisor.ended.set()
+            try:
+                await self._supervisor.hand_over(lambda sockets: send_sockets(connection, sockets))
+            except OSError as e:
+                logger.warning("the sockets cannot be handed over: %s", e)
+                raise
 
     async def _send_status(self) -> None:
         await self._send({"applications": to_json(self._supervisor.statuses())})

@@ -29,6 +29,7 @@ class HealthProbe:
     A new instance must become healthy within `timeout`; a healthy one is probed every `interval`.
     """
 
+    protocol: Protocol = Protocol.HTTP
     path: str = "/"
     interval: float = 1.0
     timeout: float = 30.0

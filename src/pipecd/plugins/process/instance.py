@@ -51,6 +51,9 @@ class Instance:
     port: int = 0
     started_at: float = 0.0
     restarts: int = 0
+    """How often it was started again."""
+    crashes: int = 0
+    """How often it exited in a row, since the desired state was applied."""
     exit: str = ""
     """How it ended the last time, in words."""
     health: str = ""
@@ -96,6 +99,14 @@ class VariantTraffic:
 
 
 @dataclass(frozen=True)
+class StatusPage:
+    """The port of the supervisor's status page, and why it cannot be served there."""
+
+    port: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class ApplicationStatus:
     """What runs of an application."""
 
@@ -107,6 +118,7 @@ class ApplicationStatus:
     """The identity that each routed variant serves."""
     traffic: Mapping[str, VariantTraffic] = field(default_factory=dict[str, VariantTraffic])
     listen_error: str = ""
+    status_page: StatusPage | None = None
     changed_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """The files that somebody changed in a release, by the release."""
 

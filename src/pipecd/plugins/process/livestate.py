@@ -76,6 +76,15 @@ def resource_tree(status: ApplicationStatus, target: str) -> Iterator[Resource]:
             health_text=status.listen_error or ("" if is_served else "no instance can serve"),
             metadata={"Address": str(listener), "Protocol": listener.protocol.value},
         )
+    if page := status.status_page:
+        yield Resource(
+            id=f"{target}/status",
+            name=f"127.0.0.1:{page.port}",
+            kind="StatusPage",
+            target=target,
+            health=Health.UNHEALTHY if page.error else Health.HEALTHY,
+            health_text=page.error,
+        )
     for name, variant in status.desired.variants.items():
         instances = status.of(name)
         healthy = sum(each.phase is Phase.HEALTHY for each in instances)
@@ -170,6 +179,7 @@ def _shown(status: ApplicationStatus) -> object:
         status.desired,
         status.routed,
         status.listen_error,
+        status.status_page,
         status.changed_files,
         [
             (

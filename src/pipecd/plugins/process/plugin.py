@@ -110,9 +110,11 @@ class ProcessPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         async def execute_on(target: DeployTarget) -> StageResult:
             try:
                 run = await self._open(stage, target)
-                return await _STAGES[stage.name](run)
+                result = await _STAGES[stage.name](run)
+                await run.warn_of_status_page()
             except PipecdError as e:
                 return StageResult.failed(str(e))
+            return result
 
         async with asyncio.TaskGroup() as tasks:
             running = {t.name: tasks.create_task(execute_on(t)) for t in stage.targets}

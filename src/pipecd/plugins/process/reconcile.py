@@ -2,7 +2,8 @@
 """Decides what the supervisor does next, from what shall run and what runs; it does no I/O.
 
 A new version of a variant starts beside the old one. Once all of its instances are healthy, the
-router sends requests to them instead, and the old ones are drained and stopped. A version that
+router sends requests to them instead, and the old ones are drained and stopped. Until then the old
+version is supervised like the new one: its instances are restarted when they exit. A version that
 never becomes healthy therefore never takes a request from the one before it, and going back only
 stops the new instances.
 """
@@ -17,17 +18,19 @@ from pipecd.plugins.process.instance import Instance, Phase
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 STABLE_SECONDS = 60.0
-"""How long an instance must run until its earlier exits are forgotten."""
+"""How long an instance must run until its earlier exits do not count any more."""
 MAX_DRAIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Start an instance, or start it again."""
+    """Start an instance of a version, or start it again."""
 
     variant: str
+    version: DesiredVariant
     index: int
     restarts: int = 0
+    crashes: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ class Drain:
 
 @dataclass(frozen=True)
 class Terminate:
-    """Ask an instance to end."""
+    """Ask an instance to end, because it is not needed or because it is not healthy."""
 
     id: str
+    is_unhealthy: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Forget:
 
 
 Action: TypeAlias = Launch | Drain | Terminate | Kill | Forget
+Versions: TypeAlias = Mapping[str, Sequence[DesiredVariant]]
 
 
 @dataclass(frozen=True)
@@ -72,16 +77,47 @@ class VariantRoute:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now, and when to decide again even if nothing happens until then."""
+    """What to do now, and when to decide again even if nothing happens until then.
+
+    `previous` are the versions that are still needed, by variant.
+    """
 
     actions: tuple[Action, ...] = ()
     routes: Mapping[str, VariantRoute] = field(default_factory=dict[str, VariantRoute])
     again_at: float | None = None
+    previous: Mapping[str, DesiredVariant] = field(default_factory=dict[str, DesiredVariant])
 
 
-def backoff(restarts: int) -> float:
+def backoff(crashes: int) -> float:
     """Returns the seconds to wait before an instance is started again."""
-    return min(FIRST_BACKOFF * 2 ** min(restarts, 16), LONGEST_BACKOFF)
+    return min(FIRST_BACKOFF * 2 ** min(max(crashes - 1, 0), 16), LONGEST_BACKOFF)
+
+
+def crashes_after(instance: Instance, now: float) -> int:
+    """Returns how often an instance that exits now has exited without a stable run between."""
+    return 1 if now - instance.started_at >= STABLE_SECONDS else instance.crashes + 1
+
+
+def previous_versions(
+    before: DesiredApplication,
+    after: DesiredApplication,
+    previous: Mapping[str, DesiredVariant],
+    serving: Mapping[str, str],
+) -> dict[str, DesiredVariant]:
+    """Returns the version of each variant that must serve until the desired one can.
+
+    That is the one that was desired before, if it served; a version that was still rolled out when
+    the next one came is left out.
+    """
+    found: dict[str, DesiredVariant] = {}
+    for name, variant in after.variants.items():
+        former = before.variants.get(name)
+        if former is not None and serving.get(name) != former.program.identity:
+            former = None
+        kept = previous.get(name, former)
+        if kept is not None and kept.program.identity != variant.program.identity:
+            found[name] = kept
+    return found
 
 
 def reconcile(
@@ -91,103 +127,124 @@ def reconcile(
     *,
     drained: frozenset[str] = frozenset(),
     serving: Mapping[str, str] = MappingProxyType({}),
+    previous: Mapping[str, DesiredVariant] = MappingProxyType({}),
 ) -> Decision:
     """Decides for one application.
 
     `drained` are the instances without an open request, `serving` is the identity that each
-    variant was routed to before.
+    variant was routed to before, `previous` the versions that `previous_versions` returned.
     """
     actions: list[Action] = []
     deadlines: list[float] = []
-    for name, variant in desired.variants.items():
-        actions += _launches(name, variant, instances, now, deadlines)
+    needed = {
+        name: version
+        for name, version in previous.items()
+        if name in desired.variants and not _is_complete(name, desired.variants[name], instances)
+    }
+    versions = {
+        name: (variant, needed[name]) if name in needed else (variant,)
+        for name, variant in desired.variants.items()
+    }
+    for name, each in versions.items():
+        for version in each:
+            actions += _launches(name, version, instances, now, deadlines)
     for instance in instances:
-        chosen = _next_action(desired, instance, instances, drained)
+        chosen = _next_action(versions, instance, instances, drained)
         if chosen and chosen[1] <= now:
             actions.append(chosen[0])
         elif chosen:
             deadlines.append(chosen[1])
-    routes = dict(_routes(desired, instances, serving))
-    return Decision(tuple(actions), routes, min(deadlines, default=None))
+    routes = dict(_routes(desired, versions, instances, serving))
+    return Decision(tuple(actions), routes, min(deadlines, default=None), needed)
 
 
 def _launches(
     name: str,
-    variant: DesiredVariant,
+    version: DesiredVariant,
     instances: Sequence[Instance],
     now: float,
     deadlines: list[float],
 ) -> Iterator[Launch]:
-    identity = variant.program.identity
+    identity = version.program.identity
     known = {i.index: i for i in instances if (i.variant, i.identity) == (name, identity)}
-    for index in range(variant.replicas):
+    for index in range(version.replicas):
         instance = known.get(index)
         if instance is None:
-            yield Launch(name, index)
+            yield Launch(name, version, index)
         elif instance.phase is Phase.EXITED:
-            ran = instance.since - instance.started_at
-            restarts = 0 if ran >= STABLE_SECONDS else instance.restarts
-            due = instance.since + backoff(restarts)
+            due = instance.since + backoff(instance.crashes)
             if due <= now:
-                yield Launch(name, index, restarts + 1)
+                yield Launch(name, version, index, instance.restarts + 1, instance.crashes)
             else:
                 deadlines.append(due)
 
 
 def _next_action(
-    desired: DesiredApplication,
+    versions: Versions,
     instance: Instance,
     instances: Sequence[Instance],
     drained: frozenset[str],
 ) -> tuple[Action, float] | None:
     """Returns the next action for an instance and when it is due."""
-    variant = desired.variants.get(instance.variant)
-    is_wanted = variant is not None and _is_wanted(variant, instance)
+    version = _version_of(versions, instance)
     chosen: tuple[Action, float] | None = None
     match instance.phase:
         case Phase.EXITED:
-            chosen = None if is_wanted else (Forget(instance.id), instance.since)
+            chosen = None if version else (Forget(instance.id), instance.since)
         case Phase.STOPPING:
             chosen = Kill(instance.id), instance.since + instance.grace_period
         case Phase.DRAINING:
             wait = min(instance.grace_period, MAX_DRAIN_SECONDS)
             wait = 0 if instance.id in drained else wait
             chosen = Terminate(instance.id), instance.since + wait
+        case Phase.STARTING | Phase.UNHEALTHY if version:
+            due = instance.since + version.health.timeout
+            chosen = Terminate(instance.id, is_unhealthy=True), due
         case Phase.STARTING | Phase.UNHEALTHY:
-            wait = variant.health.timeout if variant and is_wanted else 0
-            chosen = Terminate(instance.id), instance.since + wait
+            chosen = Terminate(instance.id), instance.since
         case Phase.HEALTHY:
             # An old version serves until the new one can.
-            is_replaced = variant is None or _is_complete(instance.variant, variant, instances)
-            if not is_wanted and is_replaced:
+            desired = versions.get(instance.variant, (None,))[0]
+            is_replaced = desired is None or _is_complete(instance.variant, desired, instances)
+            if not version and is_replaced:
                 chosen = Drain(instance.id), instance.since
     return chosen
 
 
-def _is_wanted(variant: DesiredVariant, instance: Instance) -> bool:
-    is_current = instance.identity == variant.program.identity
-    return is_current and instance.index < variant.replicas
+def _version_of(versions: Versions, instance: Instance) -> DesiredVariant | None:
+    """Returns the version that needs an instance."""
+    found = (v for v in versions.get(instance.variant, ()) if _is_of(v, instance))
+    return next(found, None)
 
 
-def _is_complete(name: str, variant: DesiredVariant, instances: Sequence[Instance]) -> bool:
-    """Reports whether all instances of the desired version of a variant are healthy."""
-    healthy = {
-        i.index
-        for i in instances
-        if i.variant == name and i.phase is Phase.HEALTHY and _is_wanted(variant, i)
-    }
-    return len(healthy) == variant.replicas
+def _is_of(version: DesiredVariant, instance: Instance) -> bool:
+    is_current = instance.identity == version.program.identity
+    return is_current and instance.index < version.replicas
+
+
+def _is_complete(name: str, version: DesiredVariant, instances: Sequence[Instance]) -> bool:
+    """Reports whether all instances of a version are healthy."""
+    return len(_in_phase(Phase.HEALTHY, name, version, instances)) == version.replicas
+
+
+def _in_phase(
+    phase: Phase, name: str, version: DesiredVariant, instances: Sequence[Instance]
+) -> list[Instance]:
+    return [i for i in instances if i.variant == name and i.phase is phase and _is_of(version, i)]
 
 
 def _routes(
-    desired: DesiredApplication, instances: Sequence[Instance], before: Mapping[str, str]
+    desired: DesiredApplication,
+    versions: Versions,
+    instances: Sequence[Instance],
+    before: Mapping[str, str],
 ) -> Iterator[tuple[str, VariantRoute]]:
     """Yields the routes of the variants that can serve.
 
     A variant without an instance that can serve yields none, so its share goes to the others.
     """
-    for name, variant in desired.variants.items():
-        serving = _serving(name, variant, instances, before.get(name, ""))
+    for name, each in versions.items():
+        serving = _serving(name, each, instances, before.get(name, ""))
         weight = desired.weights.get(name, 0)
         if serving and weight > 0:
             ids = tuple(sorted(instance.id for instance in serving))
@@ -195,19 +252,26 @@ def _routes(
 
 
 def _serving(
-    name: str, variant: DesiredVariant, instances: Sequence[Instance], before: str
+    name: str, versions: Sequence[DesiredVariant], instances: Sequence[Instance], before: str
 ) -> list[Instance]:
     """Returns the instances that requests to a variant go to: all of one version."""
-    healthy = [i for i in instances if i.variant == name and i.phase is Phase.HEALTHY]
-    wanted = [i for i in healthy if _is_wanted(variant, i)]
-    old = [i for i in healthy if i.identity != variant.program.identity]
-    if _is_complete(name, variant, instances) or not old:
-        # An instance that fails its probes may still answer better than nobody.
-        return wanted or [
-            i
-            for i in instances
-            if i.variant == name and i.phase is Phase.UNHEALTHY and _is_wanted(variant, i)
-        ]
-    identities = [i.identity for i in old]
-    chosen = before if before in identities else max(identities, key=identities.count)
-    return [i for i in old if i.identity == chosen]
+    desired = versions[0]
+    healthy = _in_phase(Phase.HEALTHY, name, desired, instances)
+    if len(healthy) == desired.replicas:
+        return healthy
+    old = [
+        i
+        for i in instances
+        if i.variant == name and i.phase is Phase.HEALTHY and i.identity != desired.program.identity
+    ]
+    if old:
+        identities = [i.identity for i in old]
+        chosen = before if before in identities else max(identities, key=identities.count)
+        return [i for i in old if i.identity == chosen]
+    if healthy:
+        return healthy
+    # An instance that fails its probes may still answer better than nobody.
+    unhealthy = (
+        _in_phase(Phase.UNHEALTHY, name, version, instances) for version in reversed(versions)
+    )
+    return next((found for found in unhealthy if found), list[Instance]())

@@ -28,7 +28,7 @@ def rollout_progress(status: ApplicationStatus, variant: str) -> Progress:
     if status.listen_error:
         return Progress(text, failure=status.listen_error)
     for instance in instances:
-        if instance.phase is Phase.EXITED and instance.restarts + 1 >= MAX_EXITS:
+        if instance.phase is Phase.EXITED and instance.crashes >= MAX_EXITS:
             failure = f"{variant} instance {instance.index} {instance.exit}"
             return Progress(text, failure=failure, failed=instance)
     identity = wanted.program.identity

@@ -18,10 +18,12 @@ import asyncio
 import errno
 import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias
 
 from pipecd.plugins.process.http_client import ClientConnection
 from pipecd.plugins.process.router_route import Backend, Limits, Route, Share, shares_of
@@ -39,6 +41,8 @@ __all__ = [
     "VariantStats",
     "Window",
 ]
+
+Variants: TypeAlias = Mapping[str, Share | tuple[int, Sequence[Backend]]]
 
 _BACKLOG = 1024
 # Files that the process needs for other things than clients and backends.
@@ -82,16 +86,18 @@ class Router:
         protocol: RouteProtocol = RouteProtocol.HTTP,
         *,
         sock: socket.socket | None = None,
+        variants: Variants = MappingProxyType({}),
     ) -> int:
         """Accepts connections, and returns the port, which the system chooses when it is 0.
 
-        Requests are answered with 503 until `route` says where to send them. `sock` is the
+        Requests are distributed to the variants, and answered with 503 without any. `sock` is the
         listening socket of the router before this one. Raises CannotListen.
         """
         if name in self._listeners:
             raise ValueError(f"{name} listens already")
         listening = sock or await _open(host, port)
         route = Route(self._limits)
+        route.update(shares_of(variants))
         factory = ClientConnection if protocol is RouteProtocol.HTTP else TcpRelay
         loop = asyncio.get_running_loop()
         server = await loop.create_server(partial(factory, route), sock=listening, backlog=_BACKLOG)
@@ -104,9 +110,7 @@ class Router:
         """Returns the names of all listeners."""
         return frozenset(self._listeners)
 
-    def route(
-        self, name: str, variants: Mapping[str, Share | tuple[int, Sequence[Backend]]]
-    ) -> None:
+    def route(self, name: str, variants: Variants) -> None:
         """Distributes the next requests in this way; those that are running go on.
 
         A variant that is not named any more gets nothing, its counters remain.
@@ -141,9 +145,11 @@ class Router:
         """Returns the listening sockets by the names of the listeners, for another process."""
         return {name: listener.socket for name, listener in self._listeners.items()}
 
-    async def unlisten(self, name: str, seconds: float) -> None:
-        """Stops one listener as `close` does with all."""
-        await _close(self._listeners.pop(name), seconds)
+    def unlisten(self, name: str, seconds: float) -> Awaitable[None]:
+        """Stops one listener as `close` does with all; it accepts no connection from now on."""
+        listener = self._listeners.pop(name)
+        listener.server.close()
+        return _close(listener, seconds)
 
     async def close(self, seconds: float) -> None:
         """Accepts no more connections, and ends the existing ones after what they are doing.

@@ -144,6 +144,12 @@ class StageRun:
         await self._roll_out(desired, PRIMARY)
         return await self._finished(f"Commit {variant.program.commit[:7]} runs again", desired)
 
+    async def warn_of_status_page(self) -> None:
+        """Logs that error rates cannot be read, which the next stage may need."""
+        status = await self.client.status(self._nothing.id)
+        if status and status.status_page and status.status_page.error:
+            self.log(f"Error rates cannot be read: {status.status_page.error}")
+
     @property
     def _nothing(self) -> DesiredApplication:
         deployment = self.stage.deployment

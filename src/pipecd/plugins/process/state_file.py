@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pipecd.plugins.process.desired import DesiredApplication
+from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Listener
 from pipecd.plugins.process.instance import Instance
 from pipecd.plugins.process.json_codec import from_json, to_json
 
@@ -32,11 +32,17 @@ def code_version() -> str:
 
 @dataclass(frozen=True)
 class StoredApplication:
-    """An application with its instances."""
+    """An application with its instances.
+
+    `previous` are the versions that serve until the desired ones can; `listener` is where the
+    router listens, which may not be where it shall.
+    """
 
     desired: DesiredApplication
     instances: tuple[Instance, ...] = ()
     serving: Mapping[str, str] = field(default_factory=dict[str, str])
+    previous: Mapping[str, DesiredVariant] = field(default_factory=dict[str, DesiredVariant])
+    listener: Listener | None = None
 
 
 @dataclass(frozen=True)

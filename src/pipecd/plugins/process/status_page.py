@@ -5,20 +5,23 @@
     GET /metrics
 
 The verdict is the status code: 200 while the version of the variant is good, 503 when too many of
-its requests failed, when it does not run, or when one of its instances exited. Fewer requests than
-`min-requests` prove nothing, so they are not judged.
+its requests failed, when it does not run, or when one of its instances was restarted, both within
+the last hour. Fewer requests than `min-requests` prove nothing, so they are not judged.
 """
 
 import asyncio
 import json
 import logging
+import os
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pipecd.plugins.process.applications import Supervisor
-from pipecd.plugins.process.instance import ApplicationStatus, Phase, VariantTraffic
+from pipecd.plugins.process.endpoint import TRAFFIC_SECONDS
+from pipecd.plugins.process.instance import ApplicationStatus, Phase, StatusPage, VariantTraffic
 
 logger = logging.getLogger("supervisor")
 
@@ -28,10 +31,14 @@ _AGAIN_SECONDS = 2.0
 
 
 def verdict(
-    status: ApplicationStatus, variant: str, *, max_error_rate: float, min_requests: int
+    status: ApplicationStatus, variant: str, now: float, *, max_error_rate: float, min_requests: int
 ) -> tuple[bool, dict[str, Any]]:
-    """Returns whether the desired version of a variant is good, and why."""
+    """Returns whether the desired version of a variant is good, and why.
+
+    Restarts count as long as requests do: what happened long ago says nothing about now.
+    """
     instances = status.of(variant)
+    restarted = [i for i in instances if i.restarts and now - i.started_at < TRAFFIC_SECONDS]
     traffic = status.traffic.get(variant, VariantTraffic())
     facts: dict[str, Any] = {
         "application": status.desired.name,
@@ -45,9 +52,9 @@ def verdict(
     }
     if not facts["healthy"]:
         return False, {**facts, "reason": f"no instance of {variant} is healthy"}
-    if facts["restarts"]:
-        exits = next((i.exit for i in instances if i.exit), "")
-        return False, {**facts, "reason": f"an instance of {variant} was restarted: {exits}"}
+    if restarted:
+        reason = f"an instance of {variant} was restarted: {restarted[0].exit}"
+        return False, {**facts, "reason": reason}
     if traffic.requests < min_requests:
         reason = f"{traffic.requests} requests are too few to judge, at least {min_requests}"
         return True, {**facts, "reason": reason}
@@ -111,7 +118,11 @@ def answer(supervisor: Supervisor, target: str) -> tuple[int, str, str]:
             except ValueError:
                 return _json(400, {"reason": "max-error-rate and min-requests must be numbers"})
             is_good, facts = verdict(
-                application.status(), variant, max_error_rate=rate, min_requests=requests
+                application.status(),
+                variant,
+                time.time(),
+                max_error_rate=rate,
+                min_requests=requests,
             )
             return _json(200 if is_good else 503, facts)
         case _:
@@ -136,24 +147,28 @@ async def serve_status(supervisor: Supervisor) -> AsyncGenerator[None]:
 async def _follow(supervisor: Supervisor) -> None:
     seen = -1
     while True:
-        port = supervisor.status_port
+        port = supervisor.status_page.port
         server = None
         if port:
             try:
                 server = await asyncio.start_server(
                     lambda reader, writer: _serve(supervisor, reader, writer), _HOST, port
                 )
-                supervisor.status_error = ""
+                supervisor.report_status_page(StatusPage(port))
             except OSError as e:
                 # The former supervisor may not have closed it yet.
-                text = f"the status page cannot listen on port {port}: {e.strerror}"
-                if text != supervisor.status_error:
-                    logger.warning(text)
-                supervisor.status_error = text
+                error = (
+                    f"the status page cannot listen on port {port} of {_HOST}: "
+                    f"{os.strerror(e.errno or 0)}; stop the program that uses it, or choose "
+                    "another statusPort"
+                )
+                if error != supervisor.status_page.error:
+                    logger.warning(error)
+                supervisor.report_status_page(StatusPage(port, error))
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
         try:
-            while port == supervisor.status_port:
+            while port == supervisor.status_page.port:
                 seen = await supervisor.next_change(seen)
         finally:
             if server is not None:

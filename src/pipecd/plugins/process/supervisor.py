@@ -25,7 +25,7 @@ from typing import Any
 
 from pipecd.plugins.process import logs
 from pipecd.plugins.process.applications import Supervisor
-from pipecd.plugins.process.control import serve_control
+from pipecd.plugins.process.control import MAX_DESCRIPTORS, serve_control
 from pipecd.plugins.process.state_file import SupervisorDirectory
 from pipecd.plugins.process.status_page import serve_status
 
@@ -34,7 +34,6 @@ logger = logging.getLogger("supervisor")
 _LOCK_SECONDS = 10.0
 _HAND_OVER_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
-_PASSED_SOCKETS = 200
 _ANSWER_SIZE = 1024 * 1024
 
 
@@ -50,7 +49,7 @@ async def supervise(
     for number in (signal.SIGTERM, signal.SIGINT):
         # Programs go on: a later supervisor finds them.
         loop.add_signal_handler(number, supervisor.ended.set)
-    await supervisor.start(sockets)
+    supervisor.start(sockets)
     async with serve_status(supervisor), serve_control(supervisor, control):
         logger.info("the supervisor is ready")
         await supervisor.ended.wait()
@@ -64,6 +63,8 @@ async def supervise(
 def take_over(directory: SupervisorDirectory) -> dict[str, socket.socket]:
     """Asks the running supervisor to hand over, and returns its listening sockets."""
     answer, descriptors = _ask(directory, {"request": "hand-over"})
+    if error := answer.get("error"):
+        raise ValueError(error)
     names: list[str] = answer.get("listeners", [])
     return {n: socket.socket(fileno=d) for n, d in zip(names, descriptors, strict=False)}
 
@@ -84,7 +85,7 @@ def _ask(
         connection.sendall(json.dumps(request).encode() + b"\n")
         received, descriptors = b"", list[int]()
         while not received.endswith(b"\n"):
-            part, passed, _, _ = socket.recv_fds(connection, _ANSWER_SIZE, _PASSED_SOCKETS)
+            part, passed, _, _ = socket.recv_fds(connection, _ANSWER_SIZE, MAX_DESCRIPTORS)
             descriptors += passed
             received += part
             if not part:

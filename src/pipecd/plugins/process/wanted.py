@@ -84,14 +84,13 @@ def wanted_application(
         limits=ProgramLimits(int(limits.memory), limits.processes, limits.user),
         has_port=bool(input.port),
     )
-    health = input.health_check
+    protocol, health = Protocol(input.protocol.lower()), input.health_check
     variant = DesiredVariant(
         program,
         input.replicas,
-        HealthProbe(health.path, float(health.interval), float(health.timeout)),
+        HealthProbe(protocol, health.path, float(health.interval), float(health.timeout)),
         float(input.grace_period),
     )
-    protocol = Protocol(input.protocol.lower())
     return WantedApplication(
         variant, Listener(target.host, input.port, protocol) if input.port else None
     )
