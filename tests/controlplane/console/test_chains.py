@@ -130,7 +130,7 @@ async def test_every_event_is_reachable_however_old_it_is(
     path, seen = "/events", list[str]()
     while path:
         page = (await browser.get(path)).text
-        seen += (part.partition('"')[0] for part in page.split('id="event-')[1:])
+        seen += (part.partition('"')[0] for part in page.split('<tr id="event-')[1:])
         _, _, link = page.partition('rel="next" href="')
         path = link.partition('"')[0].replace("&amp;", "&")
     assert len(seen) == 60

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from starlette.types import Message
 
+from pipecd.controlplane.auth.rbac_policy import parse_policies
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.signal import Signal, Topic
@@ -30,6 +31,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.errors import Unauthenticated, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.project_pb2 import ProjectRBACRole
 from servers.console import OpenBrowser, PipedReports
 
 
@@ -174,6 +176,28 @@ async def test_a_stream_needs_permission_for_its_topics(
     assert response.status_code == 403
     response = await open_browser().get("/_/stream", params={"t": topic.format(id)})
     assert response.status_code == 303
+
+
+async def test_a_topic_that_is_refused_does_not_stop_the_others(
+    admin_browser: httpx2.AsyncClient, application: Application, bus: MemoryBus
+) -> None:
+    async with open_stream(admin_browser, f"app:{application.id},app:foreign") as stream:
+        assert (await until(stream, "hello")).data == '{"refused": ["app:foreign"]}'
+        await bus.publish(Signal(Topic.APPLICATION, "foreign", "shop"))
+        await bus.publish(Signal(Topic.APPLICATION, application.id, "shop"))
+        event = await until(stream, "change")
+    assert event.data == f'{{"topics": ["app:{application.id}"]}}'
+
+
+async def test_pages_follow_only_lists_that_their_user_may_see(
+    open_browser: OpenBrowser, cases: UseCases, admin: User
+) -> None:
+    policies = parse_policies("resources=deployment;actions=get,list")
+    role = ProjectRBACRole(name="narrow", policies=policies)
+    await cases.projects.change(lambda project: project.rbac_roles.append(role), by=admin)
+    browser = open_browser(User("shop", "nora", ("narrow",)))
+    assert 'data-topics="deployments,pipeds"' in (await browser.get("/overview")).text
+    assert 'data-topics="deployments"' in (await browser.get("/deployment-traces")).text
 
 
 async def test_the_oldest_of_too_many_streams_is_closed(

@@ -143,6 +143,7 @@ class DeploymentPages:
             and await self._context.cases.deployments.can_reject(deployment),
             max_reason=MAX_REJECTION_LENGTH,
             wraps=params.get("wrap", "1") != "0",
+            shows_times=params.get("times", "1") != "0",
             notice=notice,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("from", "at", "match")),

@@ -18,6 +18,7 @@ from pipecd.controlplane.console.events_view import (
 )
 from pipecd.controlplane.console.filled_page import filled_page
 from pipecd.controlplane.console.list_filters import PageUrl
+from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
@@ -77,5 +78,11 @@ class EventPages:
                 )
                 rows = tuple(deployment_row(each, now) for each in listed.items)
         return self._context.render(
-            request, "event.html", row=event_row(event, now), deployments=rows
+            request,
+            "event.html",
+            row=event_row(event, now),
+            deployments=rows,
+            topics=await list_topics(
+                self._context, session.user, TopicKind.EVENTS, TopicKind.DEPLOYMENTS
+            ),
         )

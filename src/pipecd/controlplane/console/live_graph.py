@@ -25,11 +25,12 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True)
 class GraphBox:
-    """A resource, or a number of equal ones if `id` is empty."""
+    """A resource, or a number of equal ones if `id` is empty; `anchor` is its id on the page."""
 
     x: int
     y: int
     id: str
+    anchor: str
     title: str
     label: str
     kind: str
@@ -131,6 +132,7 @@ def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
         x=x,
         y=y,
         id=row.id,
+        anchor=f"box-{row.anchor}",
         title=f"{row.kind} {row.name}, {row.badge.text.lower()}{details}",
         label=shortened(row.name),
         kind=shortened(row.kind),
@@ -148,6 +150,7 @@ def _group_box(rows: Sequence[ResourceRow], x: int, y: int) -> GraphBox:
         x=x,
         y=y,
         id="",
+        anchor=f"boxes-{first.anchor}",
         title=f"{label}, {badge.text.lower()}; open the list",
         label=label,
         kind=first.kind,

@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Bus, Signal
 from pipecd.controlplane.bus.signal import Topic as SignalTopic
 from pipecd.controlplane.console.page_context import (
@@ -33,7 +35,14 @@ from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.count import parse_count
-from pipecd.model.errors import NotFound, PipecdError, Unauthenticated, Unavailable, UserMistake
+from pipecd.model.errors import (
+    Denied,
+    NotFound,
+    PipecdError,
+    Unauthenticated,
+    Unavailable,
+    UserMistake,
+)
 from pipecd.secrets.session import session_id
 
 MAX_TOPICS = 20
@@ -173,6 +182,24 @@ class StreamSession(NamedTuple):
     project: str
 
 
+_LIST_PERMISSIONS = {
+    TopicKind.APPLICATIONS: Permission(Resource.APPLICATION, Action.LIST),
+    TopicKind.DEPLOYMENTS: Permission(Resource.DEPLOYMENT, Action.LIST),
+    TopicKind.EVENTS: Permission(Resource.EVENT, Action.LIST),
+}
+
+
+async def list_topics(context: PageContext, user: User, *kinds: TopicKind) -> str:
+    """The `data-topics` of a page about several lists: those that its user may see."""
+    topics: list[str] = []
+    for kind in kinds:
+        with suppress(Denied):
+            if permission := _LIST_PERMISSIONS.get(kind):
+                await context.cases.access.scope(user, permission)
+            topics.append(kind.value)
+    return ",".join(topics)
+
+
 class SseWriter:
     """Writes server-sent events to one HTTP response."""
 
@@ -206,8 +233,10 @@ class EventStream:
         cursor: LogCursor,
         sources: StreamSources,
         intervals: StreamIntervals,
+        refused: Sequence[PageTopic] = (),
     ) -> None:
         self._session, self._topics, self._cursor = session, topics, cursor
+        self._refused = refused
         self._sources, self._intervals = sources, intervals
         self._has_log = any(topic.run is not None for topic in topics)
         self._changed_topics: dict[str, None] = {}
@@ -262,7 +291,7 @@ class EventStream:
         self.close("restarting")
 
     async def _send_changes(self, writer: SseWriter) -> None:
-        await writer.write("hello", "{}")
+        await writer.write("hello", json.dumps({"refused": [str(each) for each in self._refused]}))
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -334,8 +363,9 @@ class LiveUpdates:
         return sum(map(len, self._open.values()))
 
     async def stream_events(self, request: Request, session: BrowserSession) -> ASGIApp:
-        topics = parse_topics(request.query_params.get("t", ""))
-        await self._authorize(topics, session)
+        topics, refused = await self._visible_topics(
+            parse_topics(request.query_params.get("t", "")), session
+        )
         # A browser that reconnects by itself sends the header; live.js sends the parameter.
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
         zone = browser_time_zone(request)
@@ -361,6 +391,7 @@ class LiveUpdates:
             parse_cursor(after),
             StreamSources(self._bus, lambda: self._authorize(topics, session), read_log),
             self._intervals,
+            refused,
         )
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
@@ -378,30 +409,54 @@ class LiveUpdates:
 
         return respond
 
+    async def _visible_topics(
+        self, topics: tuple[PageTopic, ...], session: BrowserSession
+    ) -> tuple[tuple[PageTopic, ...], tuple[PageTopic, ...]]:
+        """The topics that the user may follow, and those that are refused; raises if all are.
+
+        A stream has the topics of several windows: one of them must not stop the others.
+        """
+        user = await self._context.cases.sessions.user(session.token, afresh=True)
+        visible: list[PageTopic] = []
+        refused: dict[PageTopic, PipecdError] = {}
+        for topic in topics:
+            try:
+                await self._require(topic, user)
+                visible.append(topic)
+            except (Denied, NotFound) as e:
+                refused[topic] = e
+        if not visible:
+            raise next(iter(refused.values()))
+        return tuple(visible), tuple(refused)
+
     async def _authorize(self, topics: tuple[PageTopic, ...], session: BrowserSession) -> None:
         """Raises unless the session is still valid and its user may see every topic."""
-        cases = self._context.cases
-        user = await cases.sessions.user(session.token, afresh=True)
+        user = await self._context.cases.sessions.user(session.token, afresh=True)
         for topic in topics:
-            match topic.kind:
-                case TopicKind.APPLICATIONS:
-                    await cases.applications.list(ApplicationFilter(user.project), _ONE, by=user)
-                case TopicKind.DEPLOYMENTS:
-                    await cases.deployments.list(DeploymentFilter(user.project), _ONE, by=user)
-                case TopicKind.APPLICATION:
-                    await cases.applications.get(topic.id, by=user)
-                case TopicKind.DEPLOYMENT:
-                    await cases.deployments.get(topic.id, by=user)
-                case TopicKind.CHAINS:
-                    await cases.chains.list(_ONE, by=user)
-                case TopicKind.CHAIN:
-                    await cases.chains.get(topic.id, by=user)
-                case TopicKind.EVENTS:
-                    await cases.events.list(EventFilter(user.project), _ONE, by=user)
-                case TopicKind.COMMAND:
-                    await cases.commands.get(topic.id, by=user)
-                case TopicKind.LOG | TopicKind.TAIL:
-                    await cases.deployments.get(topic.id.split(":")[0], by=user)
-                case TopicKind.PIPEDS:
-                    # The event carries no data, and the page hides pipeds without permission.
-                    pass
+            await self._require(topic, user)
+
+    async def _require(self, topic: PageTopic, user: User) -> None:
+        """Raises unless the user may see what the topic is about."""
+        cases = self._context.cases
+        match topic.kind:
+            case TopicKind.APPLICATIONS:
+                await cases.applications.list(ApplicationFilter(user.project), _ONE, by=user)
+            case TopicKind.DEPLOYMENTS:
+                await cases.deployments.list(DeploymentFilter(user.project), _ONE, by=user)
+            case TopicKind.APPLICATION:
+                await cases.applications.get(topic.id, by=user)
+            case TopicKind.DEPLOYMENT:
+                await cases.deployments.get(topic.id, by=user)
+            case TopicKind.CHAINS:
+                await cases.chains.list(_ONE, by=user)
+            case TopicKind.CHAIN:
+                await cases.chains.get(topic.id, by=user)
+            case TopicKind.EVENTS:
+                await cases.events.list(EventFilter(user.project), _ONE, by=user)
+            case TopicKind.COMMAND:
+                await cases.commands.get(topic.id, by=user)
+            case TopicKind.LOG | TopicKind.TAIL:
+                await cases.deployments.get(topic.id.split(":")[0], by=user)
+            case TopicKind.PIPEDS:
+                # The event carries no data, and the page hides pipeds without permission.
+                pass

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.console.list_filters import PERIODS
+from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.overview_view import (
     DIFFERENT,
     FAILED_SINCE,
@@ -58,6 +59,13 @@ class OverviewPages:
             "overview.html",
             tiles=overview_tiles(state, user.name, now),
             news=waiting_text(state.unfinished, user.name),
+            topics=await list_topics(
+                self._context,
+                user,
+                TopicKind.APPLICATIONS,
+                TopicKind.DEPLOYMENTS,
+                TopicKind.PIPEDS,
+            ),
         )
 
 

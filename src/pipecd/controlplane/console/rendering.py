@@ -21,12 +21,14 @@ _STYLES = ("tokens.css", "layout.css", "pages.css", "live-state.css")
 _SCRIPTS = (
     "times.js",
     "morph.js",
+    "clipboard.js",
     "log.js",
     "notify.js",
     "stream.js",
     "live.js",
     "graph.js",
     "palette.js",
+    "keys.js",
     "api.js",
     "console.js",
 )

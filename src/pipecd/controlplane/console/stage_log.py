@@ -75,15 +75,12 @@ def parse_log_query(params: Mapping[str, str]) -> LogQuery:
     find = params.get("find", "").strip()[:MAX_FIND_CHARACTERS]
     only = params.get("only", "")
     is_known = only == ERRORS or (only == MATCHES and find)
-    first, _, last = params.get("at", "").partition("-")
-    start = parse_count(first) or 0
-    end = parse_count(last) or start
     return LogQuery(
         find=find,
         match=(parse_count(params.get("match", "")) or 1) if find else 0,
         only=only if is_known else "",
         first=parse_count(params.get("from", "")) or 0,
-        chosen=(min(start, end), max(start, end)) if start else (0, 0),
+        chosen=parse_lines(params.get("at", "")),
     )
 
 
@@ -266,6 +263,14 @@ def lines_after(
     if query.find and query.only:
         new = tuple(line for line in new if query.find.lower() in line.html.striptags().lower())
     return LogView(new, cursor.number, completed, cursor)
+
+
+def parse_lines(text: str) -> tuple[int, int]:
+    """The first and last line of `10-20` or `10`, counted from one; zeros if it is neither."""
+    first, _, last = text.partition("-")
+    start = parse_count(first) or 0
+    end = parse_count(last) or start
+    return (min(start, end), max(start, end)) if start else (0, 0)
 
 
 def log_text(blocks: Iterable[LogBlock], *, ansi: bool, times: bool = True) -> str:

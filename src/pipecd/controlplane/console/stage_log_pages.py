@@ -23,6 +23,7 @@ from pipecd.controlplane.console.stage_log import (
     log_text,
     log_view,
     parse_cursor,
+    parse_lines,
 )
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
@@ -63,7 +64,10 @@ class StageLogPages:
         return await asyncio.to_thread(log_view, await self._read_whole(run, user), query, zone)
 
     async def raw_log(self, request: Request, session: BrowserSession) -> Response:
-        """The whole log as a text; `download=1` saves it to a file, `times=0` leaves times out."""
+        """The log as a text, whole or the `lines` from one to another.
+
+        `download=1` saves it to a file, `times=0` leaves the times out.
+        """
         deployment_id, stage_id = request.path_params["id"], request.path_params["stage"]
         deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
         stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
@@ -72,9 +76,12 @@ class StageLogPages:
         run = StageRun(deployment_id, stage_id, stage.retried_count)
         log = await self._read_whole(run, session.user)
         params = request.query_params
+        first, last = parse_lines(params.get("lines", ""))
         text = await asyncio.to_thread(
             lambda: log_text(
-                log.blocks(), ansi=params.get("ansi") == "1", times=params.get("times") != "0"
+                map(log.block, range(first - 1, min(last, len(log)))) if first else log.blocks(),
+                ansi=params.get("ansi") == "1",
+                times=params.get("times") != "0",
             )
         )
         headers: dict[str, str] = {}

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.console.filled_page import filled_page
 from pipecd.controlplane.console.list_filters import PageUrl
+from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.traces_view import (
     FULL_HASH_LENGTH,
@@ -55,6 +56,10 @@ class TracePages:
             "traces.html",
             days=traces_by_day(found, self._context.local_now(request)),
             text=text,
-            is_first=not before,
+            topics=""
+            if before
+            else await list_topics(
+                self._context, session.user, TopicKind.DEPLOYMENTS, TopicKind.EVENTS
+            ),
             older=url.with_params(before=cursor) if cursor else "",
         )

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.clock import Now
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers import browser
 from servers.browser import OpenPage
 from servers.console import PipedReports
+from servers.filled_project import FilledProject, ProjectFiller
 
 # As long as for actions: the browser shares the cores with everything else that is tested.
 expect.set_options(timeout=10_000)
@@ -73,3 +78,20 @@ async def running(deployment: Deployment, reports: PipedReports) -> Deployment:
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", "line 1")
     return deployment
+
+
+@pytest.fixture
+async def filled(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    admin: User,
+    piped: PipedCaller,
+    program: ApiKeyCaller,
+    application: Application,
+    now: Now,
+) -> FilledProject:
+    """A project with some weeks of history."""
+    filler = ProjectFiller(cases, stores, bus, admin, piped, program, application, now)
+    return await filler.fill()

@@ -11,6 +11,7 @@ from pipecd.proto.model import application_pb2 as model
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from servers.browser import OpenPage
 from servers.live_states import DRIFT, resources, snapshot
+from servers.platform_states import process_resources, terraform_resources
 
 pytestmark = pytest.mark.browser
 
@@ -29,8 +30,10 @@ async def test_a_thousand_resources_are_explored(
     await expect(nodes.filter(visible=True)).to_have_count(50)
     broken = snapshot(application, *resources(50, 19, broken=True))
     await cases.livestate.report(broken, by=piped)
-    # The worst branch moves to the top and is open.
+    # The worst branch moves to the top and opens, though it was closed.
     await expect(nodes.first).to_contain_text("web-1")
+    await expect(page.get_by_role("link", name="web-1-0")).to_be_visible()
+    await expect(nodes.filter(visible=True)).to_have_count(50 + 19)
     await expect(page.get_by_test_id("app-health")).to_have_text("Unhealthy")
     await page.get_by_test_id("filter-health").select_option("unhealthy")
     await expect(nodes).to_have_count(2)
@@ -45,6 +48,7 @@ async def test_a_thousand_resources_are_explored(
     await page.keyboard.press("Escape")
     await expect(panel).to_have_count(0)
     await page.get_by_role("link", name="Clear the filter").click()
+    await expect(nodes).to_have_count(1000)
     await page.get_by_test_id("target-tab").filter(has_text="osaka").click()
     await expect(nodes).to_have_count(500)
     await page.get_by_role("button", name="Expand all").click()
@@ -79,6 +83,103 @@ async def test_the_graph_can_be_zoomed_and_its_boxes_opened(
     await expect(page.get_by_test_id("filter-kind")).to_have_value("Pod")
 
 
+async def test_the_details_of_a_resource_are_reached_and_left_by_the_keyboard(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(2, 2, broken=True)), by=piped)
+    page = await open_page(f"/applications/{application.id}/live")
+    link = page.locator(".tree").get_by_role("link", name="web-1-0")
+    await link.focus()
+    await page.keyboard.press("Enter")
+    panel = page.get_by_test_id("live-panel")
+    await expect(panel.get_by_role("heading", name="web-1-0")).to_be_focused()
+    # Tab goes on inside the panel.
+    await page.keyboard.press("Tab")
+    assert await panel.evaluate("panel => panel.contains(document.activeElement)")
+    await page.keyboard.press("Escape")
+    await expect(panel).to_have_count(0)
+    await expect(link).to_be_focused()
+
+
+async def test_a_branch_that_the_reader_closed_stays_closed(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(2, 2, broken=True)), by=piped)
+    page = await open_page(f"/applications/{application.id}/live")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.get_by_role("button", name="Collapse all").click()
+    pod = page.get_by_test_id("live-node").filter(has_text="web-1-0")
+    await expect(pod.last).not_to_be_visible()
+    reported = [*resources(2, 2, broken=True), *resources(3, 0, broken=False)][:7]
+    reported[-1].id = reported[-1].name = "web-new"
+    await cases.livestate.report(snapshot(application, *reported), by=piped)
+    await expect(page.get_by_role("link", name="web-new")).to_be_visible()
+    await expect(pod.last).not_to_be_visible()
+
+
+async def test_arrow_keys_move_in_the_graph(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(2, 2, broken=False)), by=piped)
+    page = await open_page(f"/applications/{application.id}/live?view=graph")
+    box = page.get_by_test_id("live-box")
+    await page.get_by_test_id("live-graph").focus()
+    await page.keyboard.press("ArrowDown")
+    first = await page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert first.startswith("Deployment ")
+    for key, kind in (
+        ("ArrowRight", "Pod"),
+        ("ArrowDown", "Pod"),
+        ("ArrowLeft", "Deployment"),
+        ("ArrowDown", "Deployment"),
+        ("ArrowUp", "Deployment"),
+    ):
+        before = await page.evaluate("document.activeElement.id")
+        await page.keyboard.press(key)
+        assert await page.evaluate("document.activeElement.id") != before, key
+        label = await page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert label.startswith(f"{kind} "), key
+    assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == first
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#panel-title")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(box.and_(page.locator(":focus"))).to_have_attribute("aria-label", first)
+
+
+async def test_processes_are_shown_below_their_variant_and_router(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *process_resources()), by=piped)
+    page = await open_page(f"/applications/{application.id}/live")
+    router = page.get_by_test_id("live-node").filter(has_text="0.0.0.0:8080").first
+    canary = router.get_by_test_id("live-node").filter(has_text="canary").first
+    await expect(canary).to_contain_text("traffic 10%")
+    await expect(canary.get_by_test_id("live-node")).to_contain_text("GET /healthz answered 503")
+    await expect(router.get_by_test_id("live-node").filter(has_text="primary-1")).not_to_have_count(
+        0
+    )
+    await canary.get_by_role("link", name="canary-0").click()
+    await expect(page.get_by_test_id("live-panel")).to_contain_text("48 MiB")
+    await page.get_by_test_id("view-graph").click()
+    await expect(page.get_by_test_id("live-box")).to_have_count(6)
+
+
+async def test_a_terraform_state_is_shown_by_module(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *terraform_resources()), by=piped)
+    page = await open_page(f"/applications/{application.id}/live")
+    # What is broken comes first, and the module of a module is below it.
+    await expect(page.get_by_test_id("live-node").first).to_contain_text("it is tainted")
+    network = page.get_by_test_id("live-node").filter(has_text="network").first
+    await expect(network).to_contain_text("aws_subnet.private[2]")
+    await expect(network.get_by_test_id("live-node").filter(has_text="dns").first).to_contain_text(
+        "aws_route53_zone.shop"
+    )
+    await page.get_by_role("link", name="aws_s3_bucket.assets").click()
+    await expect(page.get_by_test_id("live-panel")).to_contain_text("arn:aws:s3:::shop-assets")
+
+
 async def test_differences_are_shown_by_resource_and_side_by_side(
     open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
 ) -> None:
@@ -98,7 +199,7 @@ async def test_differences_are_shown_by_resource_and_side_by_side(
     pair = section.locator(".pair", has=page.locator(".remove"))
     await expect(pair.locator(".remove")).to_contain_text("replicas: 5")
     await expect(pair.locator(".add")).to_contain_text("replicas: 2")
-    await page.get_by_role("button", name="Fold all").click()
+    await page.get_by_role("button", name="Fold all", exact=True).click()
     await expect(pair).not_to_be_visible()
     await page.goto(f"{page.url.partition('?')[0]}/live?res=osaka%2Fweb-1")
     await expect(page.get_by_test_id("live-panel")).to_contain_text("replicas: 5")

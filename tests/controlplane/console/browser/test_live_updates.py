@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live updates in a real browser."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.rbac_policy import parse_policies
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -300,3 +305,148 @@ async def test_all_windows_of_a_session_share_one_stream(
     await second.close()
     await reports.lines(running, "s1", "line 3")
     await expect(first.locator("#L3 code")).to_have_text("line 3")
+
+
+async def test_a_window_follows_by_itself_if_the_shared_worker_does_not_start(
+    open_page: OpenPage, console_url: str, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page("/settings/piped")
+    await page.add_init_script(
+        """const Shared = SharedWorker;
+        globalThis.SharedWorker = function (_, options) { return new Shared("/nowhere.js", options); };
+        """
+    )
+    await page.goto(f"{console_url}/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+
+
+async def test_a_page_that_cannot_be_updated_says_so_until_it_can(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    bar = page.locator("#offline")
+    await page.route(f"**/deployments/{running.id}", lambda route: route.fulfill(status=503))
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(bar).to_contain_text("answers with an error (503)")
+    await page.unroute(f"**/deployments/{running.id}")
+    await page.get_by_role("button", name="Try now").click()
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+    await expect(bar).to_be_hidden()
+    # Without a click it tries again by itself.
+    await page.route(f"**/deployments/{running.id}", lambda route: route.fulfill(status=502))
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(bar).to_contain_text("(502)")
+    await page.unroute(f"**/deployments/{running.id}")
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+
+
+async def test_a_bug_in_an_update_is_not_called_an_outage(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    await page.evaluate(
+        """() => {
+            window.addEventListener("error", (event) => event.preventDefault());
+            const parse = DOMParser.prototype.parseFromString;
+            DOMParser.prototype.parseFromString = function (...given) {
+                DOMParser.prototype.parseFromString = parse;
+                throw new Error("a bug");
+            };
+        }"""
+    )
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(page.locator("#offline")).to_contain_text("This page could not be updated")
+    # The next update works again.
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await expect(page.get_by_test_id("approval-card")).to_be_visible()
+    await expect(page.locator("#offline")).to_be_hidden()
+
+
+async def test_a_line_chosen_during_an_update_does_not_lose_it(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await may_answer.wait()
+        await route.continue_()
+
+    await page.route(f"**/deployments/{running.id}", hold)
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await asked.wait()
+    await page.locator("#L1 .n").click()
+    assert page.url.endswith("#L1")
+    may_answer.set()
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+
+
+@pytest.fixture
+async def narrow(cases: UseCases, admin: User) -> User:
+    """A user whose role has applications of one label and deployments, but no events."""
+    policies = parse_policies("resources=application{env:dev},deployment;actions=get,list")
+    role = ProjectRBACRole(name="narrow", policies=policies)
+    await cases.projects.change(lambda project: project.rbac_roles.append(role), by=admin)
+    return User(admin.project, "nora", ("narrow",))
+
+
+async def test_windows_of_a_narrow_role_are_live(
+    open_page: OpenPage, console_url: str, running: Deployment, narrow: User
+) -> None:
+    first = await open_page("/overview", user=narrow)
+    windows = [first]
+    for path in ("/deployment-traces", "/applications", f"/deployments/{running.id}"):
+        window = await first.context.new_page()
+        await window.goto(console_url + path)
+        windows.append(window)
+    for window in windows:
+        await expect(connection_state(window)).to_have_text("Live")
+
+
+async def test_a_role_that_lost_rights_must_sign_in_again_and_is_told(
+    *, open_page: OpenPage, cases: UseCases, admin: User, application: Application, narrow: User
+) -> None:
+    del application
+    page = await open_page("/applications", user=narrow)
+    await expect(connection_state(page)).to_have_text("Live")
+
+    def take_applications(project: Project) -> None:
+        (role,) = (role for role in project.rbac_roles if role.name == "narrow")
+        del role.policies[:]
+        role.policies.extend(parse_policies("resources=deployment;actions=get,list"))
+
+    await cases.projects.change(take_applications, by=admin)
+    await page.wait_for_url("**/login?return=%2Fapplications&expired=page")
+    await expect(page.get_by_role("status")).to_contain_text("Your session has ended")
+
+
+async def test_a_lost_right_is_said_and_does_not_stop_the_other_windows(
+    *,
+    open_page: OpenPage,
+    console_url: str,
+    running: Deployment,
+    reports: PipedReports,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+    narrow: User,
+) -> None:
+    first = await open_page(f"/applications/{application.id}", user=narrow)
+    other = await first.context.new_page()
+    await other.goto(f"{console_url}/deployments/{running.id}")
+    for window in (first, other):
+        await expect(connection_state(window)).to_have_text("Live")
+    # The role may see applications of the dev environment only, which this one leaves.
+    info = ApplicationInfo(id=application.id, name=application.name, labels={"env": "prod"})
+    await cases.application_reports.update_configurations([info], by=piped)
+    await expect(first.locator("h1")).to_contain_text("Permission denied")
+    await expect(first.locator("main")).to_contain_text("Your roles do not allow this")
+    await expect(connection_state(other)).to_have_text("Live")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(other.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")

@@ -231,3 +231,76 @@ async def test_escapes_and_markup_in_a_log_do_no_harm(
     assert links == ["https://a.example/"]
     overflow = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert await page.evaluate(overflow) == 0
+
+
+async def test_times_are_switched_off_and_stay_so_in_the_address(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    time = page.locator("#L1 time")
+    await expect(time).to_be_visible()
+    await page.get_by_test_id("log-times").click()
+    await expect(time).not_to_be_visible()
+    assert "times=0" in page.url
+    await page.reload()
+    await expect(page.locator("#L1 code")).to_be_visible()
+    await expect(time).not_to_be_visible()
+
+
+async def test_the_log_fills_the_screen_until_escape(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.get_by_test_id("log-full-screen").click()
+    log = page.get_by_test_id("log")
+    size = page.viewport_size
+    assert size
+    assert await log.bounding_box() == {"x": 0, "y": 0, **size}
+    # An update keeps it so.
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(log).to_contain_text("Succeeded")
+    assert await log.bounding_box() == {"x": 0, "y": 0, **size}
+    await page.keyboard.press("Escape")
+    box = await log.bounding_box()
+    assert box
+    assert box["y"] > 0
+
+
+async def test_all_chosen_lines_are_copied_also_those_that_are_not_loaded(
+    open_page: OpenPage, long_log: Deployment, console_url: str
+) -> None:
+    page = await open_page(
+        f"/deployments/{long_log.id}#L4990",
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    await expect(page.get_by_test_id("log-chosen")).to_contain_text("Line 4990")
+    await page.evaluate("location.hash = '#L2-L4990'")
+    await expect(page.get_by_test_id("log-chosen")).to_contain_text("Lines 2 to 4990")
+    await page.get_by_role("button", name="Copy text").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("4,989 lines copied")
+    copied = (await page.evaluate("navigator.clipboard.readText()")).split("\n")
+    assert len(copied) == 4989
+    assert copied[0] == "step 2 of the migration, see https://wiki.example/step/2"
+    assert copied[-1].startswith("step 4990 ")
+
+
+async def test_the_number_of_matches_follows_the_stream(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}?find=line")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    count = page.get_by_test_id("log-matches")
+    await expect(count).to_have_text("1 of 1")
+    await reports.lines(running, "s1", "line 2", "nothing", "line 4")
+    await expect(count).to_have_text("1 of 3")
+    await page.locator("[data-match=next]").click()
+    await expect(count).to_have_text("2 of 3")
+    await expect(page.locator("li.current")).to_have_id("L2")
+    # The first match of all appears while somebody looks for it.
+    await page.get_by_label("Find in log").fill("done")
+    await expect(count).to_have_text("No line contains it")
+    await expect(page.locator("[data-match=next]")).not_to_be_visible()
+    await reports.lines(running, "s1", "all done")
+    await expect(count).to_have_text("1 of 1")
+    await expect(page.locator("[data-match=next]")).to_be_visible()

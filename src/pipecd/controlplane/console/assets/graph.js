@@ -15,6 +15,29 @@ function fit(graph) {
   setZoom(Math.min(1, graph.clientWidth / width, Math.max(graph.clientHeight, 320) / height));
 }
 
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+
+// The box that is nearest in the direction of an arrow; what is beside it counts as farther away.
+function neighbour(box, [right, down]) {
+  const centre = (each) => { const { x, y, width, height } = each.getBoundingClientRect(); return [x + width / 2, y + height / 2]; };
+  const [x, y] = centre(box);
+  const distance = (each) => {
+    const [dx, dy] = [centre(each)[0] - x, centre(each)[1] - y];
+    const [ahead, aside] = right ? [dx * right, Math.abs(dy)] : [dy * down, Math.abs(dx)];
+    return ahead > 1 ? ahead + 3 * aside : Infinity;
+  };
+  const others = [...box.closest("[data-graph]").querySelectorAll(".box")].filter((each) => distance(each) < Infinity);
+  return others.sort((a, b) => distance(a) - distance(b))[0];
+}
+
+function onGraphKey(event) {
+  const graph = event.target.closest?.("[data-graph]");
+  if (!graph || !ARROWS[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+  const box = event.target.closest(".box");
+  event.preventDefault();
+  (box ? neighbour(box, ARROWS[event.key]) : graph.querySelector(".box"))?.focus();
+}
+
 export function startGraph() {
   document.adoptedStyleSheets.push(zoomStyle);
   let drag = null;
@@ -56,7 +79,8 @@ export function startGraph() {
     event.preventDefault();
     event.stopPropagation();
   }, true);
+  document.addEventListener("keydown", onGraphKey);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !event.target.closest?.("input, select, textarea")) document.querySelector("[data-close]")?.click();
+    if (event.key === "Escape" && !document.querySelector("dialog[open]") && !event.target.closest?.("input, select, textarea")) document.querySelector("[data-close]")?.click();
   });
 }

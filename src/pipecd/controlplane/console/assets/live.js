@@ -5,8 +5,16 @@ import { isWatching, news, notifyIfNew, showToggle, startNotifications } from ".
 import { openStream } from "./stream.js";
 
 const STATE_TEXTS = { live: "Live", reconnecting: "Reconnecting", polling: "Polling", paused: "Paused" };
+const UNREACHABLE = "The control plane is unreachable; this page shows the last known state.";
+const FAILED_UPDATE = "This page could not be updated and may be out of date. Reload it.";
+const RETRY_INTERVAL = 5000;
+// A shared worker answers sooner than this, even if the control plane does not.
+const WORKER_TIMEOUT = 10000;
 const main = () => document.getElementById("main");
+// What the server is asked for: the fragment of an address is of no concern to it.
+const requestedPage = () => location.pathname + location.search;
 let stream, isFollowing = false, pollTimer, isFetching = false, fetchAgain = false, lastFetch = 0;
+let retryTimer, focusAfter = "";
 
 function showConnection(state) {
   const dot = document.querySelector(".live");
@@ -27,7 +35,12 @@ export function showCurrentStage() {
   if (inner.left < outer.left || inner.right > outer.right) strip.scrollLeft += inner.left - outer.left - (outer.width - inner.width) / 2;
 }
 
-const showOffline = (isOffline) => { document.getElementById("offline").hidden = !isOffline; };
+// The bar above the page says why it may be out of date; without a reason it goes away.
+function showOutdated(reason) {
+  const bar = document.getElementById("offline");
+  bar.hidden = !reason;
+  if (reason) bar.querySelector("span").textContent = reason;
+}
 
 export function announce(text) {
   const toast = document.createElement("p");
@@ -59,42 +72,93 @@ function apply(html) {
   if (topics !== main().dataset.topics) connect();
 }
 
-// At most two requests per second, and never two at once.
-export async function refresh() {
+function retryLater(reason) {
+  showOutdated(reason);
+  clearTimeout(retryTimer);
+  retryTimer = setTimeout(refresh, RETRY_INTERVAL);
+}
+
+// Moves the focus to what a link has opened, or back to where a closed part was opened from.
+function moveFocus() {
+  if (!focusAfter) return;
+  document.querySelector(focusAfter)?.focus();
+  focusAfter = "";
+  if (document.activeElement === document.body) main().focus({ preventScroll: true });
+}
+
+async function fetchPage() {
+  const address = requestedPage();
+  let response, html;
+  try {
+    response = await fetch(address, { headers: { "HX-Request": "true", "HX-Log": logState() } });
+    html = await response.text();
+  } catch {
+    return retryLater(UNREACHABLE);
+  }
+  // The session has ended, or the page may no longer be shown: a reload says which.
+  if ([401, 403, 404].includes(response.status)) return location.reload();
+  if (!response.ok) return retryLater(`The control plane answers with an error (${response.status}); this page shows the last known state.`);
+  if (address !== requestedPage()) return undefined;
+  clearTimeout(retryTimer);
+  try {
+    apply(html);
+    showOutdated(navigator.onLine ? "" : UNREACHABLE);
+  } catch (error) {
+    showOutdated(FAILED_UPDATE);
+    reportError(error);
+  }
+  return moveFocus();
+}
+
+// At most two updates per second, and never two at once; what a user asks for does not wait.
+export async function refresh(isUrgent = false) {
   if (isFetching) { fetchAgain = true; return; }
   isFetching = true;
-  await new Promise((done) => setTimeout(done, Math.max(0, lastFetch + 500 - Date.now())));
+  if (isUrgent !== true) await new Promise((done) => setTimeout(done, Math.max(0, lastFetch + 500 - Date.now())));
   lastFetch = Date.now();
-  const address = location.href;
   const busyTimer = setTimeout(() => main().setAttribute("aria-busy", "true"), 400);
-  try {
-    const response = await fetch(address, { headers: { "HX-Request": "true", "HX-Log": logState() } });
-    // The session has ended, or the page may no longer be shown: a reload says which.
-    if ([401, 403, 404].includes(response.status)) { location.reload(); return; }
-    if (response.ok && address === location.href) { apply(await response.text()); showOffline(!navigator.onLine); }
-  } catch {
-    showOffline(true);
-  } finally {
-    clearTimeout(busyTimer);
-    main().removeAttribute("aria-busy");
-    isFetching = false;
-    if (fetchAgain) { fetchAgain = false; refresh(); }
-  }
+  await fetchPage();
+  clearTimeout(busyTimer);
+  main().removeAttribute("aria-busy");
+  isFetching = false;
+  if (fetchAgain) { fetchAgain = false; refresh(); }
 }
 
 export async function navigate(address, push = true, replace = false) {
   if (push) history[replace ? "replaceState" : "pushState"](null, "", address);
-  await refresh();
+  await refresh(true);
+}
+
+// Follows a link within the page; `data-focus` is a selector of what gets the focus then.
+export function followLink(link) {
+  focusAfter = link.dataset.focus ?? "";
+  navigate(link.getAttribute("href"));
 }
 
 // All windows of a session share one stream, which a worker holds; without one each has its own.
-const worker = (() => {
+let worker = openWorker(), workerTimer;
+
+function openWorker() {
   const { worker: address, session } = document.documentElement.dataset;
   if (!address || !globalThis.SharedWorker) return undefined;
-  const { port } = new SharedWorker(address, { name: `pipecd ${session}`, type: "module" });
-  port.onmessage = ({ data }) => onReport(data);
-  return port;
-})();
+  try {
+    const shared = new SharedWorker(address, { name: `pipecd ${session}`, type: "module" });
+    shared.onerror = abandonWorker;
+    shared.port.onmessage = ({ data }) => { clearTimeout(workerTimer); if (data.kind !== "received") onReport(data); };
+    return shared.port;
+  } catch {
+    return undefined;
+  }
+}
+
+// The worker did not start, or does not answer: this window follows by itself.
+function abandonWorker() {
+  if (!worker) return;
+  clearTimeout(workerTimer);
+  worker.onmessage = null;
+  worker = undefined;
+  if (isFollowing) connect();
+}
 
 function poll(isOn) {
   if (isOn === Boolean(pollTimer)) return;
@@ -106,9 +170,11 @@ function poll(isOn) {
 function onReport(report) {
   if (!isFollowing) return;
   if (report.kind === "state") {
-    showConnection(report.state);
-    poll(report.state === "polling");
-    if (report.state === "live") refresh();
+    // What the stream may not follow is polled.
+    const state = report.refused?.length ? "polling" : report.state;
+    showConnection(state);
+    poll(state === "polling");
+    if (state === "live") refresh();
   } else if (report.kind === "change") {
     refresh();
   } else if (report.kind === "log") {
@@ -127,6 +193,7 @@ function onReport(report) {
 function disconnect() {
   isFollowing = false;
   poll(false);
+  clearTimeout(workerTimer);
   stream?.close();
   stream = undefined;
   worker?.postMessage({ topics: [] });
@@ -139,7 +206,11 @@ function connect(isRetry = false) {
     return showConnection(topics ? "paused" : "");
   }
   isFollowing = true;
-  if (worker) return worker.postMessage({ topics: topics.split(","), cursor: logCursor(), isRetry });
+  if (worker) {
+    clearTimeout(workerTimer);
+    workerTimer = setTimeout(abandonWorker, WORKER_TIMEOUT);
+    return worker.postMessage({ topics: topics.split(","), cursor: logCursor(), isRetry });
+  }
   stream?.close();
   stream = openStream(topics, logCursor(), onReport);
 }
@@ -148,16 +219,16 @@ export function startLiveUpdates() {
   const reconnect = () => connect(true);
   startNotifications(announce);
   connect();
-  if (worker) setInterval(() => { if (isFollowing) worker.postMessage({ isAlive: true }); }, 30000);
+  setInterval(() => { if (isFollowing) worker?.postMessage({ isAlive: true }); }, 30000);
   document.addEventListener("visibilitychange", () => connect());
   window.addEventListener("pagehide", disconnect);
-  window.addEventListener("offline", () => showOffline(true));
+  window.addEventListener("offline", () => showOutdated(UNREACHABLE));
   window.addEventListener("online", () => { reconnect(); refresh(); });
   window.addEventListener("focus", () => connect());
   window.addEventListener("popstate", () => navigate(location.href, false));
   document.addEventListener("click", (event) => {
     if (!event.target.closest("[data-retry]")) return;
     reconnect();
-    refresh();
+    refresh(true);
   });
 }

@@ -1,4 +1,5 @@
 // The log: new lines, following its end, finding text on the server, choosing lines, wrapping.
+import { copyText } from "./clipboard.js";
 import { announce, navigate } from "./live.js";
 
 const MAX_LINES = 5000;
@@ -39,12 +40,12 @@ export function append(lines, cursor) {
   if (cursor) list.dataset.cursor = cursor;
   const last = list.querySelector("li[id]:last-of-type");
   const find = tool("find")?.getAttribute("value")?.toLowerCase() ?? "";
-  const isShown = (line) => (list.dataset.only !== "errors" || line.dataset.sev === "error")
-    && (!list.dataset.only || !find || line.querySelector("code").textContent.toLowerCase().includes(find));
+  const isMatch = (line) => Boolean(find) && line.querySelector("code").textContent.toLowerCase().includes(find);
+  const isError = (line) => line.dataset.sev === "error";
+  const isShown = (line) => (list.dataset.only !== "errors" || isError(line)) && (!list.dataset.only || !find || isMatch(line));
   const newLines = lines.filter((line) => line.id && (!last || number(line) > number(last)));
-  const errors = newLines.filter((line) => line.dataset.sev === "error").length;
-  const counter = tool("error-count");
-  if (counter && errors) counter.textContent = (Number(counter.textContent.replaceAll(",", "")) + errors).toLocaleString("en");
+  addErrors(newLines.filter(isError).length);
+  addMatches(newLines.filter(isMatch).length);
   const shown = newLines.filter(isShown);
   if (!shown.length) return;
   list.querySelector(".empty-log")?.remove();
@@ -53,6 +54,24 @@ export function append(lines, cursor) {
   if (following()) list.scrollTo({ top: list.scrollHeight });
   else unreadLines += shown.length;
   updateFollowLabel();
+}
+
+function addErrors(more) {
+  const counter = tool("error-count");
+  if (counter && more) counter.textContent = (Number(counter.textContent.replaceAll(",", "")) + more).toLocaleString("en");
+}
+
+// A stream brings more matches: they are counted, and the match after the last one is not the first.
+function addMatches(more) {
+  const counter = tool("match-total");
+  if (!counter || !more) return;
+  const [at, total] = [Number(counter.dataset.matchAt) || 1, Number(counter.dataset.matchTotal) + more];
+  Object.assign(counter.dataset, { matchAt: at, matchTotal: total });
+  counter.textContent = `${at.toLocaleString("en")} of ${total.toLocaleString("en")}`;
+  for (const part of document.querySelectorAll("[data-if-found]")) part.hidden = false;
+  const point = (name, match) => document.querySelector(`[data-match=${name}]`).setAttribute("href", withParams({ match, from: "", at: "" }).href);
+  point("next", at < total ? at + 1 : 1);
+  point("previous", at > 1 ? at - 1 : total);
 }
 
 // Keeps the page small; the lines that go can be shown again.
@@ -163,17 +182,25 @@ function showTarget() {
   target.scrollIntoView({ block: "nearest" });
 }
 
+// The server has all the lines, of which the page may show only a part.
+async function chosenText([first, last]) {
+  const lines = chosenLines();
+  if (lines.length === last - first + 1) return lines.map((line) => line.querySelector("code").textContent).join("\n");
+  const response = await fetch(`${logBox().dataset.file}?times=0&lines=${first}-${last}`);
+  return response.ok ? (await response.text()).replace(/\n$/, "") : undefined;
+}
+
 async function copyLines() {
-  const text = chosenLines().map((line) => line.querySelector("code").textContent).join("\n");
-  await navigator.clipboard.writeText(text);
-  announce(`${chosenLines().length === 1 ? "Line" : `${chosenLines().length} lines`} copied`);
+  const text = await chosenText(chosenRange()).catch(() => undefined);
+  if (text === undefined || !(await copyText(text))) return announce("The lines could not be copied");
+  const count = text.split("\n").length;
+  return announce(count === 1 ? "Line copied" : `${count.toLocaleString("en")} lines copied`);
 }
 
 async function copyLink() {
   const range = chosenRange();
   const link = withParams({ stage: document.querySelector(".stage[aria-current]")?.dataset.stageId, at: range.join("-"), from: "", find: "", match: "", only: "" });
-  await navigator.clipboard.writeText(link.href);
-  announce("Link copied");
+  announce((await copyText(link.href)) ? "Link copied" : "The link could not be copied");
 }
 
 let typingTimer;
@@ -196,12 +223,22 @@ function onFindKey(event) {
   document.querySelector(`[data-match=${event.shiftKey ? "previous" : "next"}]`)?.click();
 }
 
-function toggleWrap(button) {
-  const wraps = logBox().classList.toggle("nowrap") === false;
-  button.toggleAttribute("aria-current", wraps);
-  if (wraps) button.setAttribute("aria-current", "true");
-  history.replaceState(history.state, "", withParams({ wrap: wraps ? "" : "0" }));
+// Switches that only change how the lines look: `data-line-style` is the class of lines without it.
+function toggleLineStyle(button) {
+  const { lineStyle, param } = button.dataset;
+  const isOn = !logBox().classList.toggle(lineStyle);
+  if (isOn) button.setAttribute("aria-current", "true");
+  else button.removeAttribute("aria-current");
+  history.replaceState(history.state, "", withParams({ [param]: isOn ? "" : "0" }));
 }
+
+function showFullScreen(isFull) {
+  document.documentElement.classList.toggle("full-log", isFull);
+  tool("full-screen")?.setAttribute("aria-pressed", String(isFull));
+  if (following()) follow(true);
+}
+
+const isFullScreen = () => document.documentElement.classList.contains("full-log");
 
 export function startLog() {
   const params = new URL(location).searchParams;
@@ -214,9 +251,10 @@ export function startLog() {
     if (line && !event.ctrlKey && !event.metaKey) { event.preventDefault(); return choose(line.parentElement, event.shiftKey); }
     const more = event.target.closest("[data-more]");
     if (more && !event.ctrlKey && !event.metaKey) { event.preventDefault(); return showMore(more); }
-    const button = event.target.closest("[data-follow], [data-wrap], [data-copy-lines], [data-copy-link], [data-forget]");
+    const button = event.target.closest("[data-follow], [data-line-style], [data-full-screen], [data-copy-lines], [data-copy-link], [data-forget]");
     if (!button) return;
-    if (button.matches("[data-wrap]")) { event.preventDefault(); return toggleWrap(button); }
+    if (button.matches("[data-line-style]")) { event.preventDefault(); return toggleLineStyle(button); }
+    if (button.matches("[data-full-screen]")) return showFullScreen(!isFullScreen());
     if (button.matches("[data-copy-lines]")) return copyLines();
     if (button.matches("[data-copy-link]")) return copyLink();
     if (button.matches("[data-forget]")) { history.replaceState(history.state, "", location.pathname + location.search); return showChosen(); }
@@ -230,7 +268,10 @@ export function startLog() {
     clearTimeout(typingTimer);
     typingTimer = setTimeout(() => find(event.target.value.trim()), 300);
   });
-  document.addEventListener("keydown", (event) => { if (event.target.matches?.("[data-find]")) onFindKey(event); });
+  document.addEventListener("keydown", (event) => {
+    if (event.target.matches?.("[data-find]")) onFindKey(event);
+    else if (event.key === "Escape" && !document.querySelector("dialog[open]")) showFullScreen(false);
+  });
   // Scrolling up stops following; scrolling to the end starts it again.
   document.addEventListener("wheel", (event) => { if (event.deltaY < 0 && event.target.closest?.("#lines")) follow(false); }, { passive: true });
   document.addEventListener("scroll", (event) => {
@@ -243,6 +284,7 @@ export function startLog() {
 
 // Other lines are shown now: those of another stage, or what was found.
 export function resetLog() {
+  if (isFullScreen()) showFullScreen(Boolean(logBox()));
   unreadLines = 0;
   const input = tool("find");
   if (input && input !== document.activeElement) input.value = input.getAttribute("value") ?? "";

@@ -9,6 +9,12 @@ function morphAttributes(from, to) {
   }
 }
 
+// What the reader has opened or closed stays, but what the server newly opens must be seen: it
+// says in `data-opens` whether it opens a part by itself.
+function morphOpenState(from, to) {
+  if (to.dataset.opens === "1" && from.dataset.opens === "0") from.open = true;
+}
+
 function morphChildren(from, to) {
   const byId = new Map([...from.children].filter((c) => c.id).map((c) => [c.id, c]));
   const wanted = new Set([...to.children].map((c) => c.id).filter(Boolean));
@@ -49,6 +55,7 @@ export function morph(from, to) {
   if (from.dataset.preserve !== undefined && from.dataset.preserve === to.dataset.preserve) return;
   // Other lines of a log have nothing in common with those before.
   if (from.matches("ol[data-preserve]")) { from.replaceWith(to); return; }
+  if (from instanceof HTMLDetailsElement) morphOpenState(from, to);
   morphAttributes(from, to);
   morphChildren(from, to);
 }

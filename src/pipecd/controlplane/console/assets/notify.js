@@ -11,9 +11,22 @@ export function news() {
   return NEWS[status] ? `${name} ${NEWS[status]}` : "";
 }
 
+// Chrome on Android has notifications for service workers only: there the constructor throws, and
+// without the permission it does nothing where it works.
+let canNotify = "Notification" in globalThis && (Notification.permission === "granted" || isConstructible());
+
+function isConstructible() {
+  try {
+    new Notification("").close();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 const isOffered = () => {
   const { page, topics } = document.getElementById("main")?.dataset ?? {};
-  return "Notification" in globalThis && Boolean(topics) && ["deployment", "overview"].includes(page);
+  return canNotify && Boolean(topics) && ["deployment", "overview"].includes(page);
 };
 
 // Whether the page goes on following while it is hidden, to be able to notify.
@@ -29,8 +42,12 @@ export function showToggle() {
 export function notifyIfNew(before, wasWatching) {
   const now = news();
   if (!wasWatching || !now || now === before || (document.hasFocus() && !document.hidden)) return;
-  const shown = new Notification(now, { body: "PipeCD", tag: location.pathname, icon: document.querySelector("link[rel=icon]").href });
-  shown.onclick = () => { window.focus(); shown.close(); };
+  try {
+    const shown = new Notification(now, { body: "PipeCD", tag: location.pathname, icon: document.querySelector("link[rel=icon]").href });
+    shown.onclick = () => { window.focus(); shown.close(); };
+  } catch {
+    canNotify = false;
+  }
 }
 
 export function startNotifications(announce) {

@@ -1,5 +1,6 @@
 // The palette (Ctrl-K) and the help (?): dialogs with what /search and /help show as pages.
 let dialog, request, typed;
+const SEARCH_DELAY = 80;
 
 function openDialog(name, label, content) {
   if (dialog?.open) { const isSame = dialog.dataset.name === name; dialog.close(); if (isSame) return undefined; }
@@ -25,14 +26,39 @@ async function part(address, selector, signal) {
   return found ?? "";
 }
 
+// Shows what the text finds; returns whether it is shown, as a later text replaces an earlier one.
 async function search(text, results) {
+  clearTimeout(typed);
   request?.abort();
   request = new AbortController();
   try {
     results.replaceChildren(await part(`/search?q=${encodeURIComponent(text)}`, "#results", request.signal));
+    results.dataset.of = text;
+    return true;
   } catch (error) {
     if (error.name !== "AbortError") results.textContent = "The control plane is unreachable.";
+    return false;
   }
+}
+
+// Opens the first result of what is in the field now, which may not be what is shown yet.
+async function openFirst(input, results) {
+  const text = input.value;
+  if (results.dataset.of !== text && !(await search(text, results))) return;
+  if (input.isConnected && input.value === text) results.querySelector(".result")?.click();
+}
+
+function onPaletteKey(event, input, results) {
+  const found = [...results.querySelectorAll(".result")];
+  const at = found.indexOf(document.activeElement);
+  if (event.key === "ArrowDown") found[Math.min(at + 1, found.length - 1)]?.focus();
+  else if (event.key === "ArrowUp") (at > 0 ? found[at - 1] : input).focus();
+  // In a search field the browser would only clear it.
+  else if (event.key === "Escape") dialog.close();
+  else if (event.key === "Enter" && at < 0) openFirst(input, results);
+  else if (at >= 0 && event.key.length === 1 && !event.ctrlKey && !event.metaKey && event.key !== " ") { input.focus(); return; }
+  else return;
+  event.preventDefault();
 }
 
 export function openPalette() {
@@ -43,19 +69,8 @@ export function openPalette() {
   results.setAttribute("aria-live", "polite");
   const opened = openDialog("palette", "Find anything", [input, results]);
   if (!opened) return;
-  input.addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => search(input.value, results), 80); });
-  opened.addEventListener("keydown", (event) => {
-    const found = [...opened.querySelectorAll(".result")];
-    const at = found.indexOf(document.activeElement);
-    if (event.key === "ArrowDown") found[Math.min(at + 1, found.length - 1)]?.focus();
-    else if (event.key === "ArrowUp") (at > 0 ? found[at - 1] : input).focus();
-    // In a search field the browser would only clear it.
-    else if (event.key === "Escape") opened.close();
-    else if (event.key === "Enter" && at < 0) found[0]?.click();
-    else if (at >= 0 && event.key.length === 1 && !event.ctrlKey && !event.metaKey && event.key !== " ") { input.focus(); return; }
-    else return;
-    event.preventDefault();
-  });
+  input.addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => search(input.value, results), SEARCH_DELAY); });
+  opened.addEventListener("keydown", (event) => onPaletteKey(event, input, results));
   search("", results);
 }
 
@@ -63,7 +78,8 @@ export async function openHelp() {
   const close = document.createElement("form");
   close.method = "dialog";
   close.innerHTML = '<button class="btn small">Close</button> <a class="btn small" href="/help">Documentation</a>';
-  openDialog("help", "Keys on the keyboard", [await part("/help", "#keys"), close]);
+  const keys = await part("/help", "#keys");
+  openDialog("help", "Keys on the keyboard", [keys, close]);
 }
 
 export function startPalette() {
@@ -72,6 +88,5 @@ export function startPalette() {
   });
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-palette]")) { event.preventDefault(); openPalette(); }
-    if (event.target.closest("[data-help]")) { event.preventDefault(); openHelp(); }
   });
 }

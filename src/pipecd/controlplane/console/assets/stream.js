@@ -2,7 +2,8 @@
 const SILENCE_TIMEOUT = 45000;
 
 // Follows the topics and reports what happens as { kind, ... }:
-//   state: "live", "reconnecting" or "polling", when the stream is unusable and pages must poll
+//   state: "live" with the topics that were refused, "reconnecting", or "polling" when the stream
+//     is unusable and pages must poll
 //   change: the topics that changed; log: new lines as HTML and their cursor
 //   closed: the session has ended, or a topic may no longer be followed
 export function openStream(topics, cursor, report) {
@@ -30,7 +31,7 @@ export function openStream(topics, cursor, report) {
     source = new EventSource(`/_/stream?t=${encodeURIComponent(topics)}&after=${encodeURIComponent(after)}`);
     silenceTimer = setTimeout(onLost, 5000);
     source.onerror = onLost;
-    source.addEventListener("hello", () => { failures = 0; onEvent(); report({ kind: "state", state: "live" }); });
+    source.addEventListener("hello", (event) => { failures = 0; onEvent(); report({ kind: "state", state: "live", refused: JSON.parse(event.data).refused }); });
     source.addEventListener("heartbeat", onEvent);
     source.addEventListener("change", (event) => { onEvent(); report({ kind: "change", topics: JSON.parse(event.data).topics }); });
     source.addEventListener("log", (event) => { onEvent(); after = event.lastEventId; report({ kind: "log", html: event.data, cursor: after }); });

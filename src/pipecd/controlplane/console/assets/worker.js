@@ -5,7 +5,7 @@ const MAX_TOPICS = 20;
 const FORGOTTEN_AFTER = 90000;
 // What each window wants to follow, the window that was used last at the end.
 const windows = new Map();
-let stream, followed = "", state = "", logWindow;
+let stream, followed = "", state, logWindow;
 
 const isLog = (topic) => topic.startsWith("log:");
 // A stream sends the lines of one log; windows with other logs are told when theirs has grown.
@@ -29,17 +29,20 @@ function follow(isForced = false) {
   if (wanted === followed && !isForced) return;
   stream?.close();
   stream = undefined;
-  [followed, state] = [wanted, ""];
+  [followed, state] = [wanted, undefined];
   if (wanted) stream = openStream(wanted, logWindow ? windows.get(logWindow).cursor : "", onReport);
 }
 
+// The state of the stream for one window: only the topics that it follows itself matter to it.
+const stateOf = (port) => ({ ...state, refused: (state.refused ?? []).filter((topic) => topicsOf(port).includes(topic)) });
+
 function onReport(report) {
-  if (report.kind === "state") state = report.state;
+  if (report.kind === "state") state = report;
   if (report.kind === "log") { windows.get(logWindow).cursor = report.cursor; logWindow.postMessage(report); return; }
   for (const [port, { isFollowed }] of windows) {
     if (!isFollowed && report.kind !== "closed") continue;
     if (report.kind === "change" && !topicsOf(port).some((topic) => report.topics.includes(topic))) continue;
-    port.postMessage(report);
+    port.postMessage(report.kind === "state" ? stateOf(port) : report);
   }
   if (report.kind !== "closed") return;
   // The windows fetch themselves, and those that still may follow something come back.
@@ -53,8 +56,9 @@ onconnect = ({ ports: [port] }) => {
     const [before, old] = [stream, windows.get(port)];
     windows.delete(port);
     if (data.topics.length) windows.set(port, { topics: data.topics, cursor: data.cursor, seen: Date.now(), isFollowed: true });
-    follow(data.isRetry && state !== "live");
+    port.postMessage({ kind: "received" });
+    follow(data.isRetry && state?.state !== "live");
     const isNew = old?.topics.join() !== data.topics.join();
-    if (isNew && stream === before && state && windows.get(port)?.isFollowed) port.postMessage({ kind: "state", state });
+    if (isNew && stream === before && state && windows.get(port)?.isFollowed) port.postMessage(stateOf(port));
   };
 };
