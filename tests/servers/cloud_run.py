@@ -280,12 +280,21 @@ class CloudRun(WebServer):
         return self.revisions[revision].body["metadata"]["labels"]
 
     def _serving(self, stored: Stored) -> list[dict[str, Any]]:
-        """Returns the traffic that is effective now; that of a failed change is not."""
-        if stored.failure or time.monotonic() < stored.ready_at:
+        """Returns the traffic that is effective now; that to a failed revision is not."""
+        if time.monotonic() < stored.ready_at or self._route_failure(stored):
             return stored.serving
+        return self._routed(stored)
+
+    def _routed(self, stored: Stored) -> list[dict[str, Any]]:
         latest = stored.body["status"]["latestCreatedRevisionName"]
         wanted = stored.body["spec"].get("traffic") or [{"latestRevision": True, "percent": 100}]
         return [{"revisionName": latest, **target} for target in wanted]
+
+    def _route_failure(self, stored: Stored) -> str:
+        """Returns why a revision cannot get its share; those without traffic do not matter."""
+        names = [target["revisionName"] for target in self._routed(stored)]
+        failures = [self.revisions[name].failure for name in names if name in self.revisions]
+        return next(filter(None, failures), "")
 
     def _shown_service(self, stored: Stored) -> dict[str, Any]:
         body = copy.deepcopy(stored.body)
@@ -297,9 +306,10 @@ class CloudRun(WebServer):
         failure = (
             stored.failure and f"Revision is not ready and cannot serve traffic. {stored.failure}"
         )
-        status["conditions"] = list(
-            _conditions(("Ready", "ConfigurationsReady", "RoutesReady"), is_done, failure)
-        )
+        status["conditions"] = [
+            *_conditions(("Ready", "ConfigurationsReady"), is_done, failure),
+            *_conditions(("RoutesReady",), is_done, self._route_failure(stored)),
+        ]
         return body
 
     def _shown_revision(self, stored: Stored) -> dict[str, Any]:
@@ -361,7 +371,7 @@ def _conditions(types: tuple[str, ...], is_done: bool, failure: str) -> Iterator
         if not is_done:
             message = "Deploying Revision. Waiting on revision."
             yield {"type": type_, "status": "Unknown", "reason": "Deploying", "message": message}
-        elif failure and type_ in ("Ready", "ConfigurationsReady", "ContainerHealthy"):
+        elif failure and type_ not in ("Active", "ResourcesAvailable"):
             reason = "HealthCheckContainerError"
             yield {"type": type_, "status": "False", "reason": reason, "message": failure}
         else:

@@ -137,18 +137,67 @@ async def test_a_canary_of_upstream_is_promoted_and_rolled_back(
     assert cloud_run.traffic("web") == {renamed: 100}
 
 
+def set_piped(cloud_run: CloudRun, revision: str, piped: str) -> None:
+    """Lets a revision be one that a piped with another id has deployed."""
+    service = cloud_run.services["web"].body["spec"]["template"]["metadata"]
+    template = cloud_run.revisions[revision].body["template"]["metadata"]
+    for metadata in (template, *((service,) if service["name"] == revision else ())):
+        metadata["labels"]["pipecd-dev-piped"] = piped
+
+
 async def test_a_rollback_to_a_revision_with_another_configuration_restores_the_traffic(
     application: Application, cloud_run: CloudRun
 ) -> None:
     old = await application.deploy(OLD)
     new = application.commit(NEW, manifest(V2), running=old)
     assert (await new.run("CLOUDRUN_SYNC")).status is SUCCESS
-    # The revision was deployed by a piped with another id.
-    labels = cloud_run.revisions[RUNNING].body["template"]["metadata"]["labels"]
-    labels["pipecd-dev-piped"] = "another"
+    set_piped(cloud_run, RUNNING, "another")
     assert (await new.run("CLOUDRUN_ROLLBACK", is_rollback=True)).status is SUCCESS
     assert cloud_run.traffic("web") == {RUNNING: 100}
-    assert any("Only the traffic is restored" in line for line in application.host.lines)
+    assert any("Only the traffic is changed" in line for line in application.host.lines)
+
+
+async def test_a_rollback_restores_the_traffic_although_the_new_revision_failed(
+    application: Application, cloud_run: CloudRun
+) -> None:
+    old = await application.deploy(OLD)
+    cloud_run.broken_images[V2] = CRASHES
+    new = application.commit(NEW, manifest(V2), running=old)
+    assert (await new.run("CLOUDRUN_SYNC")).status is FAILURE
+    set_piped(cloud_run, RUNNING, "another")
+    result = await new.run("CLOUDRUN_ROLLBACK", is_rollback=True)
+    # The service is not ready, because of the template of the revision that failed.
+    assert (result.status, result.message) == (SUCCESS, f"Revision {RUNNING} gets all traffic")
+    assert cloud_run.traffic("web") == {RUNNING: 100}
+
+
+@pytest.mark.parametrize("percent", [50, 100])
+async def test_a_revision_of_another_piped_is_promoted(
+    application: Application, cloud_run: CloudRun, percent: int
+) -> None:
+    old = await application.deploy(OLD)
+    new = application.commit(NEW, manifest(V2), running=old)
+    assert (await new.run("CLOUDRUN_PROMOTE", {"percent": 10})).status is SUCCESS
+    set_piped(cloud_run, CANARY, "another")
+    result = await new.run("CLOUDRUN_PROMOTE", {"percent": percent}, index=1)
+    assert result.status is SUCCESS, result.message
+    shares = {CANARY: percent, RUNNING: 100 - percent}
+    assert cloud_run.traffic("web") == {name: share for name, share in shares.items() if share}
+    assert len(cloud_run.revisions) == 2
+
+
+async def test_a_failed_revision_of_another_piped_is_not_promoted(
+    application: Application, cloud_run: CloudRun
+) -> None:
+    old = await application.deploy(OLD)
+    cloud_run.broken_images[V2] = CRASHES
+    new = application.commit(NEW, manifest(V2), running=old)
+    assert (await new.run("CLOUDRUN_PROMOTE", {"percent": 10})).status is FAILURE
+    set_piped(cloud_run, CANARY, "another")
+    result = await new.run("CLOUDRUN_PROMOTE", {"percent": 10})
+    assert result.status is FAILURE
+    assert result.message.startswith(f"revision {CANARY} is not ready: {CRASHES}")
+    assert cloud_run.traffic("web") == {RUNNING: 100}
 
 
 async def test_a_deleted_revision_is_created_again_by_a_rollback(

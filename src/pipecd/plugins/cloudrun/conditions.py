@@ -18,6 +18,7 @@ _TYPES = frozenset(
         "ResourcesAvailable",
     }
 )
+_ROUTES = frozenset({"RoutesReady"})
 _REQUIRED = {
     "Service": ("Ready", "ConfigurationsReady", "RoutesReady"),
     "Revision": ("Ready", "Active", "ContainerHealthy", "ResourcesAvailable"),
@@ -79,10 +80,28 @@ def service_readiness(service: Body | None, generation: int) -> Readiness:
     return Readiness(reason="; ".join(_messages(service, "Unknown")) or "it is being updated")
 
 
-def _messages(body: Body, status: str) -> list[str]:
+def route_readiness(service: Body | None, generation: int, traffic: Mapping[str, int]) -> Readiness:
+    """Returns whether the traffic is distributed, also beside a newest revision that failed."""
+    if service is None:
+        return Readiness(has_failed=True, reason="it was deleted")
+    if (at(service, "status", "observedGeneration") or 0) < generation:
+        return Readiness(reason="it is not distributed yet")
+    if failed := _messages(service, "False", types=_ROUTES):
+        return Readiness(has_failed=True, reason="; ".join(failed))
+    shares = {
+        text_at(target, "revisionName"): at(target, "percent") or 0
+        for target in list_at(service, "status", "traffic")
+    }
+    wanted = {revision: percent for revision, percent in traffic.items() if percent}
+    if {revision: percent for revision, percent in shares.items() if percent} == wanted:
+        return Readiness(is_ready=True)
+    return Readiness(reason="; ".join(_messages(service, "Unknown", types=_ROUTES)) or "it moves")
+
+
+def _messages(body: Body, status: str, *, types: frozenset[str] = _TYPES) -> list[str]:
     """Returns the messages of the conditions with a status, one for each reason."""
     messages: dict[str, str] = {}
-    for condition in _conditions(body):
+    for condition in _conditions(body, types):
         found = text_at(condition, "status")
         if (found if found in ("True", "False") else "Unknown") == status:
             kind, reason = text_at(condition, "type"), text_at(condition, "reason")
@@ -91,8 +110,8 @@ def _messages(body: Body, status: str) -> list[str]:
     return list(dict.fromkeys(messages.values()))
 
 
-def _conditions(body: Body) -> Iterator[Mapping[str, Any]]:
+def _conditions(body: Body, types: frozenset[str]) -> Iterator[Mapping[str, Any]]:
     for condition in list_at(body, "status", "conditions"):
         is_informative = text_at(condition, "severity") == _INFORMATIVE
-        if text_at(condition, "type") in _TYPES and not is_informative:
+        if text_at(condition, "type") in types and not is_informative:
             yield condition

@@ -10,7 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from pipecd.plugins.cloudrun.client import CloudRunClient, RevisionExists, ServiceChanged
-from pipecd.plugins.cloudrun.conditions import Readiness, revision_readiness, service_readiness
+from pipecd.plugins.cloudrun.conditions import (
+    Readiness,
+    revision_readiness,
+    route_readiness,
+    service_readiness,
+)
 from pipecd.plugins.cloudrun.config import CloudRunPromoteOptions
 from pipecd.plugins.cloudrun.manifest import (
     SERVICE_LABEL,
@@ -67,7 +72,7 @@ class StageRun:
         else:
             running = await self._running_revision(live, new=revision)
             traffic = {revision: percent, running: 100 - percent}
-        await self._release(manifest, revision, traffic, self.stage.target.commit)
+        await self._release_or_route(manifest, revision, traffic, self.stage.target.commit)
         await self._display(traffic)
         return StageResult.succeeded(
             f"Revision {revision} gets {traffic[revision]}% of the traffic"
@@ -86,12 +91,7 @@ class StageRun:
         if live is not None and await self.client.revision(revision) is None:
             revision = await self._revision_by_commit(live) or revision
         traffic = {revision: 100}
-        try:
-            await self._release(manifest, revision, traffic, self.stage.running.commit)
-        except RevisionExists as e:
-            # Serving the previous version matters more than a template like that of Git.
-            self._log(f"Only the traffic is restored: {e.message}")
-            await self._restore_traffic(manifest, revision, self.stage.running.commit)
+        await self._release_or_route(manifest, revision, traffic, self.stage.running.commit)
         await self._display(traffic)
         return StageResult.succeeded(f"Revision {revision} gets all traffic")
 
@@ -145,16 +145,33 @@ class StageRun:
         await self._wait(f"revision {revision}", lambda: self._revision_state(revision))
         await self._wait_for_traffic(applied)
 
-    async def _restore_traffic(self, manifest: ServiceManifest, revision: str, commit: str) -> None:
-        traffic = {revision: 100}
+    async def _release_or_route(
+        self, manifest: ServiceManifest, revision: str, traffic: Mapping[str, int], commit: str
+    ) -> None:
+        """Releases a revision; only moves the traffic if it exists with other settings.
 
+        Such a revision was created for the same commit, for example by a piped with another id.
+        """
+        try:
+            await self._release(manifest, revision, traffic, commit)
+        except RevisionExists as e:
+            self._log(f"Only the traffic is changed: {e.message}")
+            await self._wait(f"revision {revision}", lambda: self._revision_state(revision))
+            await self._route(manifest.name, traffic, commit)
+
+    async def _route(self, name: str, traffic: Mapping[str, int], commit: str) -> None:
         def change(live: Body | None) -> Body:
             if live is None:
-                raise UserMistake(f"service {manifest.name} was deleted")
+                raise UserMistake(f"service {name} was deleted")
             marked = with_entries(live, ("metadata", "labels"), self._labels(commit))
             return with_traffic(marked, traffic)
 
-        await self._wait_for_traffic(await self._apply(manifest.name, traffic, change))
+        generation = _generation(await self._apply(name, traffic, change))
+
+        async def state() -> Readiness:
+            return route_readiness(await self.client.service(name), generation, traffic)
+
+        await self._wait(f"the traffic of service {name}", state)
 
     async def _apply(
         self, name: str, traffic: Mapping[str, int], change: Callable[[Body | None], Body]
@@ -186,8 +203,7 @@ class StageRun:
         return revision_readiness(await self.client.revision(revision))
 
     async def _wait_for_traffic(self, applied: Body) -> None:
-        name = text_at(applied, "metadata", "name")
-        generation = at(applied, "metadata", "generation") or 0
+        name, generation = text_at(applied, "metadata", "name"), _generation(applied)
 
         async def state() -> Readiness:
             return service_readiness(await self.client.service(name), generation)
@@ -222,3 +238,7 @@ class StageRun:
     async def _display(self, traffic: Mapping[str, int]) -> None:
         shares = (f"{revision} {percent}%" for revision, percent in traffic.items() if percent)
         await self.stage.metadata.put({DISPLAY_KEY: ", ".join(shares)})
+
+
+def _generation(service: Body) -> int:
+    return at(service, "metadata", "generation") or 0
