@@ -256,3 +256,102 @@ async def test_live_state_and_drift_errors_are_shown(
     assert "it crashes" in page
     assert "Unhealthy" in page
     assert "The live state cannot be compared with Git. The cluster does not response." in page
+
+
+async def test_a_list_of_equal_applications_can_be_filtered(
+    admin_browser: httpx2.AsyncClient, application: Application
+) -> None:
+    page = (await admin_browser.get("/applications")).text
+    for control in ("filter-q", "filter-label", "filter-piped", "filter-status"):
+        assert f'data-testid="{control}"' in page
+    assert application.name in page
+
+
+@pytest.mark.parametrize(
+    "query", ["labels[0]=x", "activeStatus=x", "waiting=approval", "since=24h", "applicationId=a"]
+)
+async def test_what_filters_nothing_offers_no_sync_of_all(
+    query: str, admin_browser: httpx2.AsyncClient, application: Application
+) -> None:
+    page = (await admin_browser.get(f"/applications?{query}")).text
+    assert f'id="app-{application.id}"' in page
+    assert "chip-filter" not in page
+    assert "on this page</button>" not in page
+
+
+async def test_a_disabled_application_that_is_synced_anyway_says_why_not(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    cases: UseCases,
+    admin: User,
+    submit_form: SubmitForm,
+) -> None:
+    await cases.applications.disable(application.id, by=admin)
+    here = f"/applications/{application.id}"
+    response = await submit_form(admin_browser, f"{here}/settings", f"{here}/sync")
+    assert (response.status_code, response.headers["location"]) == (303, here)
+    page = (await admin_browser.get(here)).text
+    assert "The sync was refused: application cart is disabled. Enable it before the sync." in page
+
+
+async def test_no_link_makes_a_page_claim_a_deletion(
+    admin_browser: httpx2.AsyncClient, application: Application
+) -> None:
+    page = (await admin_browser.get("/applications?deleted=cart&upgraded=3")).text
+    assert "is deleted" not in page
+    page = (await admin_browser.get("/settings/piped?upgraded=3")).text
+    assert "is requested of" not in page
+
+
+async def test_syncs_of_several_applications_have_a_page_of_results(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    draft: Application,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+    submit_form: SubmitForm,
+) -> None:
+    draft.name, draft.git_path.path = "off", "apps/off"
+    disabled = await cases.applications.add(draft, by=admin)
+    await cases.applications.disable(disabled, by=admin)
+    csrf = BrowserSession(admin, admin_browser.cookies["token"]).csrf
+    fields = {"csrf": csrf, "id": [application.id, disabled]}
+    response = await admin_browser.post("/applications/sync", data=fields)
+    (command,) = await cases.commands.list_unhandled(by=piped)
+    location = response.headers["location"]
+    assert location == f"/applications/sync?cmd={command.id}&refused={disabled}"
+    page = (await admin_browser.get(location)).text
+    assert "2 syncs: 1 in progress and 1 refused." in page
+    assert "It is disabled; enable it first." in page
+    failed = CommandResult(command.id, CommandStatus.FAILED, 1, {"Reason": "no such branch"})
+    await cases.commands.report_handled(failed, by=piped)
+    page = (await admin_browser.get(location)).text
+    assert "2 syncs: 1 failed and 1 refused." in page
+    assert "failed: no such branch." in page
+    # A reload requests nothing again.
+    assert await cases.commands.list_unhandled(by=piped) == ()
+
+
+async def test_a_sync_of_no_application_says_what_to_do(
+    admin_browser: httpx2.AsyncClient, application: Application, submit_form: SubmitForm
+) -> None:
+    response = await submit_form(admin_browser, "/applications", "/applications/sync")
+    assert response.headers["location"] == "/applications"
+    assert "Select the applications to sync" in (await admin_browser.get("/applications")).text
+
+
+async def test_results_of_another_project_are_not_shown(
+    open_browser: OpenBrowser,
+    stranger: User,
+    application: Application,
+    cases: UseCases,
+    admin: User,
+) -> None:
+    sync = await cases.applications.sync(application.id, by=admin)
+    address = f"/applications/sync?cmd={sync}&refused={application.id}"
+    page = (await open_browser(stranger).get(address)).text
+    assert "No syncs to show" in page
+    assert application.name not in page

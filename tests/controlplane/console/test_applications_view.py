@@ -32,8 +32,8 @@ def synced(status: SyncStatus, **state: Any) -> Application:
             id="out of sync",
         ),
         pytest.param(
-            synced(SyncStatus.INVALID_CONFIG, reason="line 3 is wrong"),
-            "The application configuration is invalid; nothing is deployed. Line 3 is wrong.",
+            synced(SyncStatus.INVALID_CONFIG, reason="the third line is wrong"),
+            "The application configuration is invalid; nothing is deployed. The third line is wrong.",
             id="invalid configuration",
         ),
         pytest.param(

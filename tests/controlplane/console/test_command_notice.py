@@ -3,10 +3,13 @@
 
 import pytest
 
-from pipecd.controlplane.console.command_notice import command_notice
+from pipecd.controlplane.console.command_notice import command_notice, refusal_text
 from pipecd.controlplane.console.status_badge import PipedStatus
 from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.errors import Conflict
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 
 def command(kind: CommandKind, status: CommandStatus, **metadata: str) -> Command:
@@ -72,3 +75,33 @@ def test_every_command_has_a_notice(
     kind: CommandKind, status: CommandStatus, online_piped: PipedStatus
 ) -> None:
     assert command_notice(command(kind, status), online_piped).text
+
+
+@pytest.mark.parametrize(
+    ("status", "stage_status", "text"),
+    [
+        pytest.param(
+            DeploymentStatus.SUCCESS,
+            StageStatus.SUCCESS,
+            "The approval came too late: the deployment has already succeeded.",
+            id="the deployment has ended",
+        ),
+        pytest.param(
+            DeploymentStatus.RUNNING,
+            StageStatus.SKIPPED,
+            "The approval came too late: WAIT_APPROVAL was already skipped.",
+            id="the stage has ended",
+        ),
+        pytest.param(
+            DeploymentStatus.RUNNING,
+            StageStatus.RUNNING,
+            "The approval was refused: stage WAIT waits for nothing. Cancel it instead.",
+            id="another reason",
+        ),
+    ],
+)
+def test_a_refused_command(status: DeploymentStatus, stage_status: StageStatus, text: str) -> None:
+    stage = PipelineStage(id="s1", name="WAIT_APPROVAL", status=int(stage_status))  # pyright: ignore[reportArgumentType]
+    deployment = Deployment(id="d1", status=int(status), stages=[stage])  # pyright: ignore[reportArgumentType]
+    error = Conflict("stage WAIT waits for nothing", hint="cancel it instead")
+    assert refusal_text("approval", error, deployment, "s1") == text

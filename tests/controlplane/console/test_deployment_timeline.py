@@ -96,7 +96,7 @@ def test_every_step_says_who_and_why(
                 status=commands.COMMAND_FAILED,
                 metadata={"Reason": "the stage has ended"},
             ),
-            "Skip ANALYSIS", "Failed: The stage has ended.", id="skip",
+            "Skip ANALYSIS", "Failed: the stage has ended.", id="skip",
         ),
         pytest.param(
             Command(

@@ -157,7 +157,7 @@ async def test_the_reason_of_a_failure_is_shown(
     await reports.stage(deployment, "s1", StageStatus.FAILURE, "the image cannot be pulled")
     await reports.deployment(deployment, DeploymentStatus.FAILURE)
     page = (await admin_browser.get(f"/deployments/{deployment.id}")).text
-    assert "K8S_CANARY_ROLLOUT failed: The image cannot be pulled." in page
+    assert "K8S_CANARY_ROLLOUT failed: the image cannot be pulled." in page
     assert 'data-testid="cancel-button"' not in page
     assert 'data-testid="approve-button"' not in page
 
@@ -199,13 +199,15 @@ async def test_a_script_gets_only_new_log_lines(
     await reports.stage(deployment, "s1", StageStatus.RUNNING)
     await reports.lines(deployment, "s1", "one", "two", "three")
     here = f"/deployments/{deployment.id}"
-    headers = {"HX-Request": "true", "HX-Log": "s1%3A0 2:2"}
+    headers = {"HX-Request": "true", "HX-Log": "s1%3A0%3AUTC 2:2"}
     page = (await admin_browser.get(here, headers=headers)).text
     assert re.findall(r'id="L(\d+)"', page) == ["3"]
     assert 'data-cursor="3:3"' in page
-    headers["HX-Log"] = "s2%3A0 2:2"
-    page = (await admin_browser.get(here, headers=headers)).text
-    assert re.findall(r'id="L(\d+)"', page) == ["1", "2", "3"]
+    # Of another stage or in another time zone it has none of the lines.
+    for other in ("s2%3A0%3AUTC 2:2", "s1%3A0%3AAsia%2FTokyo 2:2"):
+        headers["HX-Log"] = other
+        page = (await admin_browser.get(here, headers=headers)).text
+        assert re.findall(r'id="L(\d+)"', page) == ["1", "2", "3"]
 
 
 async def test_the_raw_log_is_a_text(
@@ -327,9 +329,49 @@ async def test_a_completed_deployment_cannot_be_cancelled(
     response = await admin_browser.post(
         f"/deployments/{deployment.id}/cancel", data={"csrf": secret}
     )
-    assert response.status_code == 409
-    assert "was already completed" in response.text
-    assert "Back to the deployment" in response.text
+    here = f"/deployments/{deployment.id}"
+    assert (response.status_code, response.headers["location"]) == (303, here)
+    text = "The cancellation came too late: the deployment has already succeeded."
+    assert text in (await admin_browser.get(here)).text
+    # Only the page that the form was on says so.
+    assert text not in (await admin_browser.get("/deployments")).text
+
+
+async def test_a_command_returns_to_what_was_shown(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    deployment: Deployment,
+    reports: PipedReports,
+    submit_form: SubmitForm,
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s1", StageStatus.SUCCESS)
+    await reports.stage(deployment, "s2", StageStatus.RUNNING)
+    here = f"/deployments/{deployment.id}"
+    page = (await admin_browser.get(f"{here}?stage=s1&find=line&only=errors&at=7&cmd=x")).text
+    form = re.search(r'<form method="post" action="[^"]+/approve">(.*?)</form>', page)
+    assert form
+    fields = dict(re.findall(r'name="([a-z]+)" value="([^"]*)"', form[1]))
+    fields.pop("csrf")
+    assert fields == {"stage": "s1", "find": "line", "only": "errors"}
+    response = await submit_form(admin_browser, here, f"{here}/stages/s2/approve", **fields)
+    assert response.headers["location"].startswith(f"{here}?stage=s1&find=line&only=errors&cmd=")
+
+
+async def test_a_page_shows_only_commands_about_itself(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    deployment: Deployment,
+    cases: UseCases,
+    admin: User,
+) -> None:
+    sync = await cases.applications.sync(application.id, by=admin)
+    cancel = await cases.deployments.cancel(deployment.id, False, False, by=admin)
+    page = (await admin_browser.get(f"/deployments/{deployment.id}?cmd={sync}")).text
+    assert "The sync is requested" not in page
+    page = (await admin_browser.get(f"/deployments/{deployment.id}?cmd={cancel}")).text
+    assert "The cancellation is requested" in page
 
 
 async def test_a_deployment_is_shown_without_permission_for_pipeds(

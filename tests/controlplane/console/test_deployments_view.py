@@ -66,7 +66,7 @@ def test_the_strategy(
         pytest.param(
             "Quick sync", "Sync because cart/x changed.", id="beside the planned strategy"
         ),
-        pytest.param("sync because cart/x changed", "", id="not twice"),
+        pytest.param("Sync because cart/x changed", "", id="not twice"),
     ],
 )
 def test_the_trigger_reason(
@@ -77,7 +77,7 @@ def test_the_trigger_reason(
     reason: str,
 ) -> None:
     deployment = make_deployment(summary=summary)
-    deployment.trigger.strategy_summary = "sync because cart/x changed"
+    deployment.trigger.strategy_summary = "Sync because cart/x changed"
     shown = view.deployment_view(deployment, online_piped, "ann", noon)
     assert shown.trigger_reason == reason
 

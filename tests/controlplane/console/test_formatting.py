@@ -128,13 +128,19 @@ def test_initials(name: str, letters: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("stage failed", "Stage failed.", id="capital and full stop"),
+        pytest.param("the stage failed", "The stage failed.", id="capital and full stop"),
         pytest.param("Done!", "Done!", id="an end is kept"),
         pytest.param("  ", "", id="only spaces"),
         pytest.param("replicaCount is unknown", "replicaCount is unknown.", id="an identifier"),
         pytest.param("app.pipecd.yaml:3: bad", "app.pipecd.yaml:3: bad.", id="a file name"),
         pytest.param("deployment/web failed", "deployment/web failed.", id="a resource"),
         pytest.param("exited with code 1: ", "Exited with code 1.", id="nothing after a colon"),
+        pytest.param("cart is deleted", "cart is deleted.", id="the name of an application"),
+        pytest.param("replicas: 5", "replicas: 5.", id="a field"),
+        pytest.param("helm: no such chart", "helm: no such chart.", id="a program"),
+        pytest.param("it-service is down", "it-service is down.", id="a name with a dash"),
+        pytest.param("timed out", "Timed out.", id="what happened"),
+        pytest.param("failed.", "Failed.", id="one word"),
     ],
 )
 def test_a_sentence(text: str, expected: str) -> None:

@@ -30,7 +30,7 @@ def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
     ("text", "pairs"),
     [
         pytest.param("labels[0]=a:b&labels[1]=c:d", {"a": "b", "c": "d"}, id="several pairs"),
-        pytest.param("labels[0]=a:b:c", {}, id="three parts are no pair"),
+        pytest.param("labels[0]=a:b:c", {"a": "b:c"}, id="a value may have a colon"),
         pytest.param("labels[0]=a", {}, id="one part is no pair"),
         pytest.param("labels[x]=a:b", {}, id="the index is a number"),
     ],
@@ -65,7 +65,7 @@ def test_statuses_in_the_url(text: str, statuses: tuple[int, ...]) -> None:
 def test_statuses_of_applications_in_bookmarks(text: str, statuses: tuple[str, ...]) -> None:
     params = canonical_params(QueryParams(text), status="syncStatus")
     assert parse_application_query(params).statuses == statuses
-    assert len(PageUrl("/applications", params).chips({})) == bool(statuses)
+    assert len(parse_application_query(params).active_filters()) == bool(statuses)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_changed_parameter_keeps_the_others_and_resets_the_page() -> None:
 
 
 def test_every_filter_can_be_removed_alone() -> None:
-    url = PageUrl(
-        "/applications", QueryParams("q=cart&syncStatus=3,1&pipedId=p1&page=2"), ("page",)
-    )
-    chips = {chip.text: chip.href for chip in url.chips({"p1": "tokyo"})}
+    query = parse_application_query(QueryParams("q=cart&syncStatus=3,1&pipedId=p1&page=2"))
+    chips = {
+        chip.text: chip.href for chip in query.url().chips(query.active_filters({"p1": "tokyo"}))
+    }
     assert chips == {
         "“cart”": "/applications?syncStatus=3%2C1&pipedId=p1",
         "out of sync or synced": "/applications?q=cart&pipedId=p1",
@@ -113,3 +113,65 @@ def test_a_label_is_added_to_the_filters() -> None:
     assert url.with_label("env: dev") == "/applications?labels%5B0%5D=env%3Adev"
     more = "/applications?labels%5B0%5D=env%3Adev&labels%5B1%5D=team%3Apay"
     assert url.with_label("team: pay") == more
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("labels[0]=x", id="a label without a value"),
+        pytest.param("labels[x]=a:b", id="a label without a number"),
+        pytest.param("activeStatus=x", id="neither enabled nor disabled"),
+        pytest.param("waiting=approval&since=24h&applicationId=a1", id="filters of another list"),
+        pytest.param("kind=2&syncStatus=99&health=x", id="values that do not exist"),
+        pytest.param("sort=name&dir=desc&size=20&page=2&cmd=c1", id="order and page"),
+    ],
+)
+def test_what_filters_nothing_has_no_chip(text: str) -> None:
+    query = parse_application_query(QueryParams(text))
+    assert query.active_filters() == ()
+    assert query.url().chips(query.active_filters()) == ()
+
+
+def test_a_chip_names_platforms_as_they_are_written() -> None:
+    (kinds,) = parse_deployment_query(QueryParams("kind=5,3")).active_filters()
+    assert (kinds.param, kinds.value, kinds.text) == ("kind", "5,3", "ECS or Lambda")
+
+
+def test_labels_stay_when_one_is_removed_and_another_added() -> None:
+    query = parse_application_query(QueryParams("labels[0]=env:dev&labels[1]=team:pay"))
+    without_first = query.url().chips(query.active_filters())[0].href
+    remaining = parse_application_query(QueryParams(without_first.partition("?")[2]))
+    assert remaining.labels == {"team": "pay"}
+    more = remaining.url().with_label("url: http://x")
+    both = parse_application_query(QueryParams(more.partition("?")[2]))
+    assert both.labels == {"team": "pay", "url": "http://x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "controls", "fields"),
+    [
+        pytest.param(
+            "q=cart&size=20&sort=name&dir=desc&page=3&cmd=c1",
+            ("q",),
+            (("sort", "name"), ("dir", "desc"), ("size", "20")),
+            id="order and size stay, the page does not",
+        ),
+        pytest.param(
+            "labels[4]=env:dev&pipedId=p1",
+            ("pipedId",),
+            (("labels[0]", "env:dev"),),
+            id="labels are numbered from zero",
+        ),
+    ],
+)
+def test_a_filter_form_keeps_the_rest_of_the_state(
+    text: str, controls: tuple[str, ...], fields: tuple[tuple[str, str], ...]
+) -> None:
+    assert parse_application_query(QueryParams(text)).url().hidden_fields(*controls) == fields
+
+
+def test_the_url_of_a_query_means_the_same_query() -> None:
+    text = "q=x&status=waiting,2&kind=5&applicationName=cart&pipedId=p&labels[0]=a:b&since=7d"
+    query = parse_deployment_query(QueryParams(text))
+    again = query.url().with_params().partition("?")[2]
+    assert parse_deployment_query(QueryParams(again)) == query

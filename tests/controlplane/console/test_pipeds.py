@@ -64,11 +64,11 @@ async def test_the_list_shows_which_pipeds_are_online(
     del piped, other_piped
     await reports.online()
     shown = await text(admin_browser, PAGE)
-    assert "2 pipeds: 1 online and 1 offline." in shown
-    assert re.search(r"Online dev the dev cluster v0\.50\.0 site just now now", shown)
-    assert re.search(r"Offline prod the prod cluster never never", shown)
+    assert "2 pipeds: 1 online and 1 offline ." in shown
+    assert re.search(r"Online dev the dev cluster v0\.50\.0 0 site just now now", shown)
+    assert re.search(r"Offline prod the prod cluster 0 never never", shown)
     advance(300)
-    assert "Offline dev the dev cluster v0.50.0 site 5 min ago 5 min ago" in await text(
+    assert "Offline dev the dev cluster v0.50.0 0 site 5 min ago 5 min ago" in await text(
         admin_browser, PAGE
     )
 
@@ -383,11 +383,11 @@ async def test_one_version_is_requested_of_several_pipeds(
         f"{page}/upgrade",
         data={"csrf": secret, "version": "v0.2.0", "piped": [piped.piped, other_piped.piped]},
     )
-    assert answer.headers["location"] == "/settings/piped?upgraded=2#upgrade"
+    assert answer.headers["location"] == "/settings/piped"
     versions = [each.desired_version for each in await cases.pipeds.list(by=admin)]
     assert versions == ["v0.2.0", "v0.2.0"]
     shown = (await admin_browser.get(answer.headers["location"])).text
-    assert "The version is requested of 2 pipeds" in shown
+    assert "v0.2.0 is requested of 2 pipeds; the list shows which run it." in shown
 
 
 @pytest.mark.parametrize(
@@ -413,3 +413,84 @@ async def test_an_upgrade_that_cannot_be_requested_changes_nothing(
     )
     assert answer.status_code == 422
     assert [each.desired_version for each in await cases.pipeds.list(by=admin)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        pytest.param("", ["dev", "prod"], id="all"),
+        pytest.param("status=offline", ["prod"], id="offline"),
+        pytest.param("status=online", ["dev"], id="online"),
+        pytest.param("status=disabled", [], id="disabled"),
+        pytest.param("status=x", ["dev", "prod"], id="no such status"),
+        pytest.param("version=v0.50.0", ["dev"], id="a version"),
+        pytest.param("version=older", ["dev"], id="not the newest version"),
+        pytest.param("q=PROD", ["prod"], id="a part of the name"),
+    ],
+)
+async def test_pipeds_can_be_filtered(
+    *,
+    query: str,
+    names: list[str],
+    admin_browser: httpx2.AsyncClient,
+    other_piped: PipedCaller,
+    reports: PipedReports,
+    cases: UseCases,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    await reports.online()
+    newer = ReportPipedMetaRequest()
+    newer.CopyFrom(meta)
+    newer.version = "v0.51.0"
+    await cases.pipeds.report_meta(newer, by=other_piped)
+    html = (await admin_browser.get(f"{PAGE}?{query}")).text
+    assert re.findall(r'class="row-link clip"[^>]*>([^<]+)</a>', html) == names
+    # The numbers are those of the whole project.
+    assert ">1 offline</a>" in html
+    assert 'data-testid="banner-outdated"' in html
+
+
+async def test_the_overview_counts_the_offline_pipeds_of_the_list(
+    admin_browser: httpx2.AsyncClient,
+    other_piped: PipedCaller,
+    reports: PipedReports,
+    cases: UseCases,
+    admin: User,
+) -> None:
+    await reports.online()
+    overview = (await admin_browser.get("/overview")).text
+    tile = overview.partition('id="tile-offline"')[2].partition("</section>")[0]
+    assert 'href="/settings/piped?status=offline"' in tile
+    assert by_testid(tile, "tile-count") == ["1"]
+    listed = (await admin_browser.get(f"{PAGE}?status=offline")).text
+    assert listed.count('data-testid="piped-row"') == 1
+    await cases.pipeds.disable(other_piped.piped, by=admin)
+    overview = (await admin_browser.get("/overview")).text
+    tile = overview.partition('id="tile-offline"')[2].partition("</section>")[0]
+    assert by_testid(tile, "tile-count") == ["0"]
+
+
+async def test_lists_warn_of_a_piped_that_went_offline(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    other_piped: PipedCaller,
+    reports: PipedReports,
+    advance: Callable[[float], None],
+) -> None:
+    await reports.online()
+    # The other one was never started, which is no news.
+    for page in ("/applications", "/deployments"):
+        assert "banner-offline" not in (await admin_browser.get(page)).text
+    advance(300)
+    for page in ("/applications", "/deployments"):
+        assert "Piped dev is offline: its applications are not" in await text(admin_browser, page)
+
+
+async def test_the_list_counts_the_applications_of_each_piped(
+    admin_browser: httpx2.AsyncClient, application: Application, other_piped: PipedCaller
+) -> None:
+    html = (await admin_browser.get(PAGE)).text
+    cells = re.findall(r'data-testid="piped-applications">(.*?)</td>', html)
+    assert [re.sub("<[^>]+>", "", cell) for cell in cells] == ["1", "0"]
+    assert f'href="/applications?pipedId={application.piped_id}"' in html

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pipecd.controlplane.console.piped_filters import piped_counts
 from pipecd.controlplane.console.pipeds_view import (
-    list_summary,
     piped_row,
     piped_rows,
     piped_view,
@@ -114,9 +114,9 @@ def test_enabled_pipeds_come_first_and_are_summarised() -> None:
     ]
     rows = piped_rows(pipeds, {piped.id: UNSEEN for piped in pipeds}, NOW)
     assert [row.name for row in rows] == ["A", "c", "b"]
-    assert list_summary(rows) == "3 pipeds: 1 online, 1 offline and 1 disabled."
-    assert list_summary(rows[:1]) == "1 piped: 1 online."
-    assert list_summary(()) == ""
+    counts = [(count.value, count.count) for count in piped_counts(rows)]
+    assert counts == [("online", 1), ("offline", 1), ("disabled", 1)]
+    assert piped_counts(()) == ()
 
 
 def test_when_it_was_last_seen() -> None:

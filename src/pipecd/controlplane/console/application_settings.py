@@ -5,11 +5,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from urllib.parse import urlencode
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.config.application import DEFAULT_CONFIG_FILE
@@ -21,6 +20,7 @@ from pipecd.controlplane.console.deploy_targets import (
     TargetOptions,
     target_options,
 )
+from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
     Endpoint,
@@ -107,7 +107,9 @@ class ApplicationSettingsPages:
             await self._context.cases.access.scope(session.user, permission)
             application = await self._application(request, session.user)
             location = await change(application, await request.form(), session.user)
-            return RedirectResponse(location, 303)
+            deleted = Flash(f"{application.name} is deleted. Its deployments stay readable.")
+            flash = deleted if name == "delete" else None
+            return self._context.redirect(session, location, flash)
 
         return self._context.validated_action(name, handler, self.show_page)
 
@@ -198,4 +200,4 @@ class ApplicationSettingsPages:
 
     async def delete(self, application: Application, _form: FormData, user: User) -> str:
         await self._context.cases.applications.delete(application.id, by=user)
-        return f"/applications?{urlencode({'deleted': application.name})}"
+        return "/applications"

@@ -2,10 +2,11 @@
 """The pages of applications: the list, the page of one, and the sync form."""
 
 from contextlib import suppress
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
@@ -16,12 +17,14 @@ from pipecd.controlplane.console.applications_view import (
     application_view,
     with_outcomes,
 )
-from pipecd.controlplane.console.bulk_result import BulkResult, decode_results, encode_results
+from pipecd.controlplane.console.bulk_result import BulkSyncResult, bulk_sync_summary
 from pipecd.controlplane.console.command_notice import command_notice
-from pipecd.controlplane.console.deploy_targets import KIND_NAMES
 from pipecd.controlplane.console.deployments_view import deployment_row
+from pipecd.controlplane.console.flash import Flash
+from pipecd.controlplane.console.formatting import clause, sentence
 from pipecd.controlplane.console.list_filters import (
     PAGE_SIZES,
+    FilterChoices,
     PageUrl,
     canonical_params,
     parse_application_query,
@@ -33,9 +36,13 @@ from pipecd.controlplane.console.live_state_view import (
     worst_first,
 )
 from pipecd.controlplane.console.live_updates import MAX_TOPICS
-from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    PageContext,
+    referring_page,
+)
 from pipecd.controlplane.console.pipeline_view import has_pending_approval
-from pipecd.controlplane.console.status_badge import piped_status
+from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
@@ -43,6 +50,7 @@ from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
+_LIST = Permission(Resource.APPLICATION, Action.LIST)
 _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 _RECENT = PageRequest(size=10)
 # With more live resources, the page of an application shows only those that are not healthy.
@@ -60,6 +68,8 @@ class ApplicationPages:
         page, action = self._context.page, self._context.action
         return [
             Route("/applications", page(self.list_page), methods=["GET"]),
+            # Before the page of an application, which would take "sync" for an id.
+            Route("/applications/sync", page(self.sync_results), methods=["GET"]),
             Route("/applications/sync", action(self.sync_several), methods=["POST"]),
             Route("/applications/{id}", page(self.show_page), methods=["GET"]),
             Route("/applications/{id}/sync", action(self.sync), methods=["POST"]),
@@ -67,8 +77,7 @@ class ApplicationPages:
 
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user, cases = session.user, self._context.cases
-        params = canonical_params(request.query_params, status="syncStatus")
-        query = parse_application_query(params)
+        query = parse_application_query(canonical_params(request.query_params, status="syncStatus"))
         found = await cases.applications.list(query.filter(user.project), by=user)
         waiting: tuple[Deployment, ...] = ()
         outcomes: dict[str, Deployment] = {}
@@ -85,17 +94,26 @@ class ApplicationPages:
             latest = [row.triggered.id for row in listing.rows if row.triggered]
             outcomes = await cases.deployments.get_many(latest, by=user)
         pipeds = await self._context.visible_pipeds(user) or ()
-        url = PageUrl(request.url.path, params, reset=("page",))
+        filters = query.active_filters({piped.id: piped.name for piped in pipeds})
+        url = query.url()
         return self._context.render(
             request,
             "applications.html",
             listing=with_outcomes(listing, outcomes),
-            deleted=request.query_params.get("deleted", ""),
             query=query,
-            chips=url.chips({piped.id: piped.name for piped in pipeds}),
+            chips=url.chips(filters),
+            texts={each.param: each.text for each in filters},
             url=url,
-            pipeds=pipeds,
-            kinds=[(int(kind), name) for kind, name in KIND_NAMES.items()],
+            choices=FilterChoices(
+                statuses=tuple((count.value, count.badge.text) for count in listing.counts),
+                healths=tuple(
+                    (count.value, f"{count.badge.text} ({count.count})")
+                    for count in listing.healths
+                ),
+                labels=tuple((text.replace(": ", ":", 1), text) for text in listing.labels),
+                pipeds=tuple((piped.id, piped.name) for piped in pipeds),
+            ),
+            offline=lost_pipeds(pipeds),
             sizes=PAGE_SIZES,
             may_sync=not await self._context.denied_reason(user, _UPDATE, Application()),
         )
@@ -116,7 +134,9 @@ class ApplicationPages:
             snapshot = await self._context.cases.livestate.get(application.id, by=user)
             live_state = live_state_view(snapshot, now, drift=drift)
             live_state = worst_first(live_state, _SHOWN_RESOURCES)
-        command = await self._context.requested_command(request, user)
+        command = await self._context.requested_command(
+            request, user, lambda command: command.application_id == application.id
+        )
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         if "added" in request.query_params and not recent:
             notice = notice or added_notice(piped)
@@ -151,27 +171,66 @@ class ApplicationPages:
         return tuple(sorted(found.items, key=lambda d: -d.created_at))
 
     async def sync_several(self, request: Request, session: BrowserSession) -> Response:
-        """Requests a sync of each of the applications and shows which ones were refused."""
+        """Requests a sync of each selected application, and redirects to what became of each."""
         user, cases = session.user, self._context.cases
         await cases.access.scope(user, _UPDATE)
         ids = tuple(dict.fromkeys(map(str, (await request.form()).getlist("id"))))[: PAGE_SIZES[-1]]
+        if not ids:
+            back = referring_page(request) or "/applications"
+            flash = Flash("Select the applications to sync in the list.", is_refusal=True)
+            return self._context.redirect(session, back, flash)
 
         async def sync_each() -> str:
-            results: list[BulkResult] = []
+            outcomes: list[tuple[str, str]] = []
             for id in ids:
-                name = id[:8]
                 try:
-                    name = (await cases.applications.get(id, by=user)).name
-                    command_id = await cases.applications.sync(id, by=user)
-                except (Conflict, Denied, NotFound, UserMistake) as e:
-                    results.append(BulkResult(id, name, reason=e.message))
-                else:
-                    results.append(BulkResult(id, name, command_id))
-            return encode_results(results)
+                    outcomes.append(("cmd", await cases.applications.sync(id, by=user)))
+                except (Conflict, Denied, NotFound, UserMistake):
+                    outcomes.append(("refused", id))
+            return f"/applications/sync?{urlencode(outcomes)}"
 
         key = (session.token, request.url.path, *ids)
-        results = decode_results(await self._context.deduplicator.run(key, sync_each))
-        return self._context.render(request, "bulk_sync.html", results=results)
+        return self._context.redirect(session, await self._context.deduplicator.run(key, sync_each))
+
+    async def sync_results(self, request: Request, session: BrowserSession) -> Response:
+        """What became of the syncs that `sync_several` requested."""
+        user, params = session.user, request.query_params
+        await self._context.cases.access.scope(user, _LIST)
+        pipeds = await self._context.visible_pipeds(user)
+        results: list[BulkSyncResult] = []
+        for command_id in params.getlist("cmd")[: PAGE_SIZES[-1]]:
+            with suppress(Denied, NotFound):
+                command = await self._context.cases.commands.get(command_id, by=user)
+                application = await self._context.cases.applications.get(
+                    command.application_id, by=user
+                )
+                notice = command_notice(command, piped_status(command.piped_id, pipeds))
+                results.append(BulkSyncResult(application.id, application.name, notice))
+        for application_id in params.getlist("refused")[: PAGE_SIZES[-1]]:
+            with suppress(Denied, NotFound):
+                application = await self._context.cases.applications.get(application_id, by=user)
+                reason = await self._sync_refusal(application, user)
+                results.append(BulkSyncResult(application.id, application.name, reason=reason))
+        return self._context.render(
+            request,
+            "bulk_sync.html",
+            results=results,
+            summary=bulk_sync_summary(results),
+            topics=",".join(
+                f"cmd:{notice.command_id}"
+                for notice in [result.notice for result in results if result.notice][:MAX_TOPICS]
+                if notice.is_pending
+            ),
+        )
+
+    async def _sync_refusal(self, application: Application, user: User) -> str:
+        """Why the application cannot be synced."""
+        if application.deleted:
+            return "It is deleted."
+        if application.disabled:
+            return "It is disabled; enable it first."
+        denied = await self._context.denied_reason(user, _UPDATE, application)
+        return denied or "It could not be synced at that time; it can be now."
 
     async def sync(self, request: Request, session: BrowserSession) -> Response:
         application_id = request.path_params["id"]
@@ -181,9 +240,13 @@ class ApplicationPages:
                 f"{requested!r} is not a sync strategy", hint="use auto, quick_sync or pipeline"
             )
         strategy = _STRATEGIES[requested]
-        sync = self._context.cases.applications.sync
-        command_id = await self._context.deduplicator.run(
-            (session.token, request.url.path, strategy.name),
-            lambda: sync(application_id, strategy, by=session.user),
-        )
-        return RedirectResponse(f"/applications/{application_id}?cmd={command_id}", 303)
+        sync, path = self._context.cases.applications.sync, f"/applications/{application_id}"
+        try:
+            command_id = await self._context.deduplicator.run(
+                (session.token, request.url.path, strategy.name),
+                lambda: sync(application_id, strategy, by=session.user),
+            )
+        except Conflict as e:
+            text = f"The sync was refused: {clause(e.message)} {sentence(e.hint)}".strip()
+            return self._context.redirect(session, path, Flash(text, is_refusal=True))
+        return self._context.redirect(session, f"{path}?cmd={command_id}")

@@ -5,15 +5,41 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from pipecd.controlplane.console.command_notice import Notice
+from pipecd.controlplane.console.formatting import join_words
+from pipecd.controlplane.console.status_badge import Tone
+
 
 @dataclass(frozen=True)
 class BulkResult:
-    """What became of one application of several: the command, if any, or why it was refused."""
+    """What became of one application of several that were added: its id, or why it has none."""
 
     id: str
     name: str
-    command_id: str = ""
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class BulkSyncResult:
+    """What became of one of several syncs: the state of its command, or why there is none."""
+
+    id: str
+    name: str
+    notice: Notice | None = None
+    reason: str = ""
+
+
+def bulk_sync_summary(results: Iterable[BulkSyncResult]) -> str:
+    """How many syncs are in which state."""
+    counts = dict.fromkeys(("in progress", "done", "failed", "refused"), 0)
+    for result in results:
+        if result.notice is None:
+            counts["refused"] += 1
+        elif result.notice.is_pending:
+            counts["in progress"] += 1
+        else:
+            counts["done" if result.notice.badge.tone is Tone.OK else "failed"] += 1
+    return join_words([f"{count} {state}" for state, count in counts.items() if count])
 
 
 def encode_results(results: Iterable[BulkResult]) -> str:

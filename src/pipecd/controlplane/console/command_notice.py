@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.formatting import clause
+from pipecd.controlplane.console.formatting import clause, sentence
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone
 from pipecd.model.command import (
     REASON_KEY,
@@ -12,7 +12,10 @@ from pipecd.model.command import (
     CommandKind,
     CommandStatus,
 )
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.errors import PipecdError
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
 
 _NOUNS = {
     CommandKind.SYNC_APPLICATION: "sync",
@@ -23,6 +26,20 @@ _NOUNS = {
     CommandKind.RESTART_PIPED: "restart",
     CommandKind.BUILD_PLAN_PREVIEW: "plan preview",
     CommandKind.UPDATE_APPLICATION_CONFIG: "update",
+}
+
+
+_ENDED_DEPLOYMENT = {
+    DeploymentStatus.SUCCESS: "has already succeeded",
+    DeploymentStatus.FAILURE: "has already failed",
+    DeploymentStatus.CANCELLED: "was already cancelled",
+}
+_ENDED_STAGE = {
+    StageStatus.SUCCESS: "has already succeeded",
+    StageStatus.FAILURE: "has already failed",
+    StageStatus.CANCELLED: "was already cancelled",
+    StageStatus.SKIPPED: "was already skipped",
+    StageStatus.EXITED: "has already ended the deployment",
 }
 
 
@@ -72,3 +89,13 @@ def command_notice(command: Command, piped: PipedStatus) -> Notice:
         text = "The sync you requested has started a deployment."
     badge = Badge(tone, icon, status.name.lower())
     return Notice(command.id, badge, text, is_pending=False, deployment_id=triggered)
+
+
+def refusal_text(noun: str, error: PipecdError, deployment: Deployment, stage_id: str = "") -> str:
+    """Why a command for a deployment, or for a stage of it, was refused at once."""
+    stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)
+    if ended := _ENDED_DEPLOYMENT.get(DeploymentStatus(deployment.status)):
+        return f"The {noun} came too late: the deployment {ended}."
+    if stage and (ended := _ENDED_STAGE.get(StageStatus(stage.status))):
+        return f"The {noun} came too late: {stage.name} {ended}."
+    return f"The {noun} was refused: {clause(error.message)} {sentence(error.hint)}".strip()

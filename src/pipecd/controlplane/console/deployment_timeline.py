@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pipecd.controlplane.console.formatting import Timestamp, sentence, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, clause, sentence, timestamp
 from pipecd.controlplane.console.pipeline_view import (
     Elapsed,
     approved_by,
@@ -111,7 +111,7 @@ def _stages(deployment: Deployment, now: datetime) -> list[TimelineStep]:
                 view.badge,
                 view.name,
                 ", ".join(approved_by(stage)) or stage.metadata.get("SkippedBy", ""),
-                view.reason or view.desc,
+                sentence(view.reason) or view.desc,
                 stage_id=view.id,
                 elapsed=view.elapsed,
                 bar=Bar(offset, width),
@@ -162,7 +162,7 @@ def _command(command: Command, deployment: Deployment, now: datetime) -> Timelin
     )
     match CommandStatus(command.status):
         case CommandStatus.FAILED:
-            reason = sentence(command.metadata.get(REASON_KEY, ""))
+            reason = clause(command.metadata.get(REASON_KEY, ""))
             why = f"Failed: {reason}" if reason else "The piped could not do it."
             return replace(step, badge=Badge(Tone.BAD, "cross", ""), why=why)
         case CommandStatus.TIMEOUT:

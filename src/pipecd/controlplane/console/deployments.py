@@ -4,15 +4,16 @@
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.command_notice import Notice, command_notice
+from pipecd.controlplane.console.command_notice import Notice, command_notice, refusal_text
 from pipecd.controlplane.console.deployment_changes import ChangesView, deployment_changes
 from pipecd.controlplane.console.deployment_timeline import TimelineStep, deployment_timeline
 from pipecd.controlplane.console.deployments_view import (
@@ -26,23 +27,29 @@ from pipecd.controlplane.console.deployments_view import (
     selected_stage,
     unfinished_counts,
 )
+from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.console.list_filters import (
     PERIODS,
+    FilterChoices,
     PageUrl,
     canonical_params,
     parse_deployment_query,
 )
-from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.page_context import (
+    BrowserSession,
+    PageContext,
+    browser_time_zone,
+)
 from pipecd.controlplane.console.pipeline_view import StageView
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
-from pipecd.controlplane.console.status_badge import WAITING, piped_status
+from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
 from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
 from pipecd.model.clock import to_unix
-from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
@@ -50,6 +57,8 @@ _SYNC = Permission(Resource.APPLICATION, Action.UPDATE)
 _PAGE_SIZE = 50
 # What the page shows below the pipeline instead of a log.
 _TABS = ("changes", "timeline")
+# What the forms of the page send along, so that it looks the same after a command.
+_STATE_PARAMS = ("stage", "tab", "find", "only", "wrap", "diff")
 # Cancel modes of the form: (with rollback, without rollback).
 _CANCEL_MODES = {"": (False, False), "rollback": (True, False), "keep": (False, True)}
 
@@ -75,8 +84,7 @@ class DeploymentPages:
 
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user = session.user
-        params = canonical_params(request.query_params, status="status")
-        query = parse_deployment_query(params)
+        query = parse_deployment_query(canonical_params(request.query_params, status="status"))
         found: list[Deployment] = []
         cursor = query.before
         since = to_unix(self._context.now()) - PERIODS[query.since] if query.since else 0
@@ -93,18 +101,21 @@ class DeploymentPages:
         pipeds = await self._context.visible_pipeds(user) or ()
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
-        url = PageUrl(request.url.path, params, reset=("before",))
+        filters, url = query.active_filters(names), query.url()
         return self._context.render(
             request,
             "deployments.html",
             days=group_by_day(found, self._context.local_now(request)),
             query=query,
-            chips=url.chips(names),
+            chips=url.chips(filters),
+            texts={each.param: each.text for each in filters},
             url=url,
             older=url.with_params(before=cursor) if cursor else "",
-            pipeds=pipeds,
-            statuses=STATUS_FILTERS,
-            selected=(WAITING,) if query.waiting else tuple(map(str, query.statuses)),
+            choices=FilterChoices(
+                statuses=tuple((value, badge.text) for value, badge in STATUS_FILTERS),
+                pipeds=tuple((piped.id, piped.name) for piped in pipeds),
+            ),
+            offline=lost_pipeds(pipeds),
             counts=unfinished_counts(unfinished.items),
         )
 
@@ -121,7 +132,9 @@ class DeploymentPages:
         log: LogView | None = None
         if stage and not tab:
             log = await self._logs.view(request, deployment, stage, query, user)
-        command = await self._context.requested_command(request, user)
+        command = await self._context.requested_command(
+            request, user, lambda command: command.deployment_id == deployment.id
+        )
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         return self._context.render(
             request,
@@ -132,7 +145,7 @@ class DeploymentPages:
             tab=tab,
             log=log,
             log_query=query,
-            log_key=log_key(stage, query) if stage else "",
+            log_key=log_key(stage, query, browser_time_zone(request)) if stage else "",
             changes=await self._changes(deployment, user),
             timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
             chain=await self._chain(deployment, user),
@@ -191,6 +204,7 @@ class DeploymentPages:
         return await self._send_command(
             request,
             session,
+            "cancellation",
             lambda: cancel(deployment_id, with_rollback, without_rollback, by=session.user),
             mode,
         )
@@ -198,36 +212,49 @@ class DeploymentPages:
     async def approve(self, request: Request, session: BrowserSession) -> Response:
         approve, ids = self._context.cases.deployments.approve, request.path_params
         return await self._send_command(
-            request, session, lambda: approve(ids["id"], ids["stage"], by=session.user)
+            request, session, "approval", lambda: approve(ids["id"], ids["stage"], by=session.user)
         )
 
     async def reject(self, request: Request, session: BrowserSession) -> Response:
         reject, ids = self._context.cases.deployments.reject, request.path_params
         reason = str((await request.form()).get("reason", ""))
         return await self._send_command(
-            request, session, lambda: reject(ids["id"], ids["stage"], reason, by=session.user)
+            request,
+            session,
+            "rejection",
+            lambda: reject(ids["id"], ids["stage"], reason, by=session.user),
         )
 
     async def skip(self, request: Request, session: BrowserSession) -> Response:
         skip, ids = self._context.cases.deployments.skip, request.path_params
         return await self._send_command(
-            request, session, lambda: skip(ids["id"], ids["stage"], by=session.user)
+            request, session, "skip", lambda: skip(ids["id"], ids["stage"], by=session.user)
         )
 
     async def _send_command(
         self,
         request: Request,
         session: BrowserSession,
+        noun: str,
         send: Callable[[], Awaitable[str]],
         mode: str = "",
     ) -> Response:
-        """Sends a command to the piped and redirects to the deployment, which shows its state."""
+        """Sends a command to the piped and returns to the page as it was, which shows its state.
+
+        A command that is refused at once shows its reason there, too.
+        """
+        deployment_id, form = request.path_params["id"], await request.form()
+        state = QueryParams([(name, str(form.get(name, ""))) for name in _STATE_PARAMS])
+        url = PageUrl(f"/deployments/{deployment_id}", state)
         key = (session.token, request.url.path, mode)
-        command_id = await self._context.deduplicator.run(key, send)
-        stage_id = str((await request.form()).get("stage", ""))
-        params = {"stage": stage_id, "cmd": command_id} if stage_id else {"cmd": command_id}
-        deployment_id = request.path_params["id"]
-        return RedirectResponse(f"/deployments/{deployment_id}?{urlencode(params)}", 303)
+        try:
+            command_id = await self._context.deduplicator.run(key, send)
+        except (Conflict, UserMistake) as e:
+            deployment = await self._context.cases.deployments.get(deployment_id, by=session.user)
+            stage_id = request.path_params.get("stage", "")
+            flash = Flash(refusal_text(noun, e, deployment, stage_id), is_refusal=True)
+            return self._context.redirect(session, url.with_params(), flash)
+        return self._context.redirect(session, url.with_params(cmd=command_id))
 
 
 def _topics(

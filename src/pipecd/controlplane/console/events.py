@@ -12,12 +12,10 @@ from pipecd.controlplane.console.deployments_view import DeploymentRow, deployme
 from pipecd.controlplane.console.events_view import (
     EVENT_STATUSES,
     event_row,
-    event_status_text,
     events_by_day,
     parse_event_query,
 )
 from pipecd.controlplane.console.filled_page import filled_page
-from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
@@ -52,14 +50,14 @@ class EventPages:
             return listed.items, listed.cursor
 
         found, cursor = await filled_page(read, query.matches, query.before)
-        url = PageUrl(LIST_PATH, request.query_params, reset=("before",))
+        url = query.url()
         return self._context.render(
             request,
             "events.html",
             days=events_by_day(found, self._context.local_now(request)),
             query=query,
             statuses=EVENT_STATUSES,
-            chips=url.chips({}, status=event_status_text),
+            chips=url.chips(query.active_filters()),
             url=url,
             older=url.with_params(before=cursor) if cursor else "",
         )

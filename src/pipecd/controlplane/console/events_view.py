@@ -16,7 +16,12 @@ from pipecd.controlplane.console.formatting import (
     sentence,
     timestamp,
 )
-from pipecd.controlplane.console.list_filters import parse_labels
+from pipecd.controlplane.console.list_filters import (
+    ActiveFilter,
+    PageUrl,
+    label_filters,
+    parse_labels,
+)
 from pipecd.controlplane.console.status_badge import Badge, Tone
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.proto.model import event_pb2 as pb
@@ -45,6 +50,23 @@ class EventQuery:
         """What the datastore filters; `matches` applies the text."""
         statuses = tuple(map(int, self.statuses))
         return EventFilter(project, name=self.name, statuses=statuses, labels=self.labels)
+
+    def active_filters(self) -> tuple[ActiveFilter, ...]:
+        """What limits the list."""
+        statuses = " or ".join(EVENT_STATUSES[status].text for status in self.statuses).lower()
+        filters = (
+            ActiveFilter("q", self.text, f"“{self.text}”"),
+            ActiveFilter("name", self.name, f"name: {self.name}"),
+            ActiveFilter("status", ",".join(self.statuses), statuses),
+            *label_filters(self.labels),
+        )
+        return tuple(each for each in filters if each.value)
+
+    def url(self) -> PageUrl:
+        """The address of the list with these filters and nothing else."""
+        params = [(each.param, each.value) for each in self.active_filters()]
+        params += [("before", self.before)]
+        return PageUrl("/events", QueryParams(params), reset=("before",))
 
     def matches(self, event: Event) -> bool:
         texts = (event.name, event.data, event.status_description)
@@ -86,12 +108,6 @@ def parse_event_query(params: QueryParams) -> EventQuery:
         labels=parse_labels(params),
         before=params.get("before", ""),
     )
-
-
-def event_status_text(value: str) -> str:
-    """The statuses of the `status` parameter in words."""
-    known = (EVENT_STATUSES[part].text for part in value.split(",") if part in EVENT_STATUSES)
-    return " or ".join(known).lower()
 
 
 def event_row(event: Event, now: datetime) -> EventListRow:

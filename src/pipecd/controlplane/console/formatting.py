@@ -15,7 +15,21 @@ from pipecd.model.clock import from_unix, to_unix
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 MONTH, YEAR = 30 * DAY, 365 * DAY
-_PLAIN_WORD = re.compile(r"[a-z]+[,.:;!?]*(\s|$)")
+# Words that may begin a sentence of ours or of a piped; any other one may be a name.
+_WORDS = """
+    a all an another any because both by cannot commit could each every for from how if in invalid
+    it its many missing more no nobody none not nothing of on only or other our some something such
+    that the their there these they this those to too two unable unexpected unknown until waiting
+    we what when where which while who why with without you your
+    cancelled deleted exited failed finished refused rejected requested rolled skipped stopped
+    superseded timed triggered
+    add ask cancel choose correct create delete enable encrypt enter fill fix give install leave
+    make move open put reload remove rename restart restore retry see select sign start stop try
+    upgrade use wait write
+    application command deployment plugin repository
+"""
+_OPENING_WORDS = frozenset(_WORDS.split())
+_FIRST_WORD = re.compile(r"[a-z]+(?=\s|[.,!?…]|$)")
 
 
 @dataclass(frozen=True)
@@ -102,12 +116,13 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop, and a capital first letter if it begins with a plain word.
+    """The text with a full stop, and a capital first letter if it surely begins with a word.
 
-    An identifier at its beginning, such as `app.pipecd.yaml` or `replicaCount`, stays as it is.
+    A name at its beginning, such as `cart`, `replicas: 5` or `app.pipecd.yaml`, stays as it is.
     """
     text = clause(text)
-    return text[0].upper() + text[1:] if _PLAIN_WORD.match(text) else text
+    first = _FIRST_WORD.match(text)
+    return text[0].upper() + text[1:] if first and first[0] in _OPENING_WORDS else text
 
 
 def clause(text: str) -> str:

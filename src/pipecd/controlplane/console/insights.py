@@ -27,7 +27,6 @@ from pipecd.controlplane.console.insights_view import (
     selected_period,
     time_range,
 )
-from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.documents import PageRequest
@@ -59,7 +58,7 @@ class InsightPages:
         whole = time_range(query, now)
         application = await self._application(query.application, user)
         by_metric = await self._by_metric(query, whole, application, user)
-        url = PageUrl(PATH, request.query_params, reset=("at",))
+        url = query.url(PATH)
         period = selected_period(query, whole)
         behind: tuple[DeploymentBehind, ...] = ()
         behind_count = 0
@@ -87,9 +86,9 @@ class InsightPages:
             ranges=[(name, text) for name, (text, _) in RANGES.items()],
             resolutions=[(n, RESOLUTIONS[n][0]) for n in offered_resolutions(query.range)],
             application=application,
-            chips=url.chips({}, app=lambda value: f"application: {_name(application, value)}"),
+            chips=url.chips(query.active_filters(_name(application, query.application))),
             url=url,
-            csv=PageUrl(f"{PATH}.csv", request.query_params, reset=("at",)).with_params(),
+            csv=query.url(f"{PATH}.csv").with_params(),
             period=period and period_text(period.start, period.resolution),
             behind=behind,
             behind_count=behind_count,

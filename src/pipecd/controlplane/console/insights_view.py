@@ -13,7 +13,12 @@ from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
 from pipecd.controlplane.console.formatting import DAY, HOUR, MINUTE, duration, plural
-from pipecd.controlplane.console.list_filters import PageUrl, parse_labels
+from pipecd.controlplane.console.list_filters import (
+    ActiveFilter,
+    PageUrl,
+    label_filters,
+    parse_labels,
+)
 from pipecd.controlplane.insight.dora import outcome_of
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.model.clock import from_unix, to_unix
@@ -62,6 +67,17 @@ class InsightsQuery:
     range: str = DEFAULT_RANGE
     resolution: str = "daily"
     at: int = 0
+
+    def active_filters(self, name: str = "") -> tuple[ActiveFilter, ...]:
+        """What limits the numbers; `name` is that of the application."""
+        application = ActiveFilter("app", self.application, f"application: {name}")
+        return (*((application,) if self.application else ()), *label_filters(self.labels))
+
+    def url(self, path: str) -> PageUrl:
+        """The address of a page with these filters and nothing else."""
+        params = [(each.param, each.value) for each in self.active_filters()]
+        params += [("range", self.range), ("res", self.resolution), ("at", str(self.at or ""))]
+        return PageUrl(path, QueryParams(params), reset=("at",))
 
 
 @dataclass(frozen=True)

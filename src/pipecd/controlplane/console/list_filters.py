@@ -6,9 +6,10 @@ some of our own.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -36,10 +37,42 @@ UNKNOWN_STATUS = str(int(SyncStatus.UNKNOWN))
 PERIODS = {"24h": 86400, "7d": 7 * 86400}
 
 PAGE_SIZES = (20, 50, 100)
+DEFAULT_PAGE_SIZE = 50
 SORT_KEYS = ("status", "health", "name", "deployed", "updated")
 _STATUS_KEY = re.compile(r"(?:syncStatus|status)(?:\[\d*\])?")
-# Parameters that a link to the same list does not carry on.
-_ONE_TIME_PARAMS = ("project", "cmd", "deleted")
+_LABEL_KEY = re.compile(r"labels\[(\d+)\]")
+_PERIOD_TEXTS = {"24h": "last 24 hours", "7d": "last 7 days"}
+# Parameters that a link to the same page does not carry on.
+_ONE_TIME_PARAMS = ("project", "cmd", "added", "deleted")
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ActiveFilter:
+    """A filter of a query: the parameter of the URL, its value, and both in words."""
+
+    param: str
+    value: str
+    text: str
+
+
+Choice = tuple[str, str]
+KIND_CHOICES: tuple[Choice, ...] = tuple(
+    (str(int(kind)), name) for kind, name in KIND_NAMES.items()
+)
+ENABLED_CHOICES: tuple[Choice, ...] = (("enabled", "Enabled"), ("disabled", "Disabled"))
+
+
+@dataclass(frozen=True)
+class FilterChoices:
+    """What the selects of the filters offer: values of the URL and their words."""
+
+    statuses: tuple[Choice, ...] = ()
+    pipeds: tuple[Choice, ...] = ()
+    healths: tuple[Choice, ...] = ()
+    labels: tuple[Choice, ...] = ()
+    kinds: tuple[Choice, ...] = KIND_CHOICES
+    enabled: tuple[Choice, ...] = ENABLED_CHOICES
 
 
 @dataclass(frozen=True)
@@ -78,6 +111,33 @@ class ApplicationQuery:
             labels=self.labels,
         )
 
+    def active_filters(self, names: Mapping[str, str] = _NO_NAMES) -> tuple[ActiveFilter, ...]:
+        """What limits the list; `names` maps ids of pipeds to their names."""
+        enabled = {None: "", True: "enabled", False: "disabled"}[self.enabled]
+        return _with_values(
+            ActiveFilter("q", self.text, f"“{self.text}”"),
+            ActiveFilter("name", self.name, f"name: {self.name}"),
+            ActiveFilter("syncStatus", ",".join(self.statuses), _sync_text(self.statuses)),
+            ActiveFilter("health", self.health, self.health),
+            _kind_filter(self.kinds),
+            _piped_filter(self.piped_id, names),
+            ActiveFilter("activeStatus", enabled, enabled),
+            *label_filters(self.labels),
+        )
+
+    def url(self) -> "PageUrl":
+        """The address of the list with these filters and nothing else."""
+        order = (("sort", self.sort), ("dir", "desc" if self.descending else ""))
+        size = str(self.size) if self.size != DEFAULT_PAGE_SIZE else ""
+        page = str(self.page) if self.page > 1 else ""
+        params = [(each.param, each.value) for each in self.active_filters()]
+        params += [
+            *(order if self.sort else ()),
+            ("size", size),
+            ("page", page),
+        ]
+        return PageUrl("/applications", QueryParams(params), reset=("page",))
+
 
 @dataclass(frozen=True)
 class DeploymentQuery:
@@ -110,6 +170,35 @@ class DeploymentQuery:
             labels=self.labels,
             text=self.text,
         )
+
+    @property
+    def status_values(self) -> tuple[str, ...]:
+        """The values of the status filter."""
+        return (*((WAITING,) if self.waiting else ()), *map(str, self.statuses))
+
+    def active_filters(self, names: Mapping[str, str] = _NO_NAMES) -> tuple[ActiveFilter, ...]:
+        """What limits the list; `names` maps ids of pipeds and applications to their names."""
+        application = names.get(self.application_id, self.application_id[:8])
+        texts = [WAITING_FOR_APPROVAL.text] if self.waiting else []
+        texts += (deployment_badge(DeploymentStatus(status)).text for status in self.statuses)
+        return _with_values(
+            ActiveFilter("q", self.text, f"“{self.text}”"),
+            ActiveFilter("status", ",".join(self.status_values), " or ".join(texts).lower()),
+            _kind_filter(self.kinds),
+            ActiveFilter("applicationId", self.application_id, f"application: {application}"),
+            ActiveFilter(
+                "applicationName", self.application_name, f"application: {self.application_name}"
+            ),
+            _piped_filter(self.piped_id, names),
+            *label_filters(self.labels),
+            ActiveFilter("since", self.since, _PERIOD_TEXTS.get(self.since, "")),
+        )
+
+    def url(self) -> "PageUrl":
+        """The address of the list with these filters and nothing else."""
+        params = [(each.param, each.value) for each in self.active_filters()]
+        params += [("before", self.before)]
+        return PageUrl("/deployments", QueryParams(params), reset=("before",))
 
 
 def canonical_params(params: QueryParams, *, status: str) -> QueryParams:
@@ -152,7 +241,7 @@ def parse_application_query(params: QueryParams) -> ApplicationQuery:
         sort=sort if sort in SORT_KEYS else "",
         descending=params.get("dir", "") == "desc",
         page=max(_number(params.get("page", ""), 1), 1),
-        size=size if size in PAGE_SIZES else 50,
+        size=size if size in PAGE_SIZES else DEFAULT_PAGE_SIZE,
     )
 
 
@@ -174,9 +263,17 @@ def parse_deployment_query(params: QueryParams) -> DeploymentQuery:
 
 def parse_labels(params: QueryParams) -> dict[str, str]:
     """The pairs of `labels[n]=key:value`; anything else is ignored."""
-    texts = [value for key, value in params.multi_items() if re.fullmatch(r"labels\[\d+\]", key)]
-    pairs = (text.split(":") for text in texts)
-    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2 and pair[0]}
+    texts = [value for key, value in params.multi_items() if _LABEL_KEY.fullmatch(key)]
+    pairs = (text.partition(":") for text in texts)
+    return {key.strip(): value.strip() for key, colon, value in pairs if key.strip() and colon}
+
+
+def label_filters(labels: Mapping[str, str]) -> tuple[ActiveFilter, ...]:
+    """A filter for each label."""
+    return tuple(
+        ActiveFilter(f"labels[{number}]", f"{key}:{value}", f"{key}: {value}")
+        for number, (key, value) in enumerate(labels.items())
+    )
 
 
 @dataclass(frozen=True)
@@ -194,25 +291,29 @@ class PageUrl:
     def with_label(self, text: str) -> str:
         """The URL with one label more, given as `key: value`."""
         pair = text.replace(": ", ":", 1)
-        labels = [value for key, value in self.params.multi_items() if key.startswith("labels[")]
-        if pair in labels:
+        labels = [
+            (int(matched[1]), value)
+            for key, value in self.params.multi_items()
+            if (matched := _LABEL_KEY.fullmatch(key))
+        ]
+        if pair in [value for _, value in labels]:
             return self.with_params()
-        return self.with_params(**{f"labels[{len(labels)}]": pair})
+        free = max((number for number, _ in labels), default=-1) + 1
+        return self.with_params(**{f"labels[{free}]": pair})
 
-    def chips(
-        self, names: Mapping[str, str], **texts: Callable[[str], str]
-    ) -> tuple[FilterChip, ...]:
-        """The active filters; `names` maps ids of pipeds and applications to their names.
+    def chips(self, filters: Iterable[ActiveFilter]) -> tuple[FilterChip, ...]:
+        """The filters with links that remove them."""
+        dropped = {*self.reset, *_ONE_TIME_PARAMS}
+        return tuple(
+            FilterChip(each.text, self._without({each.param, *dropped}, {})) for each in filters
+        )
 
-        `texts` puts parameters into words that mean something else here than in other lists.
-        """
-        chips: list[FilterChip] = []
-        for key, value in self.params.multi_items():
-            text = texts[key](value) if key in texts else _chip_text(key, value, names)
-            if text and value:
-                href = self._without({key, *self.reset, *_ONE_TIME_PARAMS}, {})
-                chips.append(FilterChip(text, href))
-        return tuple(chips)
+    def hidden_fields(self, *controls: str) -> tuple[tuple[str, str], ...]:
+        """What a form must send besides its own controls so that the rest of the state stays."""
+        dropped = {*controls, *self.reset, *_ONE_TIME_PARAMS}
+        return tuple(
+            pair for pair in self.params.multi_items() if pair[1] and pair[0] not in dropped
+        )
 
     def _without(self, dropped: set[str], added: Mapping[str, str | int]) -> str:
         current = [(key, value) for key, value in self.params.multi_items() if value]
@@ -221,44 +322,29 @@ class PageUrl:
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 
 
-def _chip_text(key: str, value: str, names: Mapping[str, str]) -> str:
-    if key.startswith("labels["):
-        return value
-    texts = {
-        "q": f"“{value}”",
-        "name": f"name: {value}",
-        "applicationName": f"application: {value}",
-        "applicationId": f"application: {names.get(value, value[:8])}",
-        "pipedId": f"piped: {names.get(value, value[:8])}",
-        "activeStatus": value,
-        "waiting": "waiting for approval",
-        "since": {"24h": "last 24 hours", "7d": "last 7 days"}.get(value, ""),
-        "kind": _enum_text(value, ApplicationKind, lambda kind: KIND_NAMES[kind]),
-        "syncStatus": " or ".join(
-            APPLICATION_STATUSES.get(status, sync_badge(SyncStatus.UNKNOWN)).text.lower()
-            for status in _application_statuses(value)
-        ),
-        "status": _deployment_status_text(value),
-        "health": value if value in [*HealthStatus] else "",
-    }
-    return texts.get(key, "")
+def _with_values(*filters: ActiveFilter) -> tuple[ActiveFilter, ...]:
+    return tuple(each for each in filters if each.value)
+
+
+def _kind_filter(kinds: Iterable[int]) -> ActiveFilter:
+    values = tuple(kinds)
+    text = " or ".join(KIND_NAMES[ApplicationKind(value)] for value in values)
+    return ActiveFilter("kind", ",".join(map(str, values)), text)
+
+
+def _piped_filter(piped_id: str, names: Mapping[str, str]) -> ActiveFilter:
+    return ActiveFilter("pipedId", piped_id, f"piped: {names.get(piped_id, piped_id[:8])}")
+
+
+def _sync_text(statuses: Iterable[str]) -> str:
+    unknown = sync_badge(SyncStatus.UNKNOWN)
+    return " or ".join(APPLICATION_STATUSES.get(each, unknown).text for each in statuses).lower()
 
 
 def _application_statuses(value: str) -> tuple[str, ...]:
     """The statuses of a comma-separated list; upstream's number for unknown is one of them."""
     known = (*APPLICATION_STATUSES, UNKNOWN_STATUS)
     return tuple(dict.fromkeys(part for part in value.split(",") if part in known))
-
-
-def _deployment_status_text(value: str) -> str:
-    texts = [WAITING_FOR_APPROVAL.text] if WAITING in value.split(",") else []
-    numbers = _split_numbers(value, DeploymentStatus)
-    texts += (deployment_badge(DeploymentStatus(number)).text for number in numbers)
-    return " or ".join(texts).lower()
-
-
-def _enum_text(value: str, kind: type[E], text: Callable[[E], str]) -> str:
-    return " or ".join(text(kind(number)).lower() for number in _split_numbers(value, kind))
 
 
 def _enum_values(params: QueryParams, key: str, kind: type[E]) -> tuple[int, ...]:

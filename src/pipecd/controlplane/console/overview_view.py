@@ -9,7 +9,7 @@ from pipecd.controlplane.console.applications_view import ApplicationRow, applic
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
 from pipecd.controlplane.console.formatting import join_words
 from pipecd.controlplane.console.pipeline_view import has_pending_approval
-from pipecd.controlplane.console.status_badge import PipedStatus, Tone, piped_status
+from pipecd.controlplane.console.status_badge import PipedStatus, Tone, offline_pipeds
 from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
@@ -83,8 +83,8 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     mine = sum(may_approve(each, user) for each in waiting)
     moving = [each for each in state.unfinished if not has_pending_approval(each)]
     different = [each for each in state.different if not each.deploying]
-    enabled = [piped_status(each.id, state.pipeds) for each in state.pipeds if not each.disabled]
-    offline = [piped for piped in enabled if piped.is_unavailable]
+    offline = offline_pipeds(state.pipeds)
+    has_pipeds = any(not piped.disabled for piped in state.pipeds)
     return (
         Tile(
             "waiting",
@@ -118,10 +118,10 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             "offline",
             "piped offline" if len(offline) == 1 else "pipeds offline",
             Tone.BAD,
-            "/settings/piped",
+            "/settings/piped?status=offline",
             len(offline),
-            "Every piped is online." if enabled else "No piped is registered yet.",
-            pipeds=tuple(offline[:_MAX_ROWS]),
+            "Every piped is online." if has_pipeds else "No piped is registered yet.",
+            pipeds=offline[:_MAX_ROWS],
         ),
         Tile(
             "running",

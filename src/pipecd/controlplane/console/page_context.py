@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.request_origin import client_address, is_cross_site
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.flash import FLASH_COOKIE, Flash, decode_flash, encode_flash
 from pipecd.controlplane.console.formatting import initials
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
@@ -183,10 +184,29 @@ class PageContext:
         except Denied:
             return None
 
-    async def requested_command(self, request: Request, user: User) -> Command | None:
+    def redirect(
+        self, session: BrowserSession, location: str, flash: Flash | None = None
+    ) -> RedirectResponse:
+        """The response to a form: the page to go to, and what that page shows about the form."""
+        response = RedirectResponse(location, 303)
+        path = urlsplit(location).path
+        response.set_cookie(
+            FLASH_COOKIE,
+            encode_flash(flash, path, session.token) if flash else "",
+            max_age=flash.seconds if flash else 0,
+            secure=self.secure,
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def requested_command(
+        self, request: Request, user: User, is_about: Callable[[Command], bool]
+    ) -> Command | None:
         """The command in the `cmd` parameter, which redirects after a form carry.
 
-        A minute after it has been handled it is old news, and its failure after ten.
+        A page shows only commands that are about its object. A minute after it has been handled
+        a command is old news, and its failure after ten.
         """
         command_id = request.query_params.get("cmd", "")
         if not command_id:
@@ -194,6 +214,8 @@ class PageContext:
         try:
             command = await self.cases.commands.get(command_id, by=user)
         except (NotFound, Denied):
+            return None
+        if not is_about(command):
             return None
         succeeded = command.status == CommandStatus.SUCCEEDED
         shown_until = command.updated_at + (_SHOWN_SUCCESS if succeeded else _SHOWN_FAILURE)
@@ -216,6 +238,7 @@ class PageContext:
             layout="fragment.html" if is_fragment else "layout.html",
             path=request.url.path,
             theme=chosen_theme(request),
+            zone_key=str(browser_time_zone(request)),
             user=session.user if session else None,
             initials=initials(session.user.name) if session else "",
             csrf=session.csrf if session else "",
@@ -223,10 +246,16 @@ class PageContext:
                 linked_project if session and linked_project != session.user.project else ""
             ),
             program_version=_VERSION,
+            flash=_flash(request, session) if session else None,
             server_now=self.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             **values,
         )
         return HTMLResponse(html, status, headers={"Vary": "HX-Request, Cookie"})
+
+
+def _flash(request: Request, session: BrowserSession) -> Flash | None:
+    value = request.cookies.get(FLASH_COOKIE, "")
+    return decode_flash(value, request.url.path, session.token) if value else None
 
 
 class FormDeduplicator:
@@ -309,7 +338,7 @@ def chosen_theme(request: Request) -> str:
 
 
 def browser_time_zone(request: Request) -> tzinfo:
-    """The time zone in the `tz` cookie that console.js sets; UTC without one."""
+    """The time zone in the `tz` cookie that times.js sets; UTC without one."""
     name = request.cookies.get("tz", "")
     try:
         return ZoneInfo(name) if name else UTC

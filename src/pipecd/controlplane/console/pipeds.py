@@ -3,8 +3,10 @@
 
 import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from starlette.datastructures import FormData
@@ -14,6 +16,9 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.flash import Flash
+from pipecd.controlplane.console.formatting import plural
+from pipecd.controlplane.console.list_filters import FilterChoices
 from pipecd.controlplane.console.live_updates import MAX_TOPICS
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
@@ -22,15 +27,21 @@ from pipecd.controlplane.console.page_context import (
     Handler,
     PageContext,
 )
+from pipecd.controlplane.console.piped_filters import (
+    OLDER,
+    PIPED_STATUSES,
+    mark_outdated,
+    matches,
+    parse_piped_query,
+    piped_counts,
+)
 from pipecd.controlplane.console.pipeds_view import (
     PipedRow,
-    list_summary,
     piped_rows,
     piped_view,
     restart_notice,
 )
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.model.count import parse_count
 from pipecd.model.errors import Denied, UserMistake
 from pipecd.observe.version import build_version
 
@@ -96,20 +107,52 @@ class PipedPages:
         user, cases = session.user, self._context.cases
         pipeds = await cases.pipeds.list(by=user)
         activity = await cases.pipeds.activity(pipeds, by=user)
-        rows = piped_rows(pipeds, activity, self._context.local_now(request))
+        query = parse_piped_query(request.query_params)
+        every = mark_outdated(
+            piped_rows(pipeds, activity, self._context.local_now(request)),
+            {piped.id for piped in pipeds if (await cases.piped_leases.get(piped.id)).instance},
+            build_version(),
+        )
+        counts = await self._application_counts(user)
+        rows = tuple(
+            replace(row, applications=counts[row.id] if counts is not None else None)
+            for row in every
+            if matches(row, query)
+        )
+        filters, url = query.active_filters(), query.url(LIST_PATH)
         return self._context.render(
             request,
             "pipeds.html",
             status=422 if error else 200,
             rows=rows,
-            summary=list_summary(rows),
+            counts=piped_counts(every),
+            total=len(every),
+            outdated=sum(bool(row.newer_version) for row in every),
+            query=query,
+            url=url,
+            chips=url.chips(filters),
+            texts={each.param: each.text for each in filters},
+            choices=FilterChoices(
+                statuses=tuple((value, badge.text) for value, badge in PIPED_STATUSES.items()),
+            ),
+            versions=(
+                (OLDER, "Not the newest version"),
+                *((version, version) for version in sorted({row.version for row in every} - {""})),
+            ),
             disabled_reason=await self._context.denied_reason(user, _CREATE),
             upgrade_reason=await self._context.denied_reason(user, _UPDATE),
             offered_version=await self._offered_version(user),
-            upgraded=parse_count(request.query_params.get("upgraded", "")) or 0,
             error=error,
             topics=_topics(rows, error),
         )
+
+    async def _application_counts(self, user: User) -> Counter[str] | None:
+        """How many applications each piped has; None if the user may not list them."""
+        with suppress(Denied):
+            everything = ApplicationFilter(user.project)
+            listed = await self._context.cases.applications.list(everything, by=user)
+            return Counter(application.piped_id for application in listed.items)
+        return None
 
     async def _offered_version(self, user: User) -> str:
         """The version of this control plane, if that is one of the project's pipeds, too.
@@ -131,8 +174,11 @@ class PipedPages:
         view = piped_view(
             piped, activity[piped.id], lease, self._context.local_now(request), failures
         )
-        command = await self._context.requested_command(request, user)
-        is_restart = command and command.HasField("restart_piped") and command.piped_id == piped.id
+        command = await self._context.requested_command(
+            request,
+            user,
+            lambda command: command.HasField("restart_piped") and command.piped_id == piped.id,
+        )
         of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
         application_count: int | None = None
         with suppress(Denied):
@@ -143,7 +189,7 @@ class PipedPages:
             status=422 if error else 200,
             view=view,
             application_count=application_count,
-            notice=restart_notice(command, piped) if command and is_restart else None,
+            notice=restart_notice(command, piped) if command else None,
             disabled_reason=await self._context.denied_reason(user, _UPDATE),
             error=error,
             topics=_topics((view.row,), error),
@@ -215,7 +261,11 @@ class PipedPages:
         if not selected or not own.issuperset(selected):
             raise UserMistake("Select at least one piped of this project.")
         await pipeds.set_desired_version(version, selected, by=session.user)
-        return RedirectResponse(f"{LIST_PATH}?upgraded={len(selected)}#upgrade", 303)
+        several = plural(len(selected), "piped")
+        text = f"{version} is requested of {several}; the list shows which run it."
+        if not version:
+            text = f"The launchers of {several} choose the version again."
+        return self._context.redirect(session, LIST_PATH, Flash(text))
 
     async def set_desired_version(self, piped_id: str, form: FormData, user: User) -> None:
         version = _version(form)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pipecd.controlplane.console.command_notice import Notice, command_notice
-from pipecd.controlplane.console.formatting import Timestamp, join_words, plural, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, timestamp
 from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
 from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.usecases.pipeds import MAX_KEYS, PipedActivity
@@ -40,6 +40,10 @@ class PipedRow:
     started: Timestamp | None
     restart: str
     failing_plugins: int
+    # The newest version that this control plane or a piped of the project has, if it is newer.
+    newer_version: str = ""
+    # None if the user may not list applications.
+    applications: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,19 +136,6 @@ def piped_rows(
     """Enabled pipeds first, then disabled ones, each sorted by name."""
     rows = [piped_row(piped, activity[piped.id], now) for piped in pipeds]
     return tuple(sorted(rows, key=lambda row: (row.is_disabled, row.name.lower(), row.id)))
-
-
-def list_summary(rows: Iterable[PipedRow]) -> str:
-    """How many pipeds are online, offline and disabled; empty without pipeds."""
-    rows = tuple(rows)
-    if not rows:
-        return ""
-    online = sum(row.is_online for row in rows)
-    disabled = sum(row.is_disabled for row in rows)
-    offline = len(rows) - online - disabled
-    counts = ((online, "online"), (offline, "offline"), (disabled, "disabled"))
-    parts = [f"{count} {status}" for count, status in counts if count]
-    return f"{plural(len(rows), 'piped')}: {join_words(parts)}."
 
 
 def piped_view(

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from pipecd.controlplane.console.formatting import (
     Timestamp,
+    clause,
     duration,
     join_words,
-    sentence,
     timestamp,
 )
 from pipecd.controlplane.console.status_badge import Badge, stage_badge
@@ -174,7 +174,7 @@ def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> S
         badge=stage_badge(status, waiting=is_waiting_for_approval(stage)),
         detail=_detail(stage, status),
         elapsed=elapsed,
-        reason=sentence(stage.status_reason),
+        reason=clause(stage.status_reason),
         started=status is not StageStatus.NOT_STARTED_YET,
         running=status is StageStatus.RUNNING,
         retried_count=stage.retried_count,

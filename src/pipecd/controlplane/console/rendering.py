@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pipecd.controlplane.console.formatting import sentence
 from pipecd.controlplane.console.markdown import description_html
 
 _DIRECTORY = Path(__file__).parent
@@ -108,7 +109,8 @@ class Renderer:
             auto_reload=False,
         )
         cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
-        cast("dict[str, Any]", self._environment.filters)["markdown"] = description_html
+        filters = cast("dict[str, Any]", self._environment.filters)
+        filters |= {"markdown": description_html, "sentence": sentence}
 
     def render(self, template: str, **context: Any) -> str:
         return self._environment.get_template(template).render(**context)

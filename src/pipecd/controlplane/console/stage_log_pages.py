@@ -3,6 +3,7 @@
 
 import asyncio
 import re
+from datetime import tzinfo
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -53,7 +54,7 @@ class StageLogPages:
         zone = browser_time_zone(request)
         run = StageRun(deployment.id, stage.id, stage.retried_count)
         shown, _, cursor = request.headers.get("HX-Log", "").partition(" ")
-        if unquote(shown) == log_key(stage, query):
+        if unquote(shown) == log_key(stage, query, zone):
             if cursor == WITHOUT_END:
                 return LogView((), 0, completed=False, cursor=LogCursor(), after=1)
             after = parse_cursor(cursor)
@@ -104,7 +105,10 @@ class StageLogPages:
             return StageLogPart((), completed=False)
 
 
-def log_key(stage: StageView, query: LogQuery) -> str:
-    """Identifies the lines of a page, so that live.js knows which log they continue."""
-    run = f"{stage.id}:{stage.retried_count}"
+def log_key(stage: StageView, query: LogQuery, zone: tzinfo) -> str:
+    """Identifies the lines of a page, so that live.js knows which log they continue.
+
+    Lines with times of another zone are other lines.
+    """
+    run = f"{stage.id}:{stage.retried_count}:{zone}"
     return f"{run}:{query.key}" if query.key else run

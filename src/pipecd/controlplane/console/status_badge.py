@@ -182,3 +182,15 @@ def piped_status(piped_id: str, pipeds: Iterable[Piped] | None) -> PipedStatus:
     else:
         badge, is_unavailable = Badge(Tone.OFF, "dot", "Not seen"), False
     return PipedStatus(piped.id, piped.name, badge, is_unavailable)
+
+
+def offline_pipeds(pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
+    """The pipeds that should work but do not report; a disabled one is not expected to."""
+    known = tuple(pipeds)
+    enabled = (piped_status(piped.id, known) for piped in known if not piped.disabled)
+    return tuple(status for status in enabled if status.is_unavailable)
+
+
+def lost_pipeds(pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
+    """The offline pipeds that have worked before; one that was never started surprises nobody."""
+    return offline_pipeds(piped for piped in pipeds if piped.started_at)

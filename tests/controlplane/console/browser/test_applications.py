@@ -6,6 +6,8 @@ from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.command import TRIGGERED_KEY, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -49,16 +51,19 @@ async def test_a_row_tells_the_truth_at_a_glance(
     await expect(row.get_by_test_id("app-sync-status")).to_have_text("Waiting for approval")
     await expect(page.locator("#counts")).to_contain_text("waiting for approval")
     await row.get_by_role("link", name="env: dev").click()
-    await expect(page.get_by_test_id("chip-filter")).to_contain_text("env:dev")
+    await expect(page.get_by_test_id("chip-filter")).to_have_text("env: dev")
     await expect(row).to_have_count(1)
     await row.get_by_role("link", name="cart").click()
     await page.get_by_test_id("waiting").click()
     await expect(page.get_by_test_id("approval-card")).to_be_visible()
 
 
+@pytest.mark.parametrize("scripts", [True, False])
 async def test_several_applications_are_synced_at_once(
     *,
+    scripts: bool,
     open_page: OpenPage,
+    console_url: str,
     application: Application,
     draft: Application,
     cases: UseCases,
@@ -68,19 +73,51 @@ async def test_several_applications_are_synced_at_once(
     draft.name, draft.git_path.path = "off", "apps/off"
     disabled = await cases.applications.add(draft, by=admin)
     await cases.applications.disable(disabled, by=admin)
-    page = await open_page("/applications")
+    draft.name, draft.git_path.path = "web", "apps/web"
+    other = await cases.applications.add(draft, by=admin)
+    page = await open_page("/applications", java_script_enabled=scripts)
+    menu = page.get_by_test_id("bulk-sync")
+    await expect(page.get_by_label("Select off")).to_be_disabled()
+    await page.get_by_label("Select cart").check()
+    await menu.click()
     # Without a filter it would be the whole project.
-    await expect(page.get_by_test_id("bulk-sync")).to_have_count(0)
-    await page.goto(f"{page.url}?labels[0]=env:dev")
-    await page.get_by_test_id("bulk-sync").click()
-    await page.get_by_role("button", name="Sync 2 applications").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("1 sync is requested")
-    rows = page.get_by_test_id("bulk-row")
-    await expect(rows.filter(has_text="off")).to_contain_text("application off is disabled")
+    every = page.get_by_role("button", name="on this page")
+    await expect(every).to_have_count(0)
+    await page.get_by_role("button", name="Sync the selected applications").click()
+    summary = page.get_by_test_id("summary")
+    await expect(summary).to_have_text("1 sync: 1 in progress.")
     (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.application_id == application.id
-    await rows.get_by_role("link", name="cart").click()
+    # A reload shows the same and syncs nothing again.
+    await page.reload()
+    await expect(summary).to_have_text("1 sync: 1 in progress.")
+    assert len(await cases.commands.list_unhandled(by=piped)) == 1
+    if scripts:
+        await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+        done = {TRIGGERED_KEY: "d1"}
+        result = CommandResult(command.id, CommandStatus.SUCCEEDED, 1, done)
+        await cases.commands.report_handled(result, by=piped)
+        await expect(summary).to_have_text("1 sync: 1 done.")
+        opened = page.get_by_role("link", name="Open the deployment")
+        await expect(opened).to_have_attribute("href", "/deployments/d1")
+    await page.goto(f"{console_url}/applications?labels[0]=env:dev")
+    await menu.click()
+    await page.get_by_role("button", name="Sync all 2 on this page").click()
+    await expect(summary).to_have_text("2 syncs: 2 in progress.")
+    rows = page.get_by_test_id("bulk-row")
+    await rows.get_by_role("link", name="web").click()
     await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")
+    assert other in page.url
+
+
+async def test_a_sync_without_a_selection_says_what_to_do(
+    open_page: OpenPage, application: Application, console_url: str
+) -> None:
+    page = await open_page("/applications?q=cart")
+    await page.get_by_test_id("bulk-sync").click()
+    await page.get_by_role("button", name="Sync the selected applications").click()
+    await expect(page.get_by_test_id("flash")).to_contain_text("Select the applications")
+    assert page.url == f"{console_url}/applications?q=cart"
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -120,7 +157,8 @@ async def test_the_life_of_an_application(
     await page.get_by_text("Delete it").click()
     await expect(page.get_by_test_id("delete-form")).to_contain_text("keeps running")
     await page.get_by_role("button", name="Delete cart").click()
-    await expect(page.get_by_test_id("notice")).to_contain_text("cart is deleted.")
+    await expect(page.get_by_test_id("flash")).to_contain_text("cart is deleted.")
+    assert page.url.endswith("/applications")
     await expect(page.get_by_test_id("empty")).to_be_visible()
 
 

@@ -49,6 +49,15 @@ async def test_counts_and_search_are_of_the_whole_project(
     await expect(rows.get_by_test_id("dep-status")).to_have_text("Waiting for approval")
     await page.get_by_test_id("filter-status").select_option("Pending")
     await expect(rows.get_by_test_id("dep-status")).to_have_text("Pending")
+    # Two statuses of a link, and what no control shows, survive the form.
+    await page.goto(f"{page.url.split('?')[0]}?status=1,0&since=7d&kind=0")
+    await page.get_by_test_id("filter-q").fill("needle")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**q=needle**")
+    await expect(page.get_by_test_id("chip-filter")).to_have_text(
+        ["“needle”", "planned or pending", "Kubernetes", "last 7 days"]
+    )
+    await expect(rows).to_have_count(1)
     await page.goto(page.url.split("?")[0])
     await page.get_by_test_id("filter-q").fill("Needle in 100%")
     await page.keyboard.press("Enter")

@@ -124,9 +124,11 @@ async def test_every_page_fits_and_names_its_controls(
     ):
         await page.goto(console_url + path)
         found = await page.evaluate(CHECK)
-        assert found == {"overflow": 0, "unnamed": [], "headings": 1, "landmarks": 3}, path
+        assert found == {"overflow": 0, "unnamed": [], "headings": 1, "landmarks": LANDMARKS}, path
 
 
+# The help is in the menu of the account.
+LANDMARKS = ["header", "Main", "Help", "main"]
 CHECK = """() => {
     const name = (e) => e.getAttribute("aria-label") || e.textContent.trim() || e.title ||
         (e.id && document.querySelector(`label[for="${e.id}"]`)?.textContent) || "";
@@ -137,7 +139,8 @@ CHECK = """() => {
         unnamed: [...document.querySelectorAll("a, button, summary, input:not([type=hidden]), select")]
             .filter((e) => shown(e) && !name(e)).map((e) => e.outerHTML),
         headings: document.querySelectorAll("h1").length,
-        landmarks: document.querySelectorAll("header, main, header nav").length,
+        landmarks: [...document.querySelectorAll("body > header, main, header nav")]
+            .map((e) => e.getAttribute("aria-label") ?? e.nodeName.toLowerCase()),
     };
 }"""
 
@@ -175,7 +178,7 @@ async def test_keyboard_shortcuts(open_page: OpenPage, running: Deployment) -> N
     await expect(page.get_by_label("Find anything")).to_be_focused()
     await page.keyboard.type("cart")
     await page.keyboard.press("Enter")
-    await page.wait_for_url("**/applications?q=cart")
+    await page.wait_for_url("**/search?q=cart")
 
 
 async def test_browser_and_server_format_times_alike(open_page: OpenPage) -> None:

@@ -11,6 +11,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.browser import OpenPage
@@ -19,13 +20,16 @@ from servers.console import PipedReports
 pytestmark = pytest.mark.browser
 
 
-async def test_times_are_in_the_zone_of_the_reader(
-    open_page: OpenPage, running: Deployment
+@pytest.mark.parametrize("is_completed", [False, True])
+async def test_times_are_in_the_zone_of_the_reader_from_the_first_page_on(
+    *, is_completed: bool, open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
+    if is_completed:
+        await reports.end_of_log(running, "s1")
+        await reports.stage(running, "s1", StageStatus.SUCCESS)
+        await reports.deployment(running, DeploymentStatus.SUCCESS)
     path = f"/deployments/{running.id}"
     page = await open_page(path, timezone_id="Asia/Tokyo")
-    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
-    await page.reload()
     await expect(page.get_by_test_id("log-zone")).to_have_text("Times in JST")
     await expect(page.locator("#L1 time")).to_have_text("12:04:05")
     await expect(page.locator("#L1 time")).to_have_attribute("title", "2026-01-02 12:04:05 JST")

@@ -1,15 +1,15 @@
 // All pages work without scripts; these add live updates, shortcuts and log tools.
-import { announce, followLink, showCurrentStage, startLiveUpdates } from "./live.js";
+import { announce, followLink, refresh, showCurrentStage, startLiveUpdates } from "./live.js";
 import { startApiBrowser } from "./api.js";
 import { copyText } from "./clipboard.js";
 import { startGraph } from "./graph.js";
 import { startLog } from "./log.js";
 import { startKeys } from "./keys.js";
 import { startPalette } from "./palette.js";
-import { startClock } from "./times.js";
+import { rememberZone, startClock } from "./times.js";
 
 document.documentElement.classList.add("js");
-document.cookie = `tz=${Intl.DateTimeFormat().resolvedOptions().timeZone}; path=/; max-age=31536000; samesite=strict`;
+const isOtherZone = rememberZone();
 
 startClock();
 startLog();
@@ -19,6 +19,8 @@ startLiveUpdates();
 startPalette();
 startKeys();
 showCurrentStage();
+// The first page that this browser opens; others, such as one with a new key, have no second view.
+if (isOtherZone && document.querySelector("main[data-poll]")) refresh();
 // On a phone the navigation scrolls.
 const nav = document.querySelector(".topbar nav");
 if (nav && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = (nav.querySelector("[aria-current]")?.offsetLeft ?? 0) - nav.clientWidth / 3;

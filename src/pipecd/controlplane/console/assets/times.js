@@ -30,6 +30,13 @@ function tick() {
   for (const span of document.querySelectorAll("[data-since]")) write(span, duration(since(span.dataset.since)));
 }
 
+// Tells the server the time zone of this browser; returns whether this page has times of another one.
+export function rememberZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  document.cookie = `tz=${zone}; path=/; max-age=31536000; samesite=strict`;
+  return document.documentElement.dataset.zone !== zone;
+}
+
 export function startClock() {
   if (!new URLSearchParams(location.search).has("freeze")) setInterval(tick, 1000);
 }
