@@ -4,6 +4,7 @@
 import pytest
 
 from pipecd.plugins.terraform.livestate import LiveStates
+from pipecd.plugins.terraform.terraform import Planned, Terraform
 from pipecd.sdk import Health, StageStatus, SyncStatus
 from plugins.terraform.testbed import Application, data
 
@@ -100,6 +101,25 @@ async def test_the_tree_is_there_while_a_stage_runs(application: Application) ->
     assert (
         await application.plugin.live_state(two.live_context())
     ).sync.status is SyncStatus.OUT_OF_SYNC
+
+
+async def test_a_plan_that_a_stage_overtakes_is_made_again(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = application.plugin._live_states  # pyright: ignore[reportPrivateUsage]
+    one = application.commit("one", data(web="v1"))
+    plan = states._plan  # pyright: ignore[reportPrivateUsage]
+
+    async def plan_while_a_stage_runs(terraform: Terraform) -> Planned:
+        planned = await plan(terraform)
+        monkeypatch.undo()
+        assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+        return planned
+
+    monkeypatch.setattr(states, "_plan", plan_while_a_stage_runs)
+    for _ in range(2):
+        live = await application.plugin.live_state(one.live_context())
+        assert live.sync.status is SyncStatus.SYNCED, live.sync.summary
 
 
 async def test_drift_detection_can_be_disabled(application: Application) -> None:

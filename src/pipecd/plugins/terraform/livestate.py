@@ -10,6 +10,7 @@ import asyncio
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -51,12 +52,15 @@ class LiveStates:
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
     _deploying: set[str] = field(default_factory=set[str])
+    _stages: Counter[str] = field(default_factory=Counter[str])
+    """How many stages of each application have begun."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_PLANS))
 
     @contextmanager
     def deploying(self, application_id: str) -> Iterator[None]:
         """Makes no plans for an application while a stage of it runs, and then a new one."""
         self._deploying.add(application_id)
+        self._stages[application_id] += 1
         try:
             yield
         finally:
@@ -72,11 +76,16 @@ class LiveStates:
             or (known.source == source and self.clock() < known.until)
         ):
             return known.state
-        is_deploying = look.application_id in self._deploying
-        async with self._slots:
-            state = await self._read(look, with_drift=not is_deploying)
-        if is_deploying:
-            return state
+        while True:
+            stages = self._stages[look.application_id]
+            is_deploying = look.application_id in self._deploying
+            async with self._slots:
+                state = await self._read(look, with_drift=not is_deploying)
+            if is_deploying:
+                return state
+            if stages == self._stages[look.application_id]:
+                break
+            # A stage began meanwhile: the plan is neither about the old nor about the new state.
         # The plans of many applications spread over time.
         until = self.clock() + _INTERVAL * random.uniform(0.9, 1.1)  # noqa: S311
         self._known[look.application_id] = _Known(state, source, until)
