@@ -40,7 +40,8 @@ _HINTS = {
     grpc.StatusCode.PERMISSION_DENIED: "the API key is read-only, or this is of another project",
     grpc.StatusCode.UNIMPLEMENTED: "is the address that of a PipeCD control plane?",
 }
-_RECEIVE_LIMIT = 4 * 1024 * 1024
+# The logs of a deployment exceed the default limit of gRPC, which upstream's client has.
+_RECEIVE_LIMIT = 256 * 1024 * 1024
 
 logger = structlog.get_logger()
 

@@ -11,9 +11,25 @@ from pipecd.model.errors import UserMistake
 from pipecd.pipectl import completion
 from pipecd.pipectl.application import parse_labels, validate_kinds
 from pipecd.pipectl.client import Api, Connection, attempt, logger, with_api, with_connection
-from pipecd.pipectl.follow import LogPrinter, follow_logs, get_deployment, watch_deployment
-from pipecd.pipectl.output import output_flag, print_result, report_more
-from pipecd.pipectl.views import DEPLOYMENTS, STAGES, deployment_status
+from pipecd.pipectl.follow import (
+    StageLogReader,
+    check_success,
+    follow_logs,
+    get_deployment,
+    print_block,
+    watch_deployment,
+)
+from pipecd.pipectl.output import (
+    FORMS,
+    default_form,
+    deployment_output_flag,
+    id_output_flag,
+    output_flag,
+    print_id,
+    print_result,
+    report_more,
+)
+from pipecd.pipectl.views import COMMIT_LENGTH, DEPLOYMENTS, STAGES, deployment_status
 from pipecd.pipectl.wait import (
     Polling,
     parse_statuses,
@@ -79,31 +95,41 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
 
 
 @deployment.command("logs")
-@with_api
+@with_connection
 @_DEPLOYMENT
 @flags.switch("follow", "Print new lines until the deployment has completed.")
-@output_flag
-async def logs(api: Api, deployment_id: str, follow: bool, output: str) -> None:
+@click.option(
+    "--output",
+    type=click.Choice(FORMS),
+    help="The form of the logs; lines on a terminal and with --follow, else json.",
+)
+async def logs(
+    connection: Connection, deployment_id: str, follow: bool, output: str | None
+) -> None:
     """Show the logs of every stage."""
+    api = connection.api
     if follow:
-        await follow_logs(api, deployment_id)
-        return
-    request = pb.ListStageLogsRequest(deployment_id=deployment_id)
-    answer = await attempt("get stage log", api.ListStageLogs(request))
-    if output != "table":
-        stages = [PipelineStage(id=id) for id in answer.stage_logs]
-        print_result(output, answer, stages, STAGES)
-        return
-    printer = LogPrinter()
-    printer.print_new(await get_deployment(api, deployment_id), answer)
+        await follow_logs(connection, deployment_id, output)
+    elif (form := output or default_form()) == "table":
+        deployment = await get_deployment(api, deployment_id)
+        async for stage, block in StageLogReader(connection).new_blocks(deployment):
+            print_block(stage, block, form)
+    else:
+        request = pb.ListStageLogsRequest(deployment_id=deployment_id)
+        answer = await attempt("get stage log", api.ListStageLogs(request))
+        print_result(form, answer, [PipelineStage(id=id) for id in answer.stage_logs], STAGES)
 
 
 @deployment.command("watch")
 @with_api
 @_DEPLOYMENT
-async def watch(api: Api, deployment_id: str) -> None:
+@deployment_output_flag
+async def watch(api: Api, deployment_id: str, output: str | None) -> None:
     """Print each change of a deployment until it has completed; exits with 1 unless it succeeds."""
-    await watch_deployment(api, deployment_id)
+    completed = await watch_deployment(api, deployment_id, to_stderr=output is not None)
+    if output is not None:
+        print_result(output, completed, [completed], DEPLOYMENTS)
+    check_success(completed)
 
 
 @deployment.command("cancel")
@@ -111,11 +137,15 @@ async def watch(api: Api, deployment_id: str) -> None:
 @_DEPLOYMENT
 @flags.switch("force-rollback", "Roll back even if the application disables it.")
 @flags.switch("force-no-rollback", "Do not roll back.")
-async def cancel(connection: Connection, deployment_id: str, **flags: bool) -> None:
+@id_output_flag
+async def cancel(
+    connection: Connection, deployment_id: str, output: str | None, **flags: bool
+) -> None:
     """Cancel a deployment."""
     request = control.CancelDeploymentRequest(deployment_id=deployment_id, **flags)
-    await attempt("cancel deployment", connection.control("CancelDeployment", request))
+    answer = await attempt("cancel deployment", connection.control("CancelDeployment", request))
     logger.info(f"Requested the cancellation of deployment {deployment_id}")
+    print_id(output, "command_id", answer.command_id)
 
 
 _STAGE = flags.text("stage-id", "The stage; the one that waits if it is not set.")
@@ -125,12 +155,16 @@ _STAGE = flags.text("stage-id", "The stage; the one that waits if it is not set.
 @with_connection
 @_DEPLOYMENT
 @_STAGE
-async def approve(connection: Connection, deployment_id: str, stage_id: str) -> None:
+@id_output_flag
+async def approve(
+    connection: Connection, deployment_id: str, stage_id: str, output: str | None
+) -> None:
     """Approve a stage that waits for approval."""
     stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.APPROVE)
     request = control.ApproveStageRequest(deployment_id=deployment_id, stage_id=stage)
-    await attempt("approve stage", connection.control("ApproveStage", request))
+    answer = await attempt("approve stage", connection.control("ApproveStage", request))
     logger.info(f"Approved stage {stage} of deployment {deployment_id}")
+    print_id(output, "command_id", answer.command_id)
 
 
 @deployment.command("reject")
@@ -138,24 +172,32 @@ async def approve(connection: Connection, deployment_id: str, stage_id: str) -> 
 @_DEPLOYMENT
 @_STAGE
 @flags.text("reason", "Why it is not approved; shown with the stage.", required=True)
-async def reject(connection: Connection, deployment_id: str, stage_id: str, reason: str) -> None:
+@id_output_flag
+async def reject(
+    connection: Connection, deployment_id: str, stage_id: str, reason: str, output: str | None
+) -> None:
     """Reject a stage that waits for approval; the deployment fails and is rolled back."""
     stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.APPROVE)
     request = control.RejectStageRequest(deployment_id=deployment_id, stage_id=stage, reason=reason)
-    await attempt("reject stage", connection.control("RejectStage", request))
+    answer = await attempt("reject stage", connection.control("RejectStage", request))
     logger.info(f"Rejected stage {stage} of deployment {deployment_id}")
+    print_id(output, "command_id", answer.command_id)
 
 
 @deployment.command("skip")
 @with_connection
 @_DEPLOYMENT
 @_STAGE
-async def skip(connection: Connection, deployment_id: str, stage_id: str) -> None:
+@id_output_flag
+async def skip(
+    connection: Connection, deployment_id: str, stage_id: str, output: str | None
+) -> None:
     """Skip a running stage that allows it."""
     stage = stage_id or await _only_waiting(connection.api, deployment_id, ManualOperation.SKIP)
     request = control.SkipStageRequest(deployment_id=deployment_id, stage_id=stage)
-    await attempt("skip stage", connection.control("SkipStage", request))
+    answer = await attempt("skip stage", connection.control("SkipStage", request))
     logger.info(f"Skipped stage {stage} of deployment {deployment_id}")
+    print_id(output, "command_id", answer.command_id)
 
 
 async def _only_waiting(api: Api, deployment_id: str, operation: ManualOperation) -> str:
@@ -181,7 +223,11 @@ async def _only_waiting(api: Api, deployment_id: str, operation: ManualOperation
 @flags.duration("timeout", "How long to wait for the new deployment.", default="5m")
 @output_flag
 async def retry(api: Api, deployment_id: str, output: str, **flags: float) -> None:
-    """Deploy the application of a completed deployment again, and print the new deployment."""
+    """Deploy the application of a completed deployment again, and print the new deployment.
+
+    Like every sync it deploys the head of the branch, which may be another commit than that of the
+    old deployment; to deploy an older commit, revert to it in Git.
+    """
     old = await get_deployment(api, deployment_id)
     if not DeploymentStatus(old.status).is_completed:
         raise UserMistake(
@@ -192,6 +238,13 @@ async def retry(api: Api, deployment_id: str, output: str, **flags: float) -> No
     answer = await attempt("sync application", api.SyncApplication(request))
     new = await wait_for_deployment(api, answer.command_id, Polling(**flags))
     created = await get_deployment(api, new)
+    before, now = old.trigger.commit, created.trigger.commit
+    if before.hash != now.hash:
+        branch = now.branch or "the branch"
+        logger.warning(
+            f"The new deployment is of commit {now.hash[:COMMIT_LENGTH]}, the head of {branch}; "
+            f"deployment {deployment_id} was of {before.hash[:COMMIT_LENGTH]}"
+        )
     print_result(output, created, [created], DEPLOYMENTS)
 
 
@@ -201,8 +254,11 @@ async def retry(api: Api, deployment_id: str, output: str, **flags: float) -> No
 @flags.strings("status", "The statuses to wait for.", required=True, complete=completion.statuses)
 @flags.duration("check-interval", "The longest delay between two checks.", default="15s")
 @flags.duration("timeout", "How long to wait.", default="15m")
+@deployment_output_flag
 async def wait_status(
-    api: Api, deployment_id: str, status: tuple[str, ...], **flags: float
+    api: Api, deployment_id: str, status: tuple[str, ...], output: str | None, **flags: float
 ) -> None:
     """Wait until a deployment is at one of the statuses."""
-    await wait_for_status(api, deployment_id, parse_statuses(status), Polling(**flags))
+    reached = await wait_for_status(api, deployment_id, parse_statuses(status), Polling(**flags))
+    if output is not None:
+        print_result(output, reached, [reached], DEPLOYMENTS)

@@ -2,16 +2,22 @@
 """Follows a running deployment: prints its new log lines, or each change of its stages."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 import click
 
-from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import PipecdError, Unavailable
-from pipecd.pipectl.client import Api, attempt, logger
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.document import to_json
+from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
+from pipecd.pipectl.client import Api, Connection, attempt, call, logger
 from pipecd.pipectl.output import printable
 from pipecd.pipectl.views import deployment_status, stage_status
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import deployment_control_pb2 as control
 
 _POLL_SECONDS = 1.0
 
@@ -21,44 +27,120 @@ async def get_deployment(api: Api, deployment_id: str) -> Deployment:
     return (await attempt("get deployment", api.GetDeployment(request))).deployment
 
 
-class LogPrinter:
-    """Prints the lines of stage logs, each one once, in the order of the stages."""
+@dataclass(frozen=True)
+class _Position:
+    """How far the log of a stage was read; at the end of a completed log nothing follows."""
 
-    def __init__(self) -> None:
-        self._printed: dict[str, int] = {}
+    retried_count: int = 0
+    next_index: int = 0
+    is_at_end: bool = False
 
-    def print_new(self, deployment: Deployment, logs: pb.ListStageLogsResponse) -> None:
+
+class StageLogReader:
+    """Reads the stage logs of a deployment, each block once.
+
+    Only what is new is transferred. A control plane of upstream sends whole logs, of which the new
+    blocks are taken.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._positions: dict[str, _Position] = {}
+        self._sends_parts = True
+
+    async def new_blocks(
+        self, deployment: Deployment
+    ) -> AsyncIterator[tuple[PipelineStage, LogBlock]]:
+        """Yields the blocks that were not read before, in the order of the stages."""
+        if self._sends_parts:
+            try:
+                async for stage, block in self._from_parts(deployment):
+                    yield stage, block
+            except Unsupported:
+                self._sends_parts = False
+            else:
+                return
+        request = pb.ListStageLogsRequest(deployment_id=deployment.id)
+        logs = await attempt("get stage log", self._connection.api.ListStageLogs(request))
         for stage in deployment.stages:
-            if stage.id not in logs.stage_logs:
-                continue
-            for block in logs.stage_logs[stage.id].blocks:
-                if block.index < self._printed.get(stage.id, 0):
-                    continue
-                self._printed[stage.id] = block.index + 1
-                for line in block.log.splitlines():
-                    click.echo(f"{stage.name}  {printable(line)}")
+            if stage.id in logs.stage_logs:
+                log = logs.stage_logs[stage.id]
+                position = self._position(stage)
+                for block in (b for b in log.blocks if b.index >= position.next_index):
+                    yield stage, block
+                    self._advance(stage, block)
+
+    async def _from_parts(
+        self, deployment: Deployment
+    ) -> AsyncIterator[tuple[PipelineStage, LogBlock]]:
+        for stage in deployment.stages:
+            has_more = stage.status != StageStatus.NOT_STARTED_YET
+            while has_more and not self._position(stage).is_at_end:
+                part = await self._part(deployment.id, stage)
+                for block in part.blocks:
+                    yield stage, block
+                    self._advance(stage, block)
+                has_more = part.has_more
+                if part.completed:
+                    position = self._position(stage)
+                    self._positions[stage.id] = replace(position, is_at_end=True)
+
+    async def _part(self, deployment_id: str, stage: PipelineStage) -> control.GetStageLogResponse:
+        request = control.GetStageLogRequest(
+            deployment_id=deployment_id,
+            stage_id=stage.id,
+            retried_count=stage.retried_count,
+            offset_index=self._position(stage).next_index,
+        )
+        response = self._connection.own_rpc("GetStageLog", request, control.GetStageLogResponse)
+        try:
+            return await call(response)
+        except NotFound:
+            # A stage that has just begun has no log yet.
+            return control.GetStageLogResponse()
+
+    def _position(self, stage: PipelineStage) -> _Position:
+        """How far the log of this run of the stage was read."""
+        position = self._positions.get(stage.id, _Position())
+        is_same_run = position.retried_count == stage.retried_count
+        return position if is_same_run else _Position(stage.retried_count)
+
+    def _advance(self, stage: PipelineStage, block: LogBlock) -> None:
+        self._positions[stage.id] = replace(self._position(stage), next_index=block.index + 1)
 
 
-async def follow_logs(api: Api, deployment_id: str) -> None:
+def print_block(stage: PipelineStage, block: LogBlock, output: str | None) -> None:
+    """Prints a block of a log: as lines with the name of the stage, as JSON, or as YAML."""
+    if output in (None, "table"):
+        for line in block.log.splitlines():
+            click.echo(f"{stage.name}  {printable(line)}")
+        return
+    document = {"stage_id": stage.id, "stage_name": stage.name, **json.loads(to_json(block))}
+    # A line of JSON is a document of YAML, too.
+    click.echo(("--- " if output == "yaml" else "") + json.dumps(document))
+
+
+async def follow_logs(connection: Connection, deployment_id: str, output: str | None) -> None:
     """Prints new lines of all stages until the deployment has completed."""
-    printer = LogPrinter()
-    request = pb.ListStageLogsRequest(deployment_id=deployment_id)
+    if output == "name":
+        raise UserMistake("lines of a log have no names", hint="use another --output")
+    reader = StageLogReader(connection)
     while True:
         try:
             # In this order, so that the last lines of a completed deployment are not missed.
-            deployment = await get_deployment(api, deployment_id)
-            logs = await attempt("get stage log", api.ListStageLogs(request))
+            deployment = await get_deployment(connection.api, deployment_id)
+            async for stage, block in reader.new_blocks(deployment):
+                print_block(stage, block, output)
         except Unavailable as e:
             logger.info("deployment cannot be read, retrying", error=str(e))
         else:
-            printer.print_new(deployment, logs)
             if DeploymentStatus(deployment.status).is_completed:
                 return
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def watch_deployment(api: Api, deployment_id: str) -> None:
-    """Prints a line for each change of status; raises an error if the deployment fails."""
+async def watch_deployment(api: Api, deployment_id: str, *, to_stderr: bool) -> Deployment:
+    """Prints a line for each change of status and returns the completed deployment."""
     known: dict[str, str] = {}
     while True:
         try:
@@ -72,15 +154,19 @@ async def watch_deployment(api: Api, deployment_id: str) -> None:
         lines[""] = _line(title, deployment_status(deployment))
         for id, line in lines.items():
             if known.get(id) != line and not line.endswith(" NOT_STARTED_YET"):
-                click.echo(line)
+                click.echo(line, err=to_stderr)
         known = lines
-        status = DeploymentStatus(deployment.status)
-        if status is DeploymentStatus.SUCCESS:
-            return
-        if status.is_completed:
-            reason = f": {deployment.status_reason}" if deployment.status_reason else ""
-            raise PipecdError(f"deployment {deployment_id} ended as {status.name}{reason}")
+        if DeploymentStatus(deployment.status).is_completed:
+            return deployment
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def check_success(deployment: Deployment) -> None:
+    """Raises an error if a completed deployment has not succeeded."""
+    if deployment.status != DeploymentStatus.SUCCESS:
+        reason = f": {deployment.status_reason}" if deployment.status_reason else ""
+        ended = deployment_status(deployment)
+        raise PipecdError(f"deployment {deployment.id} ended as {ended}{reason}")
 
 
 def _line(name: str, status: str) -> str:

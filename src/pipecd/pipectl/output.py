@@ -27,8 +27,19 @@ def output_flag(command: F) -> F:
     return click.option(
         "--output",
         type=click.Choice(FORMS),
-        default=lambda: "table" if sys.stdout.isatty() else "json",
+        default=default_form,
         help="The form of the result; a table on a terminal, else json.",
+    )(command)
+
+
+def default_form() -> str:
+    return "table" if sys.stdout.isatty() else "json"
+
+
+def deployment_output_flag(command: F) -> F:
+    """Adds --output to a command that waits; without it only its log is printed."""
+    return click.option(
+        "--output", type=click.Choice(FORMS), help="Print the deployment at the end in this form."
     )(command)
 
 

@@ -7,7 +7,7 @@ from pipecd.pipectl.output import View, age
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
-_COMMIT_LENGTH = 7
+COMMIT_LENGTH = 7
 
 
 def _kind(application: Application) -> str:
@@ -60,7 +60,7 @@ DEPLOYMENTS = View(
         "APPLICATION": lambda d: d.application_name,
         "STATUS": deployment_status,
         "STAGE": waiting_stage,
-        "COMMIT": lambda d: d.trigger.commit.hash[:_COMMIT_LENGTH],
+        "COMMIT": lambda d: d.trigger.commit.hash[:COMMIT_LENGTH],
         "BY": lambda d: d.trigger.commander or d.trigger.commit.author,
         "AGE": lambda d: age(d.created_at),
     },

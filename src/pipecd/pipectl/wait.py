@@ -14,6 +14,7 @@ from pipecd.model.command import TRIGGERED_KEY, CommandStatus
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.pipectl.client import Api, attempt, call, logger
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import api_pb2 as pb
 
 T = TypeVar("T")
@@ -72,11 +73,11 @@ async def wait_for_deployment(api: Api, command_id: str, polling: Polling) -> st
 
 async def wait_for_status(
     api: Api, deployment_id: str, statuses: Sequence[DeploymentStatus], polling: Polling
-) -> None:
-    """Returns once the deployment is at one of the statuses."""
+) -> Deployment:
+    """Returns the deployment once it is at one of the statuses."""
     request = pb.GetDeploymentRequest(deployment_id=deployment_id)
 
-    async def reached() -> DeploymentStatus | None:
+    async def reached() -> Deployment | None:
         try:
             deployment = (await call(api.GetDeployment(request))).deployment
         except NotFound as e:
@@ -87,14 +88,15 @@ async def wait_for_status(
                 "deployment cannot be read, retrying", deployment=deployment_id, error=str(e)
             )
             return None
-        status = DeploymentStatus(deployment.status)
-        if status not in statuses:
+        if DeploymentStatus(deployment.status) not in statuses:
             logger.info("...")
             return None
-        return status
+        return deployment
 
-    status = await _poll(reached, polling)
+    deployment = await _poll(reached, polling)
+    status = DeploymentStatus(deployment.status)
     logger.info(f"Deployment is at {STATUS_PREFIX}{status.name} status")
+    return deployment
 
 
 async def _poll(check: Callable[[], Awaitable[T | None]], polling: Polling) -> T:

@@ -20,9 +20,11 @@ from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
+from pipecd.wire.channel import api_service_rpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 
@@ -126,6 +128,10 @@ async def test_deployments_and_their_logs_are_read(
     assert list(logs.stage_logs["s1"].blocks) == [block]
     got = await stub.GetDeployment(pb.GetDeploymentRequest(deployment_id=deployment.id))
     assert got.deployment.id == deployment.id
+    part = await api_service_rpc(api_channel, "GetStageLog", control.GetStageLogResponse)(
+        control.GetStageLogRequest(deployment_id=deployment.id, stage_id="s1", offset_index=1)
+    )
+    assert (list(part.blocks), part.has_more, part.completed) == ([block], False, False)
 
 
 async def test_pipeds_events_plan_previews_and_encryption(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """APIService: the RPCs of pipectl and other programs with an API key."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import wraps
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
@@ -21,6 +22,7 @@ from pipecd.model.address import Networks
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.wire.credentials import Metadata, parse_api_key
@@ -28,6 +30,9 @@ from pipecd.wire.table import RpcObserver, RpcTable
 
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
+
+# Clients of gRPC receive 4 MiB by default.
+_LOG_PART_BYTES = 1024 * 1024
 
 Method = Callable[[Message, ApiKeyCaller], Awaitable[Message]]
 
@@ -218,6 +223,27 @@ class ApiControlRpcs(RpcHandlers):
             request.deployment_id, request.stage_id, by=caller
         )
         return control.DeploymentCommandResponse(command_id=command)
+
+    async def GetStageLog(
+        self, request: control.GetStageLogRequest, caller: ApiKeyCaller
+    ) -> control.GetStageLogResponse:
+        run = StageRun(request.deployment_id, request.stage_id, request.retried_count)
+        log = await self._cases.logs.stage_log(run, request.offset_index, by=caller)
+        blocks = tuple(_first_bytes(log.blocks, _LOG_PART_BYTES))
+        has_more = len(blocks) < len(log.blocks)
+        return control.GetStageLogResponse(
+            blocks=blocks, completed=log.completed and not has_more, has_more=has_more
+        )
+
+
+def _first_bytes(blocks: Sequence[LogBlock], limit: int) -> Iterator[LogBlock]:
+    """The first blocks up to a size; one block at least."""
+    size = 0
+    for block in blocks:
+        size += block.ByteSize()
+        if size > limit and block is not blocks[0]:
+            return
+        yield block
 
 
 def _first(values: Sequence[str]) -> tuple[str, ...]:

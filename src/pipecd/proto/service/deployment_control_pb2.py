@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from pipecd.proto.model import logblock_pb2 as pipecd_dot_proto_dot_model_dot_logblock__pb2
 from pipecd.proto import rules_pb2 as pipecd_dot_proto_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-pipecd/proto/service/deployment_control.proto\x12\x18pipecd.deploymentcontrol\x1a\x18pipecd/proto/rules.proto\"k\n\x17\x43\x61ncelDeploymentRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x16\n\x0e\x66orce_rollback\x18\x02 \x01(\x08\x12\x19\n\x11\x66orce_no_rollback\x18\x03 \x01(\x08\"N\n\x13\x41pproveStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"e\n\x12RejectStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x16\n\x06reason\x18\x03 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"K\n\x10SkipStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"/\n\x19\x44\x65ploymentCommandResponse\x12\x12\n\ncommand_id\x18\x01 \x01(\t2\xe3\x03\n\x11\x44\x65ploymentControl\x12z\n\x10\x43\x61ncelDeployment\x12\x31.pipecd.deploymentcontrol.CancelDeploymentRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12r\n\x0c\x41pproveStage\x12-.pipecd.deploymentcontrol.ApproveStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12p\n\x0bRejectStage\x12,.pipecd.deploymentcontrol.RejectStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12l\n\tSkipStage\x12*.pipecd.deploymentcontrol.SkipStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-pipecd/proto/service/deployment_control.proto\x12\x18pipecd.deploymentcontrol\x1a!pipecd/proto/model/logblock.proto\x1a\x18pipecd/proto/rules.proto\"k\n\x17\x43\x61ncelDeploymentRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x16\n\x0e\x66orce_rollback\x18\x02 \x01(\x08\x12\x19\n\x11\x66orce_no_rollback\x18\x03 \x01(\x08\"N\n\x13\x41pproveStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"e\n\x12RejectStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x16\n\x06reason\x18\x03 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"K\n\x10SkipStageRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\"/\n\x19\x44\x65ploymentCommandResponse\x12\x12\n\ncommand_id\x18\x01 \x01(\t\"z\n\x12GetStageLogRequest\x12\x1d\n\rdeployment_id\x18\x01 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x18\n\x08stage_id\x18\x02 \x01(\tB\x06\xd2\xf9\x1c\x02\x10\x01\x12\x15\n\rretried_count\x18\x03 \x01(\x05\x12\x14\n\x0coffset_index\x18\x04 \x01(\x03\"[\n\x13GetStageLogResponse\x12\x1f\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x0f.model.LogBlock\x12\x11\n\tcompleted\x18\x02 \x01(\x08\x12\x10\n\x08has_more\x18\x03 \x01(\x08\x32\xcf\x04\n\x11\x44\x65ploymentControl\x12z\n\x10\x43\x61ncelDeployment\x12\x31.pipecd.deploymentcontrol.CancelDeploymentRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12r\n\x0c\x41pproveStage\x12-.pipecd.deploymentcontrol.ApproveStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12p\n\x0bRejectStage\x12,.pipecd.deploymentcontrol.RejectStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12l\n\tSkipStage\x12*.pipecd.deploymentcontrol.SkipStageRequest\x1a\x33.pipecd.deploymentcontrol.DeploymentCommandResponse\x12j\n\x0bGetStageLog\x12,.pipecd.deploymentcontrol.GetStageLogRequest\x1a-.pipecd.deploymentcontrol.GetStageLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,16 +49,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SKIPSTAGEREQUEST'].fields_by_name['deployment_id']._serialized_options = b'\322\371\034\002\020\001'
   _globals['_SKIPSTAGEREQUEST'].fields_by_name['stage_id']._loaded_options = None
   _globals['_SKIPSTAGEREQUEST'].fields_by_name['stage_id']._serialized_options = b'\322\371\034\002\020\001'
-  _globals['_CANCELDEPLOYMENTREQUEST']._serialized_start=101
-  _globals['_CANCELDEPLOYMENTREQUEST']._serialized_end=208
-  _globals['_APPROVESTAGEREQUEST']._serialized_start=210
-  _globals['_APPROVESTAGEREQUEST']._serialized_end=288
-  _globals['_REJECTSTAGEREQUEST']._serialized_start=290
-  _globals['_REJECTSTAGEREQUEST']._serialized_end=391
-  _globals['_SKIPSTAGEREQUEST']._serialized_start=393
-  _globals['_SKIPSTAGEREQUEST']._serialized_end=468
-  _globals['_DEPLOYMENTCOMMANDRESPONSE']._serialized_start=470
-  _globals['_DEPLOYMENTCOMMANDRESPONSE']._serialized_end=517
-  _globals['_DEPLOYMENTCONTROL']._serialized_start=520
-  _globals['_DEPLOYMENTCONTROL']._serialized_end=1003
+  _globals['_GETSTAGELOGREQUEST'].fields_by_name['deployment_id']._loaded_options = None
+  _globals['_GETSTAGELOGREQUEST'].fields_by_name['deployment_id']._serialized_options = b'\322\371\034\002\020\001'
+  _globals['_GETSTAGELOGREQUEST'].fields_by_name['stage_id']._loaded_options = None
+  _globals['_GETSTAGELOGREQUEST'].fields_by_name['stage_id']._serialized_options = b'\322\371\034\002\020\001'
+  _globals['_CANCELDEPLOYMENTREQUEST']._serialized_start=136
+  _globals['_CANCELDEPLOYMENTREQUEST']._serialized_end=243
+  _globals['_APPROVESTAGEREQUEST']._serialized_start=245
+  _globals['_APPROVESTAGEREQUEST']._serialized_end=323
+  _globals['_REJECTSTAGEREQUEST']._serialized_start=325
+  _globals['_REJECTSTAGEREQUEST']._serialized_end=426
+  _globals['_SKIPSTAGEREQUEST']._serialized_start=428
+  _globals['_SKIPSTAGEREQUEST']._serialized_end=503
+  _globals['_DEPLOYMENTCOMMANDRESPONSE']._serialized_start=505
+  _globals['_DEPLOYMENTCOMMANDRESPONSE']._serialized_end=552
+  _globals['_GETSTAGELOGREQUEST']._serialized_start=554
+  _globals['_GETSTAGELOGREQUEST']._serialized_end=676
+  _globals['_GETSTAGELOGRESPONSE']._serialized_start=678
+  _globals['_GETSTAGELOGRESPONSE']._serialized_end=769
+  _globals['_DEPLOYMENTCONTROL']._serialized_start=772
+  _globals['_DEPLOYMENTCONTROL']._serialized_end=1363
 # @@protoc_insertion_point(module_scope)

@@ -55,6 +55,11 @@ class DeploymentControlStub:
                 request_serializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.SkipStageRequest.SerializeToString,
                 response_deserializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.DeploymentCommandResponse.FromString,
                 _registered_method=True)
+        self.GetStageLog = channel.unary_unary(
+                '/pipecd.deploymentcontrol.DeploymentControl/GetStageLog',
+                request_serializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogRequest.SerializeToString,
+                response_deserializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogResponse.FromString,
+                _registered_method=True)
 
 
 class DeploymentControlServicer:
@@ -89,6 +94,13 @@ class DeploymentControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStageLog(self, request, context):
+        """Reads a part of a stage log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeploymentControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_DeploymentControlServicer_to_server(servicer, server):
                     servicer.SkipStage,
                     request_deserializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.SkipStageRequest.FromString,
                     response_serializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.DeploymentCommandResponse.SerializeToString,
+            ),
+            'GetStageLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStageLog,
+                    request_deserializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogRequest.FromString,
+                    response_serializer=pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +239,33 @@ class DeploymentControl:
             '/pipecd.deploymentcontrol.DeploymentControl/SkipStage',
             pipecd_dot_proto_dot_service_dot_deployment__control__pb2.SkipStageRequest.SerializeToString,
             pipecd_dot_proto_dot_service_dot_deployment__control__pb2.DeploymentCommandResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStageLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pipecd.deploymentcontrol.DeploymentControl/GetStageLog',
+            pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogRequest.SerializeToString,
+            pipecd_dot_proto_dot_service_dot_deployment__control__pb2.GetStageLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,12 @@ ROUTES = (
     RestRoute("GET", _DEPLOYMENT, "GetDeployment", "Returns a deployment."),
     RestRoute("GET", f"{_DEPLOYMENT}/logs", "ListStageLogs", "Returns the logs of all stages."),
     RestRoute("POST", f"{_DEPLOYMENT}/cancel", "CancelDeployment", "Cancels a deployment."),
+    RestRoute(
+        "GET",
+        f"{_STAGE}/log",
+        "GetStageLog",
+        "Returns a part of the log of a stage, from an index on.",
+    ),
     RestRoute("POST", f"{_STAGE}/approve", "ApproveStage", "Approves a stage."),
     RestRoute("POST", f"{_STAGE}/reject", "RejectStage", "Rejects a stage, with a reason."),
     RestRoute("POST", f"{_STAGE}/skip", "SkipStage", "Skips a stage that allows it."),
