@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, labels, commits, reasons, URLs and logs are text on every page of the console."""
+"""Names, labels, commits, reasons, URLs and logs are text on every page and in every comment."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx2
 import pytest
+import yaml
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import stage_log
@@ -19,10 +25,16 @@ from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, LogQuery
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.model.errors import UserMistake
+from pipecd.pipectl.plan_preview_comment import MARKER, as_markdown
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+    PluginPlanPreviewResult,
+)
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest, ReportPipedMetaRequest
@@ -343,3 +355,106 @@ def test_a_malformed_topic_is_the_clients_mistake(topics: str) -> None:
     with pytest.raises(UserMistake) as caught:
         parse_topics(topics)
     assert len(str(caught.value)) < 300
+
+
+# Texts that a host of Git makes a link, a mention or markup of, where a comment forgets to mark them.
+ATTACKS_COMMENTS = {
+    "an address": ("see https://evil.example/login", "https://evil"),
+    "an address in capitals": ("see HTTPS://evil.example/login", "HTTPS://evil"),
+    "a domain": ("see www.evil.example", "www.evil"),
+    "a mention": ("ask @everyone", "@everyone"),
+    "an address of mail": ("ann@evil.example", "ann@evil"),
+    "an issue": ("fixes #1", "#1"),
+    "an issue of another repository": ("fixes org/repo#1", "#1"),
+    "an issue by its prefix": ("fixes GH-1", "GH-1"),
+    "a merge request": ("see !1", "!1"),
+    "a label": ("~approved", "~approved"),
+    "a milestone": ("%1", "%1"),
+    "a snippet": ("$1", "$1"),
+    "a link": ("[Approve](https://evil.example)", "Approve]("),
+    "an image": ("![x](https://evil.example/pixel.png)", "![x]"),
+    "HTML": ("<a href=//evil.example>x</a>", "<a"),
+    "another line": ("x\n\n### Approved by Ann", "\n### Approved"),
+    "another column": ("x | y", " | y"),
+    "text from right to left": ("\u202egnp.exe", "\u202e"),
+}
+
+
+@pytest.mark.parametrize(("text", "forbidden"), ATTACKS_COMMENTS.values(), ids=ATTACKS_COMMENTS)
+def test_a_text_in_a_comment_is_no_link(text: str, forbidden: str) -> None:
+    result = PluginPlanPreviewResult(
+        plugin_name="kubernetes", deploy_target="here", plan_summary=text.encode()
+    )
+    apps = [
+        ApplicationPlanPreviewResult(application_name="web", error=text),
+        ApplicationPlanPreviewResult(application_name="api", plugin_plan_results=[result]),
+    ]
+    [heading, *lines] = as_markdown([PlanPreviewCommandResult(results=apps)], "c0ffee").split("web")
+    assert forbidden not in "".join(lines)
+    assert heading.startswith("<!--")
+
+
+MARKED = f"{MARKER}\nApproved."
+OURS = {"id": 7, "login": "github-actions[bot]", "type": "Bot"}
+
+
+def note(number: int, author: Mapping[str, object], body: str) -> dict[str, object]:
+    return {"id": number, "user": author, "author": author, "body": body}
+
+
+ATTACKS_BY_COMMENTS: dict[str, tuple[dict[str, object], ...]] = {
+    "a comment with the marker by another user": (
+        note(1, {"id": 8, "login": "mallory", "type": "User"}, MARKED),
+    ),
+    "a comment by a user with the name of a bot": (
+        note(1, {"id": 8, "login": "github-actions[bot]", "type": "User"}, MARKED),
+    ),
+    "a comment by another bot": (note(1, {"id": 9, "login": "other[bot]", "type": "Bot"}, MARKED),),
+    "another comment of ours": (note(1, OURS, f"> {MARKED}"),),
+    "a comment of nobody": (note(1, {"id": None, "login": None, "type": None}, MARKED),),
+}
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "ci"
+
+
+def run_job(template: str, notes: Sequence[dict[str, object]], directory: Path) -> str:
+    """Runs the job of a template against notes of a host; returns the requests that write."""
+    script = yaml.safe_load((SCRIPTS / template).read_text())
+    is_gitlab = template.startswith("gitlab")
+    text = script["plan-preview"]["script"][-1] if is_gitlab else (
+        script["jobs"]["plan-preview"]["steps"][-1]["run"]
+    )  # fmt: skip
+    (directory / "notes.json").write_text(json.dumps(notes))
+    (directory / "user.json").write_text(json.dumps({"id": OURS["id"]}))
+    stub = (
+        '#!/bin/sh\ncase "$*" in\n*POST*|*PATCH*|*PUT*) echo "$*" >> written ;;\n'
+        '*--jq*) for last; do :; done; jq "$last" notes.json ;;\n'
+        "*/user) cat user.json ;;\n*) cat notes.json ;;\nesac\n"
+    )
+    for name in ("gh", "curl"):
+        (directory / name).write_text(stub)
+        (directory / name).chmod(0o755)
+    variables = {
+        "PATH": f"{directory}:{os.environ['PATH']}",
+        "COMMENTS": "comments",
+        "NOTES": "notes",
+        "GITHUB_REPOSITORY": "org/repo",
+        "CI_API_V4_URL": "https://gitlab/api/v4",
+        "GITLAB_API_TOKEN": "t",
+    }
+    subprocess.run(["bash", "-e", "-c", text], cwd=directory, env=variables, check=True)
+    return (directory / "written").read_text()
+
+
+TEMPLATES = ("github-plan-preview.yaml", "gitlab-plan-preview.yaml")
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("notes", ATTACKS_BY_COMMENTS.values(), ids=ATTACKS_BY_COMMENTS)
+def test_only_a_comment_of_the_job_itself_is_replaced(
+    template: str, notes: tuple[dict[str, object], ...], tmp_path: Path
+) -> None:
+    assert "POST" in run_job(template, notes, tmp_path)
+    (tmp_path / "written").unlink()
+    replaced = run_job(template, (*notes, note(42, OURS, MARKED)), tmp_path)
+    assert "/42" in replaced

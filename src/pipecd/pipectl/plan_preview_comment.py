@@ -21,6 +21,11 @@ _SAFE_IN_URL = ":/?#=&%"
 _FRAME = 200
 _CUT = "\n… the rest is in the log of the job\n"
 
+# Hosts make links of URLs, domains, users, issues, merge requests, labels and snippets;
+# a space without width after their first character keeps them from it.
+_REFERENCE = re.compile(r"[@#!~%$&^](?=\S)|:(?=//)|www(?=\.)|\bGH(?=-)", re.IGNORECASE)
+_NO_REFERENCE = "\u200b"
+
 App = ApplicationPlanPreviewResult
 
 
@@ -77,11 +82,16 @@ def _link(app: App) -> str:
 
 
 def _text(text: str) -> str:
-    """The text in one line, so that Markdown and HTML show it as it is."""
-    escaped = re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", " ".join(text.split()))
+    """The text in one line, so that Markdown and HTML show it as it is.
+
+    The author of a branch chooses most of it, so nothing in it becomes a link or a mention.
+    """
+    # Line breaks and characters that change the direction of the text become spaces.
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    marked = _REFERENCE.sub(lambda match: match[0] + _NO_REFERENCE, line)
+    escaped = re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", marked)
     html = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # A space without width keeps a name from being a mention.
-    return html.replace("@", "@&#8203;")
+    return html.replace(_NO_REFERENCE, "&#8203;")
 
 
 def _code(text: str) -> str:

@@ -293,7 +293,7 @@ async def test_the_end_of_a_very_long_reason_is_not_stored(
     cases: UseCases, application: Application, piped: PipedCaller
 ) -> None:
     state = ApplicationSyncState(
-        status=OUT_OF_SYNC, reason="r" * 3_000_000, short_reason="s" * 9000
+        status=OUT_OF_SYNC, reason="r" * 3_000_000, short_reason="s" * 9000, timestamp=1
     )
     await cases.application_reports.report_sync_state(application.id, state, by=piped)
     stored = (await cases.applications.get(application.id, by=piped)).sync_state
