@@ -17,7 +17,7 @@ CONFIG = "app.pipecd.yaml"
 EVENT_FILE = "values.yaml"
 APPROVERS = ("root", "ann", "ben")
 # Runs without the stepped clock: the truth has one clock for all programs.
-_NOW = "$(LD_PRELOAD= date +%s.%N)"
+NOW = "$(LD_PRELOAD= date +%s.%N)"
 
 
 class Platform(StrEnum):
@@ -137,7 +137,7 @@ class Targets:
         def record(what: str) -> str:
             return (
                 f'echo "{what} $SR_APPLICATION_NAME $SR_DEPLOYMENT_ID $SR_TRIGGERED_COMMIT_HASH '
-                f'$$ {_NOW} {label}" >> {self.truth}'
+                f'$$ {NOW} {label}" >> {self.truth}'
             )
 
         return (
@@ -181,7 +181,7 @@ class Targets:
         self, application: FaultyApplication, revision: Revision
     ) -> tuple[dict[str, Any], dict[str, str]]:
         program = (
-            f'echo "start {application.name} - $PIPECD_COMMIT $$ {_NOW} $PIPECD_VARIANT" >> {self.truth}\n'
+            f'echo "start {application.name} - $PIPECD_COMMIT $$ {NOW} $PIPECD_VARIANT" >> {self.truth}\n'
             f"{'exit 1' if revision.fails else 'exec sleep 1000000'}\n"
         )
         options = {
@@ -200,13 +200,18 @@ class Targets:
         self, application: FaultyApplication, revision: Revision
     ) -> tuple[dict[str, Any], dict[str, str]]:
         state = self.directory / "states" / f"{application.name}.tfstate"
-        record = f'echo "apply {application.name} - - $$ {_NOW} {revision.nonce}" >> {self.truth}'
+
+        def record(what: str) -> str:
+            return f'echo "{what} {application.name} - - $$ {NOW} {revision.nonce}" >> {self.truth}'
+
+        lock = f"exec 9>{self.truth}.{application.name}; flock -n 9 || {record('overlap')}"
         hcl = (
             f'terraform {{\n  backend "local" {{\n    path = "{state}"\n  }}\n}}\n'
             'resource "terraform_data" "web" {\n'
             f'  input = "{revision.nonce}"\n  triggers_replace = "{revision.nonce}"\n'
             '  provisioner "local-exec" {\n'
-            f"    command = <<-EOT\n      {record}\n      exit {int(revision.fails)}\n    EOT\n  }}\n}}\n"
+            f"    command = <<-EOT\n      {lock}\n      {record('apply')}\n      sleep 0.2\n"
+            f"      exit {int(revision.fails)}\n    EOT\n  }}\n}}\n"
         )
         return {"plugins": {"terraform": {}}}, {"main.tf": hcl}
 

@@ -14,22 +14,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from faults import schedule, timeline
 from faults.applications import Platform, all_applications
-from faults.history import read_truth
 from faults.layouts import Layout
-from faults.model import Violation
+from faults.program import Release
 from faults.schedule import Step
 from faults.shrinking import shrink
-from faults.trial import Trial, open_trial
+from faults.trial import HEALED_SECONDS, Late, Trial, open_trial
+from faults.violation import Violation
 from faults.whole_installation import Options
 from servers.programs import NotInstalled, built_program
 
 ROUND_SECONDS = 24.0
 PIPEDS = 3
+_PROGRAMS = {Platform.TERRAFORM: "terraform", Platform.KUBERNETES: "kubebed"}
 
 
 def report(line: str) -> None:
@@ -46,6 +47,7 @@ class Totals:
     operations: Counter[str] = field(default_factory=Counter[str])
     deployments: int = 0
     recoveries: list[float] = field(default_factory=list[float])
+    late: list[Late] = field(default_factory=list[Late])
     violations: list[str] = field(default_factory=list[str])
 
     def add(self, trial: Trial) -> None:
@@ -54,6 +56,7 @@ class Totals:
         self.operations.update(trial.workload.counts)
         self.deployments += len(trial.observer.deployments)
         self.recoveries += trial.recoveries
+        self.late += trial.late
         self.violations += map(str, trial.violations)
 
     def lines(self) -> list[str]:
@@ -62,17 +65,27 @@ class Totals:
             f"{self.rounds} rounds, {self.faults.total()} faults, {self.operations.total()} operations, "
             f"{self.deployments} deployments, {len(self.violations)} violations",
             f"settled after {recoveries[len(recoveries) // 2]:.1f} s (median), {recoveries[-1]:.1f} s (most)",
+            *(
+                f"late on a busy machine: {each.seconds:.1f} s at load {each.load:.1f}, after "
+                f"{HEALED_SECONDS:.0f} s left: {'; '.join(each.left)[:500]}"
+                for each in self.late
+            ),
         ]
+
+
+def require_programs(platforms: Sequence[Platform]) -> None:
+    """Raises NotInstalled if this machine lacks the program of a platform."""
+    for platform, program in _PROGRAMS.items():
+        if platform in platforms:
+            built_program(program)
 
 
 def available_platforms(wanted: Sequence[Platform]) -> list[Platform]:
     """The platforms whose programs this machine has."""
-    programs = {Platform.TERRAFORM: "terraform", Platform.KUBERNETES: "kubebed"}
     available: list[Platform] = []
     for platform in wanted:
         try:
-            if platform in programs:
-                built_program(programs[platform])
+            require_programs([platform])
         except NotInstalled as e:
             report(f"without {platform}: {e}")
         else:
@@ -111,7 +124,7 @@ async def run_layout(directory: Path, options: Options, *, seed: int, seconds: f
                 await trial.run(steps)
                 seconds -= time.monotonic() - began
                 report(
-                    f"{name}: {sum(step.is_fault for step in steps)} faults, "
+                    f"{name}: {trial.injector.counts.total()} faults so far, "
                     f"{len(trial.observer.deployments)} deployments, settled after "
                     f"{trial.recoveries[-1]:.1f} s, {len(trial.violations)} violations, "
                     f"load {os.getloadavg()[0]:.1f}"
@@ -124,7 +137,7 @@ async def run_layout(directory: Path, options: Options, *, seed: int, seconds: f
 
 def _report_violations(place: Path, trial: Trial, began: int, name: str) -> None:
     records = trial.history.records[began:]
-    truth = [line for line in read_truth(trial.installed.targets.truth) if records and line.at >= records[0].at]  # fmt: skip
+    truth = [line for line in trial.installed.truth.read() if records and line.at >= records[0].at]  # fmt: skip
     text, page = timeline.write(place, "timeline", timeline.merged(records, truth), f"Faults, round {name}")  # fmt: skip
     for violation in trial.violations:
         report(f"  {str(violation)[:2000]}")
@@ -181,7 +194,8 @@ async def campaign(chosen: argparse.Namespace) -> bool:
     applications = all_applications(platforms, PIPEDS)
     report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
     options = [
-        Options(layout, applications, PIPEDS, executables=chosen.executables) for layout in layouts
+        Options(layout, applications, PIPEDS, release=Release(executables=chosen.executables))
+        for layout in layouts
     ]
     if chosen.schedule is not None:
         return await repeat(directory, options[0], chosen.schedule, runs=chosen.shrink)
@@ -190,8 +204,10 @@ async def campaign(chosen: argparse.Namespace) -> bool:
         seconds = chosen.minutes * 60 / len(options)
         totals = await run_layout(directory, of_layout, seed=chosen.seed, seconds=seconds)
         is_violated |= bool(totals.violations)
-        report(f"{layouts[number]}: {totals.lines()[0]}")
-        report(f"  {totals.lines()[1]}")
+        first, *more = totals.lines()
+        report(f"{layouts[number]}: {first}")
+        for line in more:
+            report(f"  {line}")
         for name, count in sorted((totals.faults + totals.operations).items()):
             report(f"{count:6} {name.replace('_', ' ')}")
         results[layouts[number]] = {
@@ -200,6 +216,7 @@ async def campaign(chosen: argparse.Namespace) -> bool:
             "operations": totals.operations,
             "deployments": totals.deployments,
             "recoveries": [round(seconds, 1) for seconds in totals.recoveries],
+            "late": [asdict(late) for late in totals.late],
             "violations": totals.violations,
         }
         (directory / "result.json").write_text(json.dumps(results, indent=1))

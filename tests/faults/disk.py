@@ -30,6 +30,12 @@ class SmallDisk:
     def unmount(self) -> None:
         subprocess.run(["umount", "-l", str(self.directory)], check=True)
 
+    def set_read_only(self, is_read_only: bool) -> None:
+        mode = "ro" if is_read_only else "rw"
+        # While a file is open for writing, the kernel refuses it.
+        mount = ["mount", "-o", f"remount,{mode}", str(self.directory)]
+        subprocess.run(mount, capture_output=True, check=not is_read_only)
+
     def fill(self) -> None:
         """Leaves no space at all."""
         with (self.directory / _BALLAST).open("ab", buffering=0) as file:
@@ -49,3 +55,11 @@ class SmallDisk:
             for name in names
             if name != _BALLAST
         ]
+
+
+def mounted(directory: Path, *, megabytes: int) -> SmallDisk | None:
+    """A small disk, or none if this user may not mount one."""
+    try:
+        return SmallDisk.mount(directory, megabytes=megabytes)
+    except Unsupported:
+        return None

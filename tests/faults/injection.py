@@ -7,44 +7,66 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.disk import SmallDisk
+from faults.evidence import InjectedFault
 from faults.history import History
-from faults.network import LinkState
+from faults.network import LinkState, TcpProxy
 from faults.program import Program
 from faults.schedule import REPORTS, Step
+from faults.stores_on_disk import OnSmallDisk
 from faults.whole_installation import PLUGIN_PIPED, FaultyPiped, WholeInstallation
 from servers.origin import Origin
+from servers.server import Server
 
 _PULSE_SECONDS = 0.1
 _RECORDED_CALLS = 1000
 _REPEATED_CALLS = 20
+_LOSING_LOOKS, _TERRAFORM_LOOKS = 50, 80
+_SLOW_SECONDS = 0.1
 
 
 @dataclass
 class Injector:
-    """Breaks an installation, and heals it."""
+    """Breaks an installation, and heals it. A fault returns whether it really happened."""
 
     installed: WholeInstallation
     history: History
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-    lost_workspaces: set[str] = field(default_factory=set[str])
-    """The ids of pipeds that cannot know everything any more."""
-    plugin_kills: list[float] = field(default_factory=list[float])
+    faults: list[InjectedFault] = field(default_factory=list[InjectedFault])
+    """What happened, in the order in which it began."""
     is_repository_recreated: bool = False
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
 
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(fault.name for fault in self.faults)
+
     async def run(self, step: Step) -> None:
         """Injects a fault and, if it lasts for a time, ends it."""
-        self.counts[step.name] = self.counts.get(step.name, 0) + 1
         options = " ".join(f"{key}={value}" for key, value in step.options.items())
         lane = self._lane(step)
         self.history.add(lane, f"{step.name} {options}".strip(), "fault")
-        await getattr(self, step.name)(**step.options)
+        fault = self._begin(step.name, step.options.get("piped"))
+        if not await getattr(self, step.name)(**step.options):
+            self.faults.remove(fault)
+            self.history.add(lane, f"{step.name} had nothing to break", "fault-end")
+            return
+        if step.name != "duplicate_piped":
+            # The duplicate runs until everything is healed.
+            fault.end = time.time()
         self.history.add(lane, f"{step.name} is over", "fault-end")
+
+    def _begin(self, name: str, piped: int | None = None) -> InjectedFault:
+        if name.endswith("_plugin") and len(self.installed.pipeds) > PLUGIN_PIPED:
+            piped = PLUGIN_PIPED
+        id_ = "" if piped is None else self.installed.pipeds[piped].id
+        self.faults.append(fault := InjectedFault(name, time.time(), piped=id_))
+        return fault
 
     def _lane(self, step: Step) -> str:
         for key in ("piped", "replica"):
@@ -63,13 +85,20 @@ class Injector:
             if program.name.startswith(f"{piped.program.name}-")
             for at in program.starts
         ]
-        kills = self.plugin_kills if piped.number == PLUGIN_PIPED else []
-        return sorted([*piped.program.starts, *duplicates, *kills])
+        launches = [
+            line.at
+            for line in self.installed.truth.lines
+            if line.what == "launch" and line.application == piped.program.name
+        ]
+        names = ("kill_plugin", "hang_plugin", "flood_plugin")
+        plugin = [f.begin for f in self.faults if f.name in names and f.piped == piped.id]
+        return sorted([*piped.program.starts, *duplicates, *launches, *plugin])
 
     # Processes
 
-    async def kill_piped(self, piped: int, *, pause: float) -> None:
+    async def kill_piped(self, piped: int, *, pause: float) -> bool:
         await self._kill(self.installed.pipeds[piped].program, pause)
+        return True
 
     async def _kill(self, program: Program, pause: float) -> None:
         async with program.lock:
@@ -77,56 +106,75 @@ class Injector:
             await asyncio.sleep(pause)
             await program.start()
 
-    async def kill_piped_at_call(self, rpc: str, *, when: str) -> None:
-        """The piped that makes the next call of this RPC is killed before or after its effect."""
+    async def kill_launched_piped(self) -> bool:
+        """Kills the piped of a launcher, which has to start it again by itself."""
+        return _kill_all(each.launched_pid() for each in self.installed.pipeds)
 
-        def kill(piped_id: str) -> None:
+    async def kill_piped_at_call(self, rpc: str, *, when: str) -> bool:
+        """The piped that makes the next call of this RPC is killed before or after its effect.
+
+        It counts when such a call is made.
+        """
+
+        def kill(piped_id: str) -> bool:
             for piped in self.installed.pipeds:
                 if piped.id == piped_id and not piped.program.lock.locked():
+                    if not _signal(piped.pid, signal.SIGKILL):
+                        return False
                     self.history.add(piped.program.name, f"killed {when} {rpc}", "fault")
-                    piped.program.signal(signal.SIGKILL)
+                    self._begin("kill_piped_at_call", piped.number).end = time.time()
+                    if piped.is_launched:
+                        return True
                     task = asyncio.create_task(self._kill(piped.program, 0.1))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
+                    return True
+            return False
 
         self.installed.calls.at_call[rpc, when] = kill
+        return False
 
-    async def pause_piped(self, piped: int, *, seconds: float) -> None:
-        await self._pause(self.installed.pipeds[piped].program, seconds)
+    async def pause_piped(self, piped: int, *, seconds: float) -> bool:
+        faulty = self.installed.pipeds[piped]
+        async with faulty.program.lock:
+            faulty.signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            faulty.signal(signal.SIGCONT)
+        return True
 
-    async def _pause(self, program: Program, seconds: float) -> None:
+    async def kill_replica(self, replica: int, *, pause: float) -> bool:
+        await self._kill(self.installed.replicas[replica], pause)
+        return True
+
+    async def pause_replica(self, replica: int, *, seconds: float) -> bool:
+        program = self.installed.replicas[replica]
         async with program.lock:
             program.signal(signal.SIGSTOP)
             await asyncio.sleep(seconds)
             program.signal(signal.SIGCONT)
+        return True
 
-    async def kill_replica(self, replica: int, *, pause: float) -> None:
-        await self._kill(self.installed.replicas[replica], pause)
-
-    async def pause_replica(self, replica: int, *, seconds: float) -> None:
-        await self._pause(self.installed.replicas[replica], seconds)
-
-    async def duplicate_piped(self, piped: int, *, seconds: float) -> None:
-        faulty = self.installed.pipeds[piped]
-        self.lost_workspaces.add(faulty.id)
-        await self.installed.start_duplicate(faulty)
+    async def duplicate_piped(self, piped: int, *, seconds: float) -> bool:
+        await self.installed.start_duplicate(self.installed.pipeds[piped])
         await asyncio.sleep(seconds)
+        return True
 
-    async def kill_plugin(self) -> None:
-        self._signal_plugin(signal.SIGKILL)
-        self.plugin_kills.append(time.time())
+    async def kill_plugin(self) -> bool:
+        return _signal(self._plugin_pid(), signal.SIGKILL)
 
-    async def hang_plugin(self, seconds: float) -> None:
-        pid = self._signal_plugin(signal.SIGSTOP)
-        # Piped may replace a plugin that does not answer.
-        self.plugin_kills.append(time.time())
+    async def flood_plugin(self) -> bool:
+        """The plugin program writes 20 MB to its piped."""
+        return _signal(self._plugin_pid(), signal.SIGUSR1)
+
+    async def hang_plugin(self, seconds: float) -> bool:
+        pid = self._plugin_pid()
+        is_stopped = _signal(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
-        if pid:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        _signal(pid, signal.SIGCONT)
+        return is_stopped
 
-    def _signal_plugin(self, number: int) -> int:
-        """Signals the plugin program of a piped, if it is one of this installation."""
+    def _plugin_pid(self) -> int:
+        """The plugin program of a piped, if it is one of this installation and runs."""
         if len(self.installed.pipeds) <= PLUGIN_PIPED:
             return 0
         file = self.installed.plugin_pid_file(self.installed.pipeds[PLUGIN_PIPED])
@@ -135,35 +183,90 @@ class Injector:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return 0
-        if str(self.installed.directory).encode() not in command:
-            return 0
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-        return pid
+        return pid if str(self.installed.directory).encode() in command else 0
+
+    async def kill_supervisor(self, piped: int) -> bool:
+        """Kills the process that runs the programs of process applications of a piped."""
+        directory = self.installed.directory / "programs" / str(piped)
+        words = (b"pipecd.plugins.process.supervisor", str(directory).encode())
+        found = await asyncio.to_thread(processes_with, *words)
+        return _kill_all(found)
+
+    async def kill_terraform(self) -> bool:
+        """Kills every Terraform that runs; waits some time for one."""
+        for _ in range(_TERRAFORM_LOOKS):
+            found = await asyncio.to_thread(self._terraforms)
+            if _kill_all(found):
+                return True
+            await asyncio.sleep(_PULSE_SECONDS)
+        return False
+
+    def _terraforms(self) -> list[int]:
+        here = str(self.installed.directory)
+        found: list[int] = []
+        for pid in processes_with(b"terraform"):
+            with suppress(OSError):
+                if str(Path(f"/proc/{pid}/cwd").readlink()).startswith(here):
+                    found.append(pid)
+        return found
 
     # Network
 
-    async def cut_network(self, seconds: float) -> None:
-        self.installed.front.cut()
+    async def cut_network(self, seconds: float) -> bool:
+        return await self._cut(self.installed.front, seconds)
+
+    async def cut_users(self, replica: int, *, seconds: float) -> bool:
+        links = self.installed.users[replica].values()
+        return any(await asyncio.gather(*(self._cut(link, seconds) for link in links)))
+
+    async def cut_server(self, server: str, *, seconds: float) -> bool:
+        """The replicas do not reach the database, the cache or the bucket."""
+        return await self._cut(self.installed.stores.links[server], seconds)
+
+    async def _cut(self, link: TcpProxy, seconds: float) -> bool:
+        carried, accepted = len(link.links), link.accepted
+        link.cut()
         await asyncio.sleep(seconds)
-        self.installed.front.heal()
+        link.heal()
+        return bool(carried) or link.accepted > accepted
 
-    async def silence_connections(self) -> None:
-        self.installed.front.silence()
+    async def silence_connections(self) -> bool:
+        return bool(self.installed.front.silence())
 
-    async def half_open_connections(self) -> None:
-        self.installed.front.silence(LinkState.HALF_OPEN)
+    async def half_open_connections(self) -> bool:
+        return bool(self.installed.front.silence(LinkState.HALF_OPEN))
 
-    async def slow_network(self, seconds: float, *, delay: float) -> None:
-        self.installed.front.delay = delay
+    async def silence_server(self, server: str) -> bool:
+        """The connections of the replicas to a server fall silent; new ones work."""
+        return bool(self.installed.stores.links[server].silence())
+
+    async def slow_network(self, seconds: float, *, delay: float) -> bool:
+        return await self._slow(self.installed.front, seconds, delay)
+
+    async def slow_server(self, server: str, *, seconds: float) -> bool:
+        """Everything between the replicas and a server takes a while."""
+        return await self._slow(self.installed.stores.links[server], seconds, _SLOW_SECONDS)
+
+    async def _slow(self, link: TcpProxy, seconds: float, delay: float) -> bool:
+        link.delay = delay
         await asyncio.sleep(seconds)
-        self.installed.front.delay = 0.0
+        link.delay = 0.0
+        return bool(link.links)
 
-    async def lose_responses(self, rpcs: list[str]) -> None:
+    async def lose_responses(self, rpcs: list[str]) -> bool:
+        """The next responses are lost; it counts if there were some within seconds."""
+        calls = self.installed.calls
+        before = calls.effects["lost"]
+        calls.losing.update(dict.fromkeys(rpcs, 2))
+        for _ in range(_LOSING_LOOKS):
+            if not any(calls.losing.get(rpc) for rpc in rpcs):
+                break
+            await asyncio.sleep(_PULSE_SECONDS)
         for rpc in rpcs:
-            self.installed.calls.losing[rpc] = 2
+            calls.losing.pop(rpc, None)
+        return calls.effects["lost"] > before
 
-    async def hold_requests(self, rpcs: list[str], *, seconds: float) -> None:
+    async def hold_requests(self, rpcs: list[str], *, seconds: float) -> bool:
         """Requests that arrive late, possibly after the piped that sent them has ended."""
         calls = self.installed.calls
         calls.holding |= set(rpcs)
@@ -173,91 +276,126 @@ class Injector:
         calls.held = [call for call in calls.held if call.name not in rpcs]
         for call in held:
             await calls.send(call)
+        return bool(held)
 
-    async def repeat_requests(self) -> None:
+    async def repeat_requests(self, seed: int) -> bool:
         """Requests of the last minutes arrive once more, in any order."""
         recorded = self.installed.calls.recorded
-        for call in random.sample(recorded, min(_REPEATED_CALLS, len(recorded))):
+        chance = random.Random(seed)
+        repeated = chance.sample(recorded, min(_REPEATED_CALLS, len(recorded)))
+        for call in repeated:
             await self.installed.calls.send(call)
         del recorded[:-_RECORDED_CALLS]
+        return bool(repeated)
 
-    async def double_requests(self, rpcs: list[str], *, seconds: float) -> None:
-        self.installed.calls.doubling |= set(rpcs)
+    async def double_requests(self, rpcs: list[str], *, seconds: float) -> bool:
+        calls = self.installed.calls
+        before = calls.effects["doubled"]
+        calls.doubling |= set(rpcs)
         await asyncio.sleep(seconds)
-        self.installed.calls.doubling -= set(rpcs)
+        calls.doubling -= set(rpcs)
+        return calls.effects["doubled"] > before
 
-    async def reorder_requests(self, rpcs: list[str], *, seconds: float) -> None:
-        self.installed.calls.delays.update(dict.fromkeys(rpcs, 1.0))
+    async def reorder_requests(self, rpcs: list[str], *, seconds: float, seed: int) -> bool:
+        calls = self.installed.calls
+        before = calls.effects["delayed"]
+        calls.chance = random.Random(seed)
+        calls.delays.update(dict.fromkeys(rpcs, 1.0))
         await asyncio.sleep(seconds)
         for rpc in rpcs:
-            self.installed.calls.delays.pop(rpc, None)
+            calls.delays.pop(rpc, None)
+        return calls.effects["delayed"] > before
 
     # Clocks
 
-    async def step_clock_of_piped(self, piped: int, *, clock: float) -> None:
-        self.installed.pipeds[piped].program.step_clock(clock)
+    async def step_clock_of_piped(self, piped: int, *, clock: float) -> bool:
+        return self.installed.pipeds[piped].program.step_clock(clock)
 
-    async def step_clock_of_replica(self, replica: int, *, clock: float) -> None:
-        self.installed.replicas[replica].step_clock(clock)
+    async def step_clock_of_replica(self, replica: int, *, clock: float) -> bool:
+        return self.installed.replicas[replica].step_clock(clock)
 
     # Disks
 
-    async def lose_workspace(self, piped: int) -> None:
+    async def lose_workspace(self, piped: int) -> bool:
         faulty = self.installed.pipeds[piped]
-        self.lost_workspaces.add(faulty.id)
         async with faulty.program.lock:
             await faulty.program.kill()
             await asyncio.to_thread(_clear, faulty.workspace)
             await faulty.program.start()
+        return True
 
-    async def restore_old_workspace(self, piped: int) -> None:
+    async def back_up_workspaces(self) -> None:
+        """Copies the workspaces, for `restore_old_workspace`."""
+        for faulty in self.installed.pipeds:
+            await asyncio.to_thread(_back_up, faulty.workspace, faulty.directory / "backup")
+
+    async def restore_old_workspace(self, piped: int) -> bool:
         """A workspace from a backup, which knows nothing of what came after it."""
         faulty = self.installed.pipeds[piped]
-        self.lost_workspaces.add(faulty.id)
         backup = faulty.directory / "backup"
+        if not backup.exists():
+            return False
         async with faulty.program.lock:
             await faulty.program.kill()
+            await asyncio.to_thread(_clear, faulty.workspace)
             with suppress(OSError, shutil.Error):
-                await asyncio.to_thread(_restore_or_back_up, faulty.workspace, backup)
+                await asyncio.to_thread(
+                    shutil.copytree, backup, faulty.workspace, symlinks=True, dirs_exist_ok=True
+                )
             await faulty.program.start()
+        return True
 
-    async def damage_workspace(self, piped: int, *, which: float, content: str) -> None:
+    async def damage_workspace(self, piped: int, *, which: float, content: str) -> bool:
         """Garbage in a file of a workspace that is in use."""
         faulty = self.installed.pipeds[piped]
-        self.lost_workspaces.add(faulty.id)
         files = await asyncio.to_thread(SmallDisk(faulty.workspace).files)
         files = sorted(file for file in files if file.name != "lock")
-        if files:
-            with suppress(OSError):
-                files[int(which * len(files))].write_text(content)
+        if not files:
+            return False
+        damaged = files[int(which * len(files))]
+        self.history.add(f"piped-{piped}", f"damaged {damaged.relative_to(faulty.workspace)}", "fault")  # fmt: skip
+        with suppress(OSError):
+            damaged.write_text(content)
+            return True
+        return False
 
-    async def fill_workspace(self, piped: int, *, seconds: float) -> None:
-        faulty = self.installed.pipeds[piped]
-        self.lost_workspaces.add(faulty.id)
-        if faulty.disk is not None:
-            await self._fill(faulty.disk, seconds)
+    async def fill_workspace(self, piped: int, *, seconds: float) -> bool:
+        return await self._fill(self.installed.pipeds[piped].disk, seconds)
 
-    async def fill_data(self, seconds: float) -> None:
+    async def fill_data(self, seconds: float) -> bool:
         """No space for stage logs in files and, with SQLite, for anything else."""
-        if self.installed.data_disk is not None:
-            await self._fill(self.installed.data_disk, seconds)
+        return await self._fill(self.installed.data_disk, seconds)
 
-    async def _fill(self, disk: SmallDisk, seconds: float) -> None:
+    async def fill_server(self, server: str, *, seconds: float) -> bool:
+        """No space for the database or the bucket; one that ends by that is started again."""
+        stores = self.installed.stores
+        async with self.installed.server_locks[server]:
+            full = stores.servers[server]
+            disk = full.disk if isinstance(full, OnSmallDisk) else None
+            is_filled = await self._fill(disk, seconds)
+            await asyncio.to_thread(_start_again, full)
+        return is_filled
+
+    async def _fill(self, disk: SmallDisk | None, seconds: float) -> bool:
+        if disk is None:
+            return False
         await asyncio.to_thread(disk.fill)
         await asyncio.sleep(seconds)
         disk.empty()
+        return True
 
     # Git
 
-    async def git_away(self, seconds: float) -> None:
+    async def git_away(self, seconds: float) -> bool:
         path = self.installed.origin.path
         away = path.with_name("origin-away")
         async with self.installed.git_lock:
             path.rename(away)
             await asyncio.sleep(seconds)
             away.rename(path)
+        return True
 
-    async def recreate_repository(self) -> None:
+    async def recreate_repository(self) -> bool:
         """A repository with the same files and a history of one commit takes the place of the old one."""
         origin = self.installed.origin
         self.is_repository_recreated = True
@@ -266,71 +404,68 @@ class Injector:
             await asyncio.to_thread(_recreate, origin.path)
             origin.git("config", "receive.denyCurrentBranch", "updateInstead")
             await asyncio.to_thread(origin.commit, None, "created again")
+        return True
 
     # Servers
 
-    async def kill_database(self, server: str, *, seconds: float) -> None:
-        await self._kill_server(server, seconds)
-
-    async def kill_cache(self, server: str, *, seconds: float) -> None:
-        await self._kill_server(server, seconds)
-
-    async def kill_bucket(self, server: str, *, seconds: float) -> None:
-        await self._kill_server(server, seconds)
-
-    async def _kill_server(self, name: str, seconds: float) -> None:
-        server = self.installed.stores.servers[name]
-        async with self.installed.server_locks[name]:
-            await asyncio.to_thread(server.stop)
-            await asyncio.sleep(seconds)
-            await asyncio.to_thread(server.start)
-
-    async def pause_database(self, server: str, *, seconds: float) -> None:
-        await self._pause_server(server, seconds)
-
-    async def pause_cache(self, server: str, *, seconds: float) -> None:
-        await self._pause_server(server, seconds)
-
-    async def pause_bucket(self, server: str, *, seconds: float) -> None:
-        await self._pause_server(server, seconds)
-
-    async def _pause_server(self, name: str, seconds: float) -> None:
-        server = self.installed.stores.servers[name]
-        async with self.installed.server_locks[name]:
-            server.signal(signal.SIGSTOP)
-            await asyncio.sleep(seconds)
-            server.signal(signal.SIGCONT)
-
-    async def slow_database(self, server: str, *, seconds: float) -> None:
-        """The database works half of the time, in short pulses."""
-        database = self.installed.stores.servers[server]
+    async def kill_server(self, server: str, *, seconds: float) -> bool:
         async with self.installed.server_locks[server]:
+            stopped = self.installed.stores.servers[server]
+            await asyncio.to_thread(stopped.stop)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(stopped.start)
+        return True
+
+    async def pause_server(self, server: str, *, seconds: float) -> bool:
+        async with self.installed.server_locks[server]:
+            paused = self.installed.stores.servers[server]
+            paused.signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            paused.signal(signal.SIGCONT)
+        return True
+
+    async def starve_server(self, server: str, *, seconds: float) -> bool:
+        """The server works half of the time, in short pulses."""
+        async with self.installed.server_locks[server]:
+            starved = self.installed.stores.servers[server]
             ends = time.monotonic() + seconds
             while time.monotonic() < ends:
-                database.signal(signal.SIGSTOP)
+                starved.signal(signal.SIGSTOP)
                 await asyncio.sleep(_PULSE_SECONDS)
-                database.signal(signal.SIGCONT)
+                starved.signal(signal.SIGCONT)
                 await asyncio.sleep(_PULSE_SECONDS)
+        return True
 
-    async def read_only_database(self, server: str, *, seconds: float) -> None:
+    async def read_only_server(self, server: str, *, seconds: float) -> bool:
+        stores = self.installed.stores
         async with self.installed.server_locks[server]:
-            await asyncio.to_thread(self.installed.stores.set_read_only, True)
+            await asyncio.to_thread(stores.set_read_only, server, True)
             await asyncio.sleep(seconds)
-            await asyncio.to_thread(self.installed.stores.set_read_only, False)
+            await asyncio.to_thread(stores.set_read_only, server, False)
+        return True
 
-    async def api_server_away(self, seconds: float) -> None:
+    async def fail_over(self, server: str) -> bool:
+        """A synchronous standby takes the place of the database server."""
+        async with self.installed.server_locks[server]:
+            await asyncio.to_thread(self.installed.stores.fail_over)
+        return True
+
+    async def api_server_away(self, seconds: float) -> bool:
         kubernetes = self.installed.kubernetes
         assert kubernetes is not None
         async with self.installed.server_locks["cluster"]:
             await asyncio.to_thread(kubernetes.api_server.stop)
             await asyncio.sleep(seconds)
             await asyncio.to_thread(kubernetes.api_server.start)
+        return True
 
     async def heal(self) -> None:
         """Everything works again: the programs run, one of each piped, and the network is up."""
         installed = self.installed
         self.history.add("network", "healing begins", "harness")
-        installed.front.heal()
+        links = [*installed.stores.links.values(), *(link for each in installed.users for link in each.values())]  # fmt: skip
+        for link in (installed.front, *links):
+            link.heal()
         installed.calls.heal()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -340,6 +475,9 @@ class Injector:
             program.step_clock(0)
         for duplicate in installed.duplicates:
             await duplicate.kill()
+        for fault in self.faults:
+            if fault.name == "duplicate_piped":
+                fault.end = min(fault.end, time.time())
         await self.start_ended()
         self.history.add("network", "healed", "harness")
 
@@ -359,12 +497,45 @@ def _clear(directory: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _restore_or_back_up(workspace: Path, backup: Path) -> None:
-    if backup.exists():
-        _clear(workspace)
-        shutil.copytree(backup, workspace, symlinks=True, dirs_exist_ok=True)
-    else:
+def _back_up(workspace: Path, backup: Path) -> None:
+    """Copies a workspace that is in use; what vanishes meanwhile is not copied."""
+    shutil.rmtree(backup, ignore_errors=True)
+    with suppress(OSError, shutil.Error):
         shutil.copytree(workspace, backup, symlinks=True)
+
+
+def _start_again(server: Server) -> None:
+    if not server.is_up():
+        server.stop()
+        server.start()
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Whether there is a process of this id, which gets the signal."""
+    if not pid:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _kill_all(pids: Iterable[int]) -> bool:
+    """Whether at least one of these processes was killed."""
+    return sum(_signal(pid, signal.SIGKILL) for pid in pids) > 0
+
+
+def processes_with(*words: bytes) -> list[int]:
+    """The processes whose command line has all these words."""
+    found: list[int] = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                command = (process / "cmdline").read_bytes()
+                if all(word in command for word in words):
+                    found.append(int(process.name))
+    return found
 
 
 def _recreate(path: Path) -> None:

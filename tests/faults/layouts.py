@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three layouts of a control plane that faults are tried on, and the servers that each one needs."""
+"""The three layouts of a control plane that faults are tried on, and the servers that each one needs.
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+Every server is reached through a proxy that can be cut, silenced and slowed down, and has its data on a
+small disk of its own, which can be filled.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 import pymysql
 
+from faults.network import TcpProxy
+from faults.stores_on_disk import (
+    BucketOnSmallDisk,
+    MariaDbOnSmallDisk,
+    PostgresOnSmallDisk,
+    Standby,
+)
 from pipecd.config.controlplane import (
     DatastoreConfig,
     DatastoreSpec,
@@ -17,12 +31,13 @@ from pipecd.config.controlplane import (
     FilestoreSpec,
 )
 from servers.databases import MariaDb, Postgres, Redis
-from servers.objects import GcsOnDisk
 from servers.server import Server
 
 BUCKET = "faults"
 # MariaDB lets a user with all privileges write although it is read-only.
 MYSQL_USER = "pipecd"
+
+S = TypeVar("S", bound=Server)
 
 
 class Layout(StrEnum):
@@ -43,10 +58,13 @@ class Stores:
     cache_address: str = ""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     servers: dict[str, Server] = field(default_factory=dict[str, Server])
+    """`database`, `cache` and `bucket`, if the layout has them."""
+    links: dict[str, TcpProxy] = field(default_factory=dict[str, TcpProxy])
+    """The network between the replicas and each server."""
 
-    def set_read_only(self, is_read_only: bool) -> None:
-        """Makes the database server refuse writes, or allows them again."""
-        match self.servers.get("database"):
+    def set_read_only(self, name: str, is_read_only: bool) -> None:
+        """Makes a server refuse writes, or allows them again."""
+        match self.servers[name]:
             case Postgres() as postgres:
                 with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
                     # This connection too is read-only by the setting.
@@ -59,20 +77,49 @@ class Stores:
                     host="127.0.0.1", port=mariadb.port, user="root"
                 ) as connection:
                     connection.cursor().execute(f"SET GLOBAL read_only = {int(is_read_only)}")
+            case Redis() as redis:
+                with socket.create_connection(("127.0.0.1", redis.port), timeout=5) as connection:
+                    # Without replicas it then refuses every write.
+                    command = f"CONFIG SET min-replicas-to-write {int(is_read_only)}\r\n"
+                    connection.sendall(command.encode())
+                    connection.recv(100)
+            case BucketOnSmallDisk() as bucket if bucket.disk is not None:
+                bucket.disk.set_read_only(is_read_only)
             case _:
                 pass
 
+    def fail_over(self) -> None:
+        """Replaces PostgreSQL by a synchronous standby; what was committed is not lost by that."""
+        primary = self.servers["database"]
+        assert isinstance(primary, Postgres)
+        standby = Standby(primary)
+        try:
+            standby.await_synchronous()
+            primary.stop()
+            standby.promote()
+        except BaseException:
+            standby.close()
+            raise
+        self.servers["database"] = standby
+        self.links["database"].targets = [standby.port]
+        primary.close()
 
-@contextmanager
-def open_stores(layout: Layout, directory: Path) -> Iterator[Stores]:
+
+@asynccontextmanager
+async def open_stores(layout: Layout, directory: Path) -> AsyncGenerator[Stores, None]:
     """Starts the servers of a layout, which end with the block."""
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
     local = FilestoreSpec(type="LOCAL", config=FilestoreConfig(path=str(data / "files")))
-    with ExitStack() as stack:
+    servers: dict[str, Server] = {}
+    links: dict[str, TcpProxy] = {}
+    async with AsyncExitStack() as stack:
+        stack.callback(lambda: [server.close() for server in servers.values()])
 
-        def started(server: Server) -> Server:
-            stack.callback(server.close)
+        async def started(name: str, kind: type[S]) -> S:
+            server = await asyncio.to_thread(kind)
+            servers[name] = server
+            links[name] = await stack.enter_async_context(TcpProxy([server.port]).serve())
             return server
 
         match layout:
@@ -80,28 +127,27 @@ def open_stores(layout: Layout, directory: Path) -> Iterator[Stores]:
                 config = DatastoreConfig(path=str(data / "pipecd.db"))
                 yield Stores(DatastoreSpec(type="SQLITE", config=config), local, replicas=1)
             case Layout.POSTGRESQL:
-                postgres, redis, bucket = Postgres(), Redis(), GcsOnDisk()
-                servers = {"database": postgres, "cache": redis, "bucket": bucket}
-                for server in servers.values():
-                    started(server)
+                postgres = await started("database", PostgresOnSmallDisk)
+                await started("cache", Redis)
+                bucket = await started("bucket", BucketOnSmallDisk)
                 with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
                     connection.execute("CREATE DATABASE faults")
                 bucket.create(BUCKET)
+                url = f"postgres://postgres@127.0.0.1:{links['database'].port}/faults"
                 yield Stores(
-                    DatastoreSpec(
-                        type="POSTGRESQL", config=DatastoreConfig(url=postgres.url("faults"))
-                    ),
+                    DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=url)),
                     FilestoreSpec(type="GCS", config=FilestoreConfig(bucket=BUCKET)),
                     replicas=2,
-                    cache_address=f"127.0.0.1:{redis.port}",
-                    environment={"STORAGE_EMULATOR_HOST": bucket.url},
+                    cache_address=f"127.0.0.1:{links['cache'].port}",
+                    environment={
+                        "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{links['bucket'].port}"
+                    },
                     servers=servers,
+                    links=links,
                 )
             case Layout.MYSQL:
-                mariadb, redis = MariaDb(), Redis()
-                servers: dict[str, Server] = {"database": mariadb, "cache": redis}
-                for server in servers.values():
-                    started(server)
+                mariadb = await started("database", MariaDbOnSmallDisk)
+                await started("cache", Redis)
                 with pymysql.connect(
                     host="127.0.0.1", port=mariadb.port, user="root"
                 ) as connection:
@@ -109,11 +155,12 @@ def open_stores(layout: Layout, directory: Path) -> Iterator[Stores]:
                     cursor.execute("CREATE DATABASE faults")
                     cursor.execute(f"CREATE USER {MYSQL_USER}@'127.0.0.1'")
                     cursor.execute(f"GRANT ALL ON faults.* TO {MYSQL_USER}@'127.0.0.1'")
-                url = f"{MYSQL_USER}@tcp(127.0.0.1:{mariadb.port})/faults"
+                url = f"{MYSQL_USER}@tcp(127.0.0.1:{links['database'].port})/faults"
                 yield Stores(
                     DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url)),
                     local,
                     replicas=2,
-                    cache_address=f"127.0.0.1:{redis.port}",
+                    cache_address=f"127.0.0.1:{links['cache'].port}",
                     servers=servers,
+                    links=links,
                 )

@@ -7,6 +7,7 @@ and responses can be lost, repeated or sent late.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import grpc
 import grpc.aio
 
 _CHUNK = 65536
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class LinkState(Enum):
@@ -56,6 +58,8 @@ class TcpProxy:
     """The seconds that every piece of data takes, in each direction."""
     links: set[_Link] = field(default_factory=set[_Link])
     accepted: int = 0
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+    """Chooses the server of a connection."""
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator["TcpProxy", None]:
@@ -89,8 +93,7 @@ class TcpProxy:
         if self.is_cut:
             writer.transport.abort()
             return
-        order = random.sample(list(self.targets), len(self.targets))
-        for target in order:
+        for target in self.chance.sample(list(self.targets), len(self.targets)):
             with suppress(OSError):
                 upstream = await asyncio.open_connection("127.0.0.1", target)
                 break
@@ -132,6 +135,12 @@ class TcpProxy:
         link.abort()
 
 
+def piped_of(metadata: Metadata) -> str:
+    """The id of the piped that makes a call: its authorization is project, piped and key."""
+    _, piped, *_ = str(dict(metadata).get("authorization", ",")).split(",")
+    return piped
+
+
 @dataclass(frozen=True)
 class RecordedCall:
     """A request as it passed, so that it can be sent again."""
@@ -139,7 +148,7 @@ class RecordedCall:
     name: str
     method: str
     request: bytes
-    metadata: tuple[tuple[str, str | bytes], ...]
+    metadata: Metadata
 
 
 @dataclass
@@ -160,13 +169,20 @@ class RpcProxy(grpc.GenericRpcHandler):
     """How many seconds the requests of an RPC are delayed at most, so that they change their order."""
     doubling: set[str] = field(default_factory=set[str])
     """RPCs whose requests arrive twice, at the same moment."""
-    at_call: dict[tuple[str, str], Callable[[str], None]] = field(
-        default_factory=dict[tuple[str, str], Callable[[str], None]]
+    at_call: dict[tuple[str, str], Callable[[str], bool]] = field(
+        default_factory=dict[tuple[str, str], Callable[[str], bool]]
     )
-    """What happens once, `before` or `after` the next call of an RPC takes effect; gets the piped."""
+    """What happens once, `before` or `after` the next call of an RPC takes effect.
+
+    It gets the piped and returns whether it happened to it; a call `before` which it happens is lost.
+    """
     unimplemented: set[str] = field(default_factory=set[str])
     """RPCs that are answered with UNIMPLEMENTED, as upstream's control plane does with ours."""
-    _channel: grpc.aio.Channel | None = None
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+    """Chooses how long a request is delayed."""
+    effects: Counter[str] = field(default_factory=Counter[str])
+    """How many requests were `held`, `delayed` and `doubled`, and how many responses `lost`."""
+    _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict[str, grpc.aio.Channel])
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator["RpcProxy", None]:
@@ -174,26 +190,36 @@ class RpcProxy(grpc.GenericRpcHandler):
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers([self])
         self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
-        reconnect = [
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 500),
-        ]
-        async with grpc.aio.insecure_channel(
-            f"127.0.0.1:{self.target}", options=[*options, *reconnect]
-        ) as channel:
-            self._channel = channel
-            await server.start()
-            try:
-                yield self
-            finally:
-                await server.stop(0)
+        await server.start()
+        try:
+            yield self
+        finally:
+            await server.stop(0)
+            for channel in self._channels.values():
+                await channel.close()
+
+    def _channel(self, metadata: Metadata) -> grpc.aio.Channel:
+        """The connection of a piped, as if it had called the balancer itself."""
+        piped = piped_of(metadata)
+        if piped not in self._channels:
+            options = [
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                # Channels to the same address share a connection otherwise.
+                ("grpc.use_local_subchannel_pool", 1),
+            ]
+            self._channels[piped] = grpc.aio.insecure_channel(
+                f"127.0.0.1:{self.target}", options=options
+            )
+        return self._channels[piped]
 
     async def send(self, call: RecordedCall) -> grpc.StatusCode:
         """Sends a recorded request to the control plane; returns what becomes of it."""
-        assert self._channel is not None
         try:
-            await self._channel.unary_unary(call.method)(
+            await self._channel(call.metadata).unary_unary(call.method)(
                 call.request, metadata=call.metadata, timeout=10
             )
         except grpc.aio.AioRpcError as e:
@@ -219,25 +245,28 @@ class RpcProxy(grpc.GenericRpcHandler):
             return grpc.unary_stream_rpc_method_handler(self._stream(method, metadata))
         return grpc.unary_unary_rpc_method_handler(self._unary(method, metadata))
 
-    def _unary(self, method: str, metadata: tuple[tuple[str, str | bytes], ...]) -> Any:
+    def _unary(self, method: str, metadata: Metadata) -> Any:
         name = method.rpartition("/")[2]
 
         async def serve(request: bytes, context: Any) -> bytes:
-            assert self._channel is not None
             call = RecordedCall(name, method, request, metadata)
             if self.recording & {name, "*"}:
                 self.recorded.append(call)
             if name in self.holding:
                 self.held.append(call)
+                self.effects["held"] += 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the request")
             if most := self.delays.get(name, 0.0):
-                await asyncio.sleep(random.uniform(0, most))
-            self._reach(name, "before", metadata)
+                self.effects["delayed"] += 1
+                await asyncio.sleep(self.chance.uniform(0, most))
+            if self._reach(name, "before", metadata):
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the piped died")
             try:
-                sending = self._channel.unary_unary(method)(
+                sending = self._channel(metadata).unary_unary(method)(
                     request, metadata=metadata, timeout=context.time_remaining()
                 )
                 if name in self.doubling:
+                    self.effects["doubled"] += 1
                     await self.send(call)
                 response: bytes = await sending
             except grpc.aio.AioRpcError as e:
@@ -246,16 +275,19 @@ class RpcProxy(grpc.GenericRpcHandler):
             self._reach(name, "after", metadata)
             if self.losing.get(name, 0):
                 self.losing[name] -= 1
+                self.effects["lost"] += 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the response")
             return response
 
         return serve
 
-    def _reach(self, name: str, when: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        if happens := self.at_call.pop((name, when), None):
-            # Project, piped and key.
-            _, piped, *_ = str(dict(metadata).get("authorization", ",")).split(",")
-            happens(piped)
+    def _reach(self, name: str, when: str, metadata: Metadata) -> bool:
+        """Does what was planned for this call; returns whether something was."""
+        happens = self.at_call.get((name, when))
+        if happens is None or not happens(piped_of(metadata)):
+            return False
+        del self.at_call[name, when]
+        return True
 
     def heal(self) -> None:
         """Carries calls as they come; what is held back is left to `release`."""
@@ -264,10 +296,9 @@ class RpcProxy(grpc.GenericRpcHandler):
         self.doubling.clear()
         self.at_call.clear()
 
-    def _stream(self, method: str, metadata: tuple[tuple[str, str | bytes], ...]) -> Any:
+    def _stream(self, method: str, metadata: Metadata) -> Any:
         async def serve(request: bytes, context: Any) -> AsyncIterator[bytes]:
-            assert self._channel is not None
-            call = self._channel.unary_stream(method)(request, metadata=metadata)
+            call = self._channel(metadata).unary_stream(method)(request, metadata=metadata)
             try:
                 async for response in call:
                     yield response

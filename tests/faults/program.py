@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of our programs as a process that can be killed, stopped, started again, and given another time.
-
-With `executables` the programs of an installed release run as they are, their clock stepped by libfaketime.
-Otherwise those of this checkout run by `shifted_clock`, which can also seed a bug into them.
-"""
+"""One of our programs as a process that can be killed, stopped, started again, and given another time."""
 
 import asyncio
 import os
@@ -32,6 +28,23 @@ def libfaketime() -> Path | None:
     return next((path for path in _LIBFAKETIME if path.exists()), None)
 
 
+@dataclass(frozen=True)
+class Release:
+    """Where programs come from; by default from this checkout.
+
+    Those of an installed release run as they are, their clock stepped by libfaketime. Others run by
+    `shifted_clock`, which can also seed a bug into them.
+    """
+
+    executables: Path | None = None
+    """The directory of the programs of an installed release."""
+    sources: Path | None = None
+    """The directory with the package of another version, which runs with the dependencies of this one."""
+
+
+CURRENT = Release()
+
+
 @dataclass
 class Program:
     """One of our programs, its clock and its log."""
@@ -41,8 +54,8 @@ class Program:
     arguments: Sequence[str]
     process: asyncio.subprocess.Process | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    executables: Path | None = None
-    """The directory of the programs of an installed release."""
+    release: Release = CURRENT
+    """What the next start runs."""
     starts: list[float] = field(default_factory=list[float])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who kills, stops or starts it, if several may."""
@@ -63,12 +76,14 @@ class Program:
     def is_running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    def step_clock(self, seconds: float) -> None:
-        """Sets how far the clock of this program is ahead of the real one."""
-        file = self.directory / f"{self.name}.clock"
+    def step_clock(self, seconds: float) -> bool:
+        """Sets how far the clock of this program is ahead of the real one; returns whether it steps."""
+        file, offset = self.directory / f"{self.name}.clock", f"{seconds:+g}"
+        before = file.read_text() if file.exists() else ""
         new = file.with_suffix(".new")
-        new.write_text(f"{seconds:+g}")
+        new.write_text(offset)
         new.replace(file)
+        return before != offset
 
     async def start(self) -> None:
         clock = self.directory / f"{self.name}.clock"
@@ -90,8 +105,11 @@ class Program:
             )
 
     def _command(self, clock: Path) -> tuple[list[str], dict[str, str]]:
-        if self.executables is None:
-            return [sys.executable, str(shifted_clock.__file__), str(clock), *self.arguments], {}
+        executables, sources = self.release.executables, self.release.sources
+        if executables is None:
+            variables = {"PYTHONPATH": str(sources)} if sources else {}
+            command = [sys.executable, str(shifted_clock.__file__), str(clock), *self.arguments]
+            return command, variables
         program, *arguments = self.arguments
         variables: dict[str, str] = {}
         if library := libfaketime():
@@ -101,7 +119,7 @@ class Program:
                 "FAKETIME_NO_CACHE": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
-        return [str(self.executables / program), *arguments], variables
+        return [str(executables / program), *arguments], variables
 
     def signal(self, number: int) -> None:
         if self.process is not None:

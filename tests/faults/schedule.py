@@ -33,6 +33,12 @@ REPORTS = (
 # A late one is refused, so that these are only lost.
 LEASES = ("AcquirePipedLease", "ReleasePipedLease")
 CLOCK_STEPS = (-7200, -60, 0, 60, 7200)
+SERVERS = ("database", "cache", "bucket")
+SERVERS_OF = {
+    Layout.SQLITE: (),
+    Layout.POSTGRESQL: SERVERS,
+    Layout.MYSQL: ("database", "cache"),
+}
 
 
 @dataclass(frozen=True)
@@ -167,22 +173,43 @@ def _on_small_disk(choose: Choose) -> Choose:
     return lambda chance, scene: choose(chance, scene) if scene.has_small_disks else None
 
 
-def _server(name: str, low: float, high: float, *, layouts: Sequence[Layout]) -> Choose:
+def _server(*, among: Sequence[str] = SERVERS, **ranges: tuple[float, float]) -> Choose:
     def choose(chance: random.Random, scene: Scene) -> dict[str, Any] | None:
-        if scene.layout not in layouts:
+        names = [name for name in SERVERS_OF[scene.layout] if name in among]
+        if not names:
             return None
-        return {"server": name, "seconds": round(chance.uniform(low, high), 2)}
+        chosen = {name: round(chance.uniform(*limits), 2) for name, limits in ranges.items()}
+        return {"server": chance.choice(names), **chosen}
 
     return choose
 
 
-def _cluster(chance: random.Random, scene: Scene) -> dict[str, Any] | None:
-    if not any(each.platform is Platform.KUBERNETES for each in scene.applications):
-        return None
-    return {"seconds": round(chance.uniform(1, 6), 2)}
+def _only(choose: Choose, *layouts: Layout) -> Choose:
+    return lambda chance, scene: choose(chance, scene) if scene.layout in layouts else None
 
 
-_SERVERS = (Layout.POSTGRESQL, Layout.MYSQL)
+def _seeded(choose: Choose) -> Choose:
+    """Adds what chooses later, when the step is carried out."""
+
+    def choose_with_seed(chance: random.Random, scene: Scene) -> dict[str, Any] | None:
+        chosen = choose(chance, scene)
+        return None if chosen is None else {**chosen, "seed": chance.getrandbits(32)}
+
+    return choose_with_seed
+
+
+def _with_platform(platform: Platform, choose: Choose) -> Choose:
+    def choose_if_present(chance: random.Random, scene: Scene) -> dict[str, Any] | None:
+        is_present = any(each.platform is platform for each in scene.applications)
+        return choose(chance, scene) if is_present else None
+
+    return choose_if_present
+
+
+def _with_pipeds(count: int, choose: Choose) -> Choose:
+    return lambda chance, scene: choose(chance, scene) if scene.pipeds >= count else None
+
+
 WORKLOAD: Mapping[str, tuple[float, Choose]] = {
     "push": (24, _push),
     "burst": (3, _burst),
@@ -210,40 +237,46 @@ WORKLOAD: Mapping[str, tuple[float, Choose]] = {
 
 FAULTS: Mapping[str, tuple[float, Choose]] = {
     "kill_piped": (6, _piped(pause=(0, 2))),
+    "kill_launched_piped": (2, _with_pipeds(3, _nothing)),
     "kill_piped_at_call": (8, _kill_at_call),
     "pause_piped": (3, _piped(seconds=(1, 6))),
     "kill_replica": (4, _replica(pause=(0, 3))),
     "pause_replica": (3, _replica(seconds=(1, 8))),
     "cut_network": (3, _seconds(0.5, 6)),
+    "cut_users": (1, _replica(seconds=(0.5, 4))),
     "silence_connections": (2, _nothing),
     "half_open_connections": (2, _nothing),
     "slow_network": (2, _seconds(1, 5, delay=0.15)),
     "lose_responses": (4, _rpcs(2, among=(*REPORTS, *LEASES))),
     "hold_requests": (4, _rpcs(2, seconds=(0.5, 3))),
-    "repeat_requests": (3, _nothing),
+    "repeat_requests": (3, _seeded(_nothing)),
     "double_requests": (3, _rpcs(4, seconds=(1, 4))),
-    "reorder_requests": (3, _rpcs(4, seconds=(1, 4))),
+    "reorder_requests": (3, _seeded(_rpcs(4, seconds=(1, 4)))),
     "step_clock_of_piped": (3, _step_clock("piped")),
     "step_clock_of_replica": (3, _step_clock("replica")),
     "lose_workspace": (1, _piped()),
     "restore_old_workspace": (1, _piped()),
     "damage_workspace": (2, _damage),
     "fill_workspace": (2, _on_small_disk(_piped(seconds=(1, 5)))),
-    "fill_data": (2, _on_small_disk(_seconds(1, 5))),
+    "fill_data": (2, _on_small_disk(_only(_seconds(1, 5), Layout.SQLITE, Layout.MYSQL))),
     "duplicate_piped": (2, _piped(seconds=(2, 6))),
-    "kill_plugin": (3, _nothing),
-    "hang_plugin": (2, _seconds(1, 6)),
+    "kill_plugin": (3, _with_pipeds(2, _nothing)),
+    "hang_plugin": (2, _with_pipeds(2, _seconds(1, 6))),
+    "flood_plugin": (1, _with_pipeds(2, _nothing)),
+    "kill_supervisor": (1, _with_platform(Platform.PROCESS, _piped())),
+    "kill_terraform": (2, _with_platform(Platform.TERRAFORM, _nothing)),
     "git_away": (2, _seconds(0.5, 5)),
     "recreate_repository": (1, _nothing),
-    "kill_database": (2, _server("database", 0, 3, layouts=_SERVERS)),
-    "slow_database": (2, _server("database", 1, 4, layouts=_SERVERS)),
-    "pause_database": (1, _server("database", 1, 6, layouts=_SERVERS)),
-    "read_only_database": (2, _server("database", 1, 5, layouts=_SERVERS)),
-    "kill_cache": (2, _server("cache", 0, 4, layouts=_SERVERS)),
-    "pause_cache": (1, _server("cache", 1, 6, layouts=_SERVERS)),
-    "kill_bucket": (2, _server("bucket", 0, 4, layouts=(Layout.POSTGRESQL,))),
-    "pause_bucket": (1, _server("bucket", 1, 6, layouts=(Layout.POSTGRESQL,))),
-    "api_server_away": (2, _cluster),
+    "kill_server": (4, _server(seconds=(0, 4))),
+    "pause_server": (3, _server(seconds=(1, 6))),
+    "starve_server": (2, _server(seconds=(1, 4))),
+    "slow_server": (2, _server(seconds=(1, 4))),
+    "read_only_server": (3, _server(seconds=(1, 5))),
+    "fill_server": (2, _on_small_disk(_server(among=("database", "bucket"), seconds=(1, 5)))),
+    "cut_server": (3, _server(seconds=(0.5, 5))),
+    "silence_server": (1, _server()),
+    "fail_over": (1, _only(_server(among=("database",)), Layout.POSTGRESQL)),
+    "api_server_away": (2, _with_platform(Platform.KUBERNETES, _seconds(1, 6))),
 }
 """The faults with their weights."""
 

@@ -49,9 +49,119 @@ def _command_is_acknowledged_before_it_is_done() -> None:
 
 def _lock_is_not_taken() -> None:
     """Deployments of an application do not wait for each other."""
-    from pipecd.piped.deploy.deployer import Deployer
+    from pipecd.piped.deploy import deployer
 
-    Deployer._busy = property(lambda self: {})
+    started: set[str] = set()
+
+    class Forgetting(dict[str, Any]):
+        def __delitem__(self, key: str) -> None:
+            self.pop(key, None)
+
+    def next_deployments(listed: Sequence[Any], *, busy: Any, completed: Any) -> tuple[Any, ...]:
+        chosen = [d for d in listed if d.id not in completed and d.id not in started]
+        started.update(d.id for d in chosen)
+        return tuple(chosen)
+
+    unchanged = deployer.Deployer.run
+
+    async def run(self: Any) -> None:
+        self._running = Forgetting()
+        await unchanged(self)
+
+    deployer.next_deployments = next_deployments
+    deployer.Deployer.run = run
+
+
+def _older_deployment_runs_last() -> None:
+    """The queue of an application begins with what was triggered last."""
+    from pipecd.piped.deploy import deployer
+
+    unchanged = deployer.next_deployments
+
+    def next_deployments(listed: Sequence[Any], **options: Any) -> tuple[Any, ...]:
+        return unchanged([*reversed(listed)], **options)
+
+    deployer.next_deployments = next_deployments
+    deployer.superseded = lambda listed, *, completed: {}
+
+
+def _sync_state_is_not_reported() -> None:
+    """The end of a deployment does not reach the sync state."""
+    from pipecd.model.application import SyncStatus
+    from pipecd.piped.reporting import sync_states
+
+    unchanged = sync_states.decide_sync_state
+
+    def decide(facts: Any, reported: Any) -> Any:
+        is_deploying = reported.status is SyncStatus.DEPLOYING
+        return reported if is_deploying else unchanged(facts, reported)
+
+    sync_states.decide_sync_state = decide
+
+
+def _command_is_lost() -> None:
+    """Approvals do not reach the stage that waits for them."""
+    from pipecd.model.command import CommandKind
+
+    _without(CommandKind.APPROVE_STAGE)
+
+
+def _chain_is_cut() -> None:
+    """The application that a chain deploys next is not told about it."""
+    from pipecd.model.command import CommandKind
+
+    _without(CommandKind.CHAIN_SYNC_APPLICATION)
+
+
+def _without(kind: Any) -> None:
+    """A piped does not see commands of a kind."""
+    from pipecd.piped.cache.commands import CommandCache
+
+    unchanged = CommandCache.is_unhandled
+
+    def is_unhandled(self: Any, command: Any) -> bool:
+        return command.type != kind and unchanged(self, command)
+
+    CommandCache.is_unhandled = is_unhandled
+
+
+def _notification_is_lost() -> None:
+    """The notification of the end of a deployment is not sent."""
+    from pipecd.piped.notify.event import EventType
+    from pipecd.piped.notify.notifier import Notifier
+
+    unchanged = Notifier._enqueue
+
+    def enqueue(self: Any, entry: Any) -> None:
+        if entry.event.type is not EventType.DEPLOYMENT_SUCCEEDED:
+            unchanged(self, entry)
+
+    Notifier._enqueue = enqueue
+
+
+def _stage_log_is_lost() -> None:
+    """Whole stage logs are acknowledged and not stored."""
+    from pipecd.controlplane.datastore.stage_logs import StageLogs
+
+    async def checkpoint(self: Any, run: Any, blocks: Any, *, completed: bool) -> None:
+        pass
+
+    StageLogs.checkpoint = checkpoint
+
+
+def _interrupted_stage_fails() -> None:
+    """A piped that is killed fails what it ran when it starts again."""
+    from pipecd.model.deployment import StageStatus
+    from pipecd.piped.deploy import stage
+
+    unchanged = stage.StageExecutor._execute
+
+    async def execute(self: Any, requires: Any) -> Any:
+        if StageStatus(self.stage.status) is StageStatus.RUNNING:
+            return stage.StageOutcome(StageStatus.FAILURE, "it was interrupted")
+        return await unchanged(self, requires)
+
+    stage.StageExecutor._execute = execute
 
 
 def _late_report_is_accepted() -> None:
@@ -232,8 +342,27 @@ BUGS: dict[str, SeededBug] = {
     ),
     "a lock is not taken": SeededBug(
         _lock_is_not_taken,
-        [_push("s00", seconds=3), _push("s00", 1.5), _use("sync", 2.0, application="s00", replica=0)],
-        "a finished stage never runs again",
+        [_push("s00", seconds=4), _push("s00", 2.0, seconds=4)],
+        "one running deployment",
+    ),
+    "an older deployment runs last": SeededBug(
+        _older_deployment_runs_last,
+        [_push("s00", seconds=9), _push("s00", 4.0), _push("s00", 6.5)],
+        "the head runs in the end",
+    ),
+    "the sync state is not reported": SeededBug(
+        _sync_state_is_not_reported, [_push("s00")], "the sync state is right"
+    ),
+    "a command is lost": SeededBug(_command_is_lost, [_push("s02")], "nothing is stuck"),
+    "a chain is cut": SeededBug(_chain_is_cut, [_push("s04")], "a chain reaches its followers"),
+    "a notification is lost": SeededBug(
+        _notification_is_lost, [_push("s00")], "notifications come at least once"
+    ),
+    "a stage log is lost": SeededBug(_stage_log_is_lost, [_push("s00")], "no log line is lost"),
+    "an interrupted stage fails": SeededBug(
+        _interrupted_stage_fails,
+        [_push("s00", seconds=8), _fault("kill_piped", 6.0, piped=0, pause=0)],
+        "no push is lost",
     ),
     "a late report is accepted": SeededBug(
         _late_report_is_accepted,
@@ -241,7 +370,7 @@ BUGS: dict[str, SeededBug] = {
             _fault("hold_requests", 0.0, rpcs=list(_LATE), seconds=2),
             _push("s00", seconds=0.5),
             _push("s01", seconds=0.5),
-            *(_fault("repeat_requests", at) for at in (3.0, 4.0, 5.0, 6.0)),
+            *(_fault("repeat_requests", at, seed=int(at)) for at in (3.0, 4.0, 5.0, 6.0)),
         ],
         "no status goes back",
     ),

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from faults.applications import FaultyApplication, Platform
-from faults.history import Evidence, Notification, Requested, Resources, TruthLine
-from faults.model import Head, StatusObserver, SyncState, check, unsettled
+from faults.applications import FaultyApplication, Platform, Shape
+from faults.ending import Head, SyncState, may_be_refused, unsettled
+from faults.evidence import Evidence, InjectedFault, Notification, Requested, Resources
+from faults.model import check
+from faults.observer import StatusObserver
+from faults.truth import ClusterWrite, TruthLine
 from pipecd.model.application import SyncStatus
 from pipecd.model.command import REASON_KEY, TRIGGERED_KEY
 from pipecd.model.deployment import APPROVED_USERS_KEY, DeploymentStatus, StageStatus
@@ -29,11 +32,14 @@ def deployment(
     commander: str = "",
     commit: str = "new",
     reason: str = "",
+    application: str = "web",
+    chain: str = "",
 ) -> Deployment:
-    """A deployment of the application `web` by the piped `p`."""
+    """A deployment of an application by the piped `p`."""
     return Deployment(
         id=id_,
-        application_name="web",
+        application_name=application,
+        deployment_chain_id=chain,
         piped_id="p",
         status=pb.DeploymentStatus.ValueType(status),
         status_reason=reason,
@@ -63,6 +69,7 @@ def log(*numbers: int, count: int = 3) -> dict[tuple[str, str], list[str]]:
 
 
 SCRIPT = deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS))
+BY_COMMAND = deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), commander="key")
 ALL_NOTIFIED = notified(
     "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED", "DEPLOYMENT_SUCCEEDED"
 )
@@ -72,6 +79,8 @@ GOOD = Evidence(
     notifications=ALL_NOTIFIED,
     completed_at={"d": 3},
     completed_stages={("d", "d-0"): 2.5},
+    first_seen={"d": 0.5},
+    read_logs={"d"},
     logs=log(1, 2, 3),
     seen_logs=log(1, 2),
 )
@@ -79,7 +88,8 @@ GOOD = Evidence(
 
 def approval(saved: str) -> Deployment:
     waiting = deployment("d", D.SUCCESS, ("WAIT_APPROVAL", S.SUCCESS))
-    waiting.stages[0].metadata[APPROVED_USERS_KEY] = saved
+    if saved:
+        waiting.stages[0].metadata[APPROVED_USERS_KEY] = saved
     return waiting
 
 
@@ -89,7 +99,42 @@ def approved(*people: str) -> list[Requested]:
 
 SYNC = Requested("sync", "web", id="c")
 CANCEL = Requested("cancel", "web", id="c", deployment="d")
-EVENT = Requested("event", "web", id="e", value="v1")
+EVENT = Requested("event", "web", id="e", value="v1", at=5, answered_at=6)
+LATER_EVENT = Requested("event", "web", value="v2", at=7)
+EARLIER_EVENT = Requested("event", "web", value="v0", at=1, answered_at=2)
+LOST = InjectedFault("lose_workspace", 2, 2, piped="p")
+LOST_LATER = InjectedFault("lose_workspace", 100, 100, piped="p")
+TWO = (
+    FaultyApplication("web", Platform.SCRIPT, 0, Shape.CHAIN, "shop"),
+    FaultyApplication("shop", Platform.SCRIPT, 0, Shape.FOLLOWER),
+)
+
+
+def of_target(platform: Platform, *lines: TruthLine) -> Evidence:
+    """A deployment of an application of another platform, with what its target wrote."""
+    application = FaultyApplication("web", platform, 0)
+    return replace(
+        GOOD,
+        applications=(application,),
+        piped_ids=("p",),
+        truth=lines,
+        read_logs=(),
+        logs={},
+        seen_logs={},
+    )
+
+
+def applied(at: float, nonce: str = "1", *, what: str = "apply") -> TruthLine:
+    return TruthLine(what, "web", "-", "-", "7", at, nonce)
+
+
+def started(at: float, commit: str = "new") -> TruthLine:
+    return TruthLine("start", "web", "-", commit, "7", at, "primary")
+
+
+def written(*writes: tuple[float, str]) -> Evidence:
+    cluster = [ClusterWrite(at, "web", "configmaps", "patch", revision) for at, revision in writes]
+    return replace(of_target(Platform.KUBERNETES), cluster_writes=cluster)
 
 
 def command(status: command_pb2.CommandStatus.ValueType, **metadata: str) -> dict[str, Command]:
@@ -111,7 +156,7 @@ RIGHT: dict[str, Evidence] = {
     ),
     "a sync with its deployment": replace(
         GOOD,
-        deployments=[deployment(commander="key")],
+        deployments=[BY_COMMAND],
         requests=[SYNC],
         commands=command(SUCCEEDED, **{TRIGGERED_KEY: "d"}),
     ),
@@ -122,7 +167,7 @@ RIGHT: dict[str, Evidence] = {
         GOOD, deployments=[approval("ann, ben")], requests=approved("ann", "ann", "ben")
     ),
     "an event that was superseded": replace(
-        GOOD, requests=[EVENT], events=event(event_pb2.EVENT_OUTDATED)
+        GOOD, requests=[EVENT, LATER_EVENT], events=event(event_pb2.EVENT_OUTDATED)
     ),
     "an event that was handled": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_SUCCESS), event_commits={"v1": 1}
@@ -131,7 +176,44 @@ RIGHT: dict[str, Evidence] = {
         GOOD, notifications=[*ALL_NOTIFIED, ALL_NOTIFIED[1]]
     ),
     "a piped that lost what it had not sent": replace(
-        GOOD, notifications=[], lost_workspaces=frozenset({"p"})
+        GOOD, notifications=[], faults=[LOST], logs=log(1), seen_logs=log(1)
+    ),
+    "a stage that runs again since its piped lost its workspace": replace(
+        GOOD,
+        truth=[line("begin", 1), line("end", 1.2), line("begin", 20, pid="8")],
+        interruptions={"p": [19]},
+        faults=[InjectedFault("lose_workspace", 19, 19, piped="p")],
+        completed_at={}, completed_stages={}, logs={}, read_logs=(), seen_logs={},
+    ),
+    "a preview that failed with a reason": replace(
+        GOOD,
+        requests=[Requested("preview", "web", id="c")],
+        commands=command(FAILED),
+        preview_errors={"c": "the branch is gone"},
+    ),
+    "a revision that Terraform created again after a kill": replace(
+        of_target(Platform.TERRAFORM, applied(1), applied(3)), interruptions={"p": [2]}
+    ),
+    "a revision that came back": of_target(
+        Platform.TERRAFORM, applied(1), applied(2, "2"), applied(3)
+    ),
+    "a revision that fails whenever it is applied": replace(
+        of_target(Platform.TERRAFORM, applied(1), applied(3)), failing={("web", "1")}
+    ),
+    "a program that was started": replace(
+        of_target(Platform.PROCESS, started(1)), running_programs={"web": ["primary of new"]}
+    ),
+    "objects that a deployment wrote": written((1, "1"), (2, "1")),
+    "a chain that reached its follower": replace(
+        GOOD,
+        applications=TWO,
+        deployments=[
+            deployment("d", chain="c"),
+            deployment("f", chain="c", application="shop"),
+        ],
+        truth=[],
+        read_logs=(),
+        notifications=[*ALL_NOTIFIED, *(replace(each, deployment="f") for each in ALL_NOTIFIED)],
     ),
     "a program that uses a little more": replace(
         GOOD, resources=[("piped", Resources(1, 100 << 20, 20, 30), Resources(1, 120 << 20, 22, 35))]
@@ -154,6 +236,7 @@ WRONG: dict[str, tuple[Evidence, str]] = {
             interruptions={"p": [20]},
             completed_at={},
             completed_stages={},
+            faults=[LOST_LATER],
         ),
         "a finished stage never runs again: script 0 of d ran again 19.0 s after its end",
     ),
@@ -162,7 +245,7 @@ WRONG: dict[str, tuple[Evidence, str]] = {
         "an interrupted stage runs once per restart: script 0 of d ran 2 times with 0 interruptions",
     ),
     "a deployment that the control plane has lost": (
-        replace(GOOD, deployments=[], logs={}, seen_logs={}),
+        replace(GOOD, deployments=[], read_logs=(), logs={}, seen_logs={}),
         "nothing acknowledged is lost: d, which ran for web, is unknown to the control plane",
     ),
     "a rollback that goes on after the end": (
@@ -180,10 +263,10 @@ WRONG: dict[str, tuple[Evidence, str]] = {
     "a command that is carried out twice": (
         replace(
             GOOD,
-            deployments=[deployment(commander="key"), deployment("e", commander="key")],
+            deployments=[BY_COMMAND, deployment("e", commander="key")],
             requests=[SYNC],
             commands=command(SUCCEEDED, **{TRIGGERED_KEY: "d"}),
-            lost_workspaces=frozenset({"p"}),
+            faults=[LOST, replace(LOST, end=float("inf"))],
         ),
         "a command is carried out once: web has 2 deployments by command after 1 requests",
     ),
@@ -202,6 +285,93 @@ WRONG: dict[str, tuple[Evidence, str]] = {
     "an approval of a person who did not approve": (
         replace(GOOD, deployments=[approval("ann, ben")], requests=approved("ann")),
         "an approval counts once per person: d counts ben, who did not approve",
+    ),
+    "an approval of nobody": (
+        replace(GOOD, deployments=[approval("")], truth=[], read_logs=(), logs={}, seen_logs={}),
+        "an approval counts once per person: d went on with the approvals of nobody",
+    ),
+    "an approval of one person where two are required": (
+        replace(GOOD, deployments=[approval("ann")], requests=approved("ann")),
+        "an approval counts once per person: d went on with the approvals of ann",
+    ),
+    "a skip that fails without a reason": (
+        replace(GOOD, requests=[Requested("skip", "web", id="c", deployment="d")], commands=command(FAILED)),
+        "a command is carried out once: skip c failed without a reason",
+    ),
+    "an approval that fails without a reason": (
+        replace(GOOD, requests=[Requested("approve", "web", id="c", deployment="d")], commands=command(FAILED)),
+        "a command is carried out once: approve c failed without a reason",
+    ),
+    "a preview that fails without a reason": (
+        replace(GOOD, requests=[Requested("preview", "web", id="c")], commands=command(FAILED)),
+        "a command is carried out once: preview c failed without a reason",
+    ),
+    "a skip that is reported as done and is not": (
+        replace(
+            GOOD,
+            requests=[Requested("skip", "web", id="c", deployment="d", stage="d-0")],
+            commands=command(SUCCEEDED),
+        ),
+        "a command is carried out once: skip c succeeded, but its stage is SUCCESS",
+    ),
+    "a command that timed out": (
+        replace(GOOD, requests=[SYNC], commands=command(command_pb2.COMMAND_TIMEOUT)),
+        "a command is carried out once: sync c timed out",
+    ),
+    "two applies of an application at once": (
+        of_target(Platform.TERRAFORM, applied(1), applied(1.5, "2", what="overlap")),
+        "one running deployment: an apply began while another one of web ran",
+    ),
+    "a revision that Terraform created twice": (
+        of_target(Platform.TERRAFORM, applied(1), applied(3)),
+        "an interrupted stage runs once per restart: revision 1 of web was created 2 times with 0 interruptions",
+    ),
+    "a program that is started again without a deployment": (
+        of_target(Platform.PROCESS, started(1), started(9)),
+        "a program starts once per deployment: primary of web at new was started 2 times by 1 deployments",
+    ),
+    "two programs of an application in the end": (
+        replace(
+            of_target(Platform.PROCESS, started(1)),
+            running_programs={"web": ["primary of old", "primary of new"]},
+        ),
+        "one program of an application runs: web runs primary of old, primary of new",
+    ),
+    "an object that is changed after the end": (
+        written((1, "1"), (4, "1")),
+        "nothing runs after the end: patch of configmaps of web while no deployment was open",
+    ),
+    "two deployments that write the same object in turns": (
+        written((1, "1"), (1.2, "2"), (1.4, "1")),
+        "one running deployment: web switched 3 times between revisions with 1 deployments",
+    ),
+    "a chain that ends before its follower": (
+        replace(GOOD, applications=TWO, deployments=[deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), chain="c")]),
+        "a chain reaches its followers: d of web succeeded, and chain c did not deploy shop",
+    ),
+    "a chain that was never created": (
+        replace(GOOD, applications=TWO),
+        "a chain reaches its followers: d of web succeeded without a chain",
+    ),
+    "a whole stage log that is lost": (
+        replace(GOOD, logs={}, seen_logs={}, faults=[LOST_LATER]),
+        "no log line is lost: the log of stage d-0 of d has none of the lines of run 7",
+    ),
+    "a stage log that cannot be read": (
+        replace(GOOD, read_logs=(), unread_logs={"d"}, logs={}),
+        "nothing is stuck: the logs of d cannot be read",
+    ),
+    "an acknowledged event that is gone": (
+        replace(GOOD, requests=[EVENT]),
+        "nothing acknowledged is lost: event e is gone",
+    ),
+    "an event that is outdated without a newer one": (
+        replace(GOOD, requests=[EARLIER_EVENT, EVENT], events=event(event_pb2.EVENT_OUTDATED)),
+        "an event is handled once: event e is outdated although none is newer",
+    ),
+    "a notification that is missing although the workspace was lost much later": (
+        replace(GOOD, notifications=ALL_NOTIFIED[:-1], faults=[LOST_LATER]),
+        "notifications come at least once: d was not notified of DEPLOYMENT_SUCCEEDED",
     ),
     "a log line that is lost": (
         replace(GOOD, logs=log(1, 3), seen_logs={}),
@@ -260,8 +430,8 @@ WRONG: dict[str, tuple[Evidence, str]] = {
         "memory, threads and files come back: piped has 90 threads, 20 at first",
     ),
     "memory that is not freed": (
-        replace(GOOD, resources=[("piped", Resources(1, 100 << 20, 2, 3), Resources(1, 900 << 20, 2, 3))]),
-        "memory, threads and files come back: piped has 900 MB, 100 MB at first",
+        replace(GOOD, resources=[("piped", Resources(1, 100 << 20, 2, 3), Resources(2, 190 << 20, 2, 3))]),
+        "memory, threads and files come back: piped has 190 MB, 100 MB at first",
     ),
 }  # fmt: skip
 
@@ -319,7 +489,7 @@ def test_every_answer_is_compared_with_those_before_it(
 
 SCRIPTS = FaultyApplication("web", Platform.SCRIPT, 0)
 CLUSTER = FaultyApplication("web", Platform.KUBERNETES, 0)
-CONTENTS = {"new": "2", "copy": "2", "old": "1"}
+CONTENTS = {"new": "2", "copy": "2", "old": "1", "ancient": "0"}
 SYNCED, INVALID = SyncState(SyncStatus.SYNCED), SyncState(SyncStatus.INVALID_CONFIG, "line 3")
 Ending = tuple[FaultyApplication, Head, Sequence[Deployment], SyncState, str]
 ENDINGS: dict[str, Ending] = {
@@ -327,12 +497,37 @@ ENDINGS: dict[str, Ending] = {
     "a commit with the same content is deployed": (
         SCRIPTS, Head("2", running="2"), [deployment(commit="copy")], SYNCED, "",
     ),
-    "the head is refused with a reason": (
-        SCRIPTS, Head("2", running="1"), [deployment(status=D.FAILURE, reason="exit 1")], SYNCED, "",
+    "a head that fails is refused with a reason": (
+        SCRIPTS, Head("2", running="2", fails=True), [deployment(status=D.FAILURE, reason="exit 1")], SYNCED, "",
+    ),
+    "a head that fails is refused, and what ran before it runs": (
+        SCRIPTS, Head("2", running="1", fails=True),
+        [deployment("o", commit="old"), deployment(status=D.FAILURE, reason="exit 1")], SYNCED, "",
+    ),
+    "a user cancels the deployment of the head": (
+        SCRIPTS, Head("2", running="2"), [deployment("cancelled", D.CANCELLED, reason="by ann")], SYNCED, "",
     ),
     "the head is refused without a reason": (
-        SCRIPTS, Head("2", running="1"), [deployment(status=D.FAILURE)], SYNCED,
-        "no push is lost: web was never deployed at the head",
+        SCRIPTS, Head("2", running="2", fails=True), [deployment(status=D.FAILURE)], SYNCED,
+        "no push is lost: web was refused at the head without a reason",
+    ),
+    "a good head fails": (
+        SCRIPTS, Head("2", running="2"), [deployment(status=D.FAILURE, reason="unavailable")], SYNCED,
+        "no push is lost: web failed at the head, which is good: unavailable",
+    ),
+    "a sync of a good head fails after its deployment": (
+        SCRIPTS, Head("2", running="2"), [deployment("o"), deployment(status=D.FAILURE, reason="unavailable")], SYNCED,
+        "no push is lost: web failed at the head, which is good: unavailable",
+    ),
+    "what was replaced long ago runs after the head is refused": (
+        SCRIPTS, Head("2", running="0", fails=True),
+        [deployment("a", commit="ancient"), deployment("o", commit="old"), deployment(status=D.FAILURE, reason="exit 1")],
+        SYNCED,
+        "the head runs in the end: web runs what was replaced before the head was refused",
+    ),
+    "a head that fails is reported as deployed": (
+        SCRIPTS, Head("2", running="2", fails=True), [deployment()], SYNCED,
+        "a failed stage fails its deployment: web succeeded at a head that fails",
     ),
     "the push of the head is lost": (
         SCRIPTS, Head("2", running="1"), [deployment(commit="old")], SYNCED,
@@ -373,5 +568,30 @@ ENDINGS: dict[str, Ending] = {
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_the_head_is_deployed_or_refused_in_the_end(ending: Ending) -> None:
     application, head, deployments, sync, violation = ending
-    left = unsettled(application, head, deployments, CONTENTS, sync=sync)
+    left = unsettled(application, head, deployments, CONTENTS, sync=sync, explained={"cancelled"})
     assert [str(each) for each in left] == ([violation] if violation else [])
+
+
+REFUSALS: dict[str, tuple[Sequence[Requested], Sequence[InjectedFault], bool]] = {
+    "nothing happened": ([], [], False),
+    "a user cancelled it": ([CANCEL], [], True),
+    "a user cancelled another one": ([replace(CANCEL, deployment="e")], [], False),
+    "its workspace was full": ([], [InjectedFault("fill_workspace", 20, 21, "p")], True),
+    "its workspace was full before, and it could not start yet": ([], [InjectedFault("fill_workspace", 1, 4, "p")], True),
+    "its workspace was full long after it": ([], [InjectedFault("fill_workspace", 31, 40, "p")], False),
+    "the workspace of another piped was full": ([], [InjectedFault("fill_workspace", 20, 21, "q")], False),
+    "its piped was killed": ([], [InjectedFault("kill_piped", 20, 21, "p")], False),
+    "the database was killed": ([], [InjectedFault("kill_database", 20, 21)], False),
+    "Git was away": ([], [InjectedFault("git_away", 20, 21)], True),
+    "the cluster, which it does not use, was away": ([], [InjectedFault("api_server_away", 20, 21)], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("requests", "faults", "expected"), REFUSALS.values(), ids=REFUSALS)
+def test_only_users_and_what_is_deployed_from_or_to_explain_a_refusal(
+    requests: Sequence[Requested], faults: Sequence[InjectedFault], expected: bool
+) -> None:
+    refused = deployment(status=D.FAILURE, reason="a reason")
+    assert expected is may_be_refused(
+        refused, SCRIPTS, requests=requests, faults=faults, first_seen=19, completed_at=30
+    )

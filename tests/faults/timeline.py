@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from faults.history import Record, TruthLine
+from faults.history import Record
+from faults.truth import TruthLine
 
 _MARKS = {
     "fault": "✗", "fault-end": "·", "operation": "→", "status": "○", "target": "■",

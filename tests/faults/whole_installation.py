@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole installation as processes: replicas, pipeds, plugin programs, targets and receivers.
 
-    pipeds ─ front (TcpProxy) ─ calls (RpcProxy) ─ balancer (TcpProxy) ─ replicas ─ database, cache, bucket
+    pipeds ─ front (TcpProxy) ─ calls (RpcProxy) ─ balancer (TcpProxy) ─ replicas ─ TcpProxy ─ database, cache, bucket
+                                                  users (TcpProxy) ─────────┘
 
 What really happened is written by the targets, see `applications`; users are clients of this process.
 """
@@ -12,7 +13,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -22,26 +22,22 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from faults.applications import FaultyApplication, Platform, Revision, Shape, Targets, values
-from faults.disk import SmallDisk
+from faults.applications import CONFIG, NOW, FaultyApplication, Platform, Revision, Targets
+from faults.disk import SmallDisk, mounted
 from faults.installation import listening
 from faults.layouts import Layout, Stores, open_stores
 from faults.network import RpcProxy, TcpProxy
-from faults.program import SEEDED_BUGS, Program
-from pipecd.controlplane.auth.subject import PipedCaller, User
-from pipecd.controlplane.bus.memory import MemoryBus
-from pipecd.controlplane.cache.memory import MemoryCache
-from pipecd.controlplane.datastore.open import open_datastore
-from pipecd.controlplane.datastore.stores import create_stores
-from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.usecases import build_use_cases
-from pipecd.model.errors import Unsupported
-from pipecd.proto.model.apikey_pb2 import APIKey
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
-from pipecd.proto.model.deployment_pb2 import DeployTargets
+from faults.program import CURRENT, SEEDED_BUGS, Program, Release
+from faults.registration import (
+    ENCRYPTION_KEY,
+    PEOPLE,
+    PROJECT,
+    TARGET,
+    push_first_revisions,
+    register,
+)
+from faults.truth import Truth
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
-from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
@@ -56,11 +52,7 @@ if TYPE_CHECKING:
     from pipecd.proto.service.api_pb2_grpc import APIServiceAsyncStub
     from pipecd.proto.service.web_pb2_grpc import WebServiceAsyncStub
 
-PROJECT = "shop"
-PEOPLE = ("root", "ann", "ben")
 HOOK = "/hook"
-REPOSITORY = "site"
-TARGET = "here"
 # The piped whose scripts run in a plugin program of their own.
 PLUGIN_PIPED = 1
 # The piped that a launcher runs, and upgrades.
@@ -68,12 +60,21 @@ LAUNCHED_PIPED = 2
 # What the launcher can choose from.
 VERSIONS = ("v0.9.1", "v0.9.2")
 DISK_MEGABYTES = 96
-_ENCRYPTION_KEY = "k" * 64
 _PORTS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
 _STAGE_PLUGINS = ("wait", "waitapproval", "analysis")
+# SIGUSR1 makes it flood its piped.
 _PLUGIN = """\
 #!{python}
 import os
+import signal
+import threading
+
+def flood():
+    for _ in range(4000):
+        os.write(2, b"x" * 4999 + b"\\n")
+
+signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=flood, daemon=True).start())
+
 from pipecd.plugins.scriptrun.plugin import ScriptRunPlugin
 from pipecd.sdk import serve
 
@@ -90,8 +91,8 @@ class Options:
     layout: Layout
     applications: Sequence[FaultyApplication]
     pipeds: int = 3
-    executables: Path | None = None
-    """The programs of an installed release; without them those of this checkout run."""
+    release: Release = CURRENT
+    """What the programs are of at first."""
     seeded_bugs: Sequence[str] = ()
 
 
@@ -115,6 +116,30 @@ class FaultyPiped:
     def workspace(self) -> Path:
         return self.directory / "workspace"
 
+    def signal(self, number: int) -> None:
+        """Signals the piped, and the launcher that runs it."""
+        self.program.signal(number)
+        if pid := self.launched_pid():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def launched_pid(self) -> int:
+        """The process that the launcher started last, if it runs; it writes its id itself."""
+        with suppress(OSError, ValueError):
+            pid = int(self.pid_file.read_text())
+            if str(self.directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return 0
+
+    @property
+    def pid_file(self) -> Path:
+        return self.directory / "launched.pid"
+
+    @property
+    def pid(self) -> int:
+        """The process of the piped itself."""
+        return self.launched_pid() if self.is_launched else self.program.pid
+
 
 @dataclass
 class WholeInstallation:
@@ -135,7 +160,10 @@ class WholeInstallation:
     front: TcpProxy
     calls: RpcProxy
     balancer: TcpProxy
+    users: list[dict[str, TcpProxy]]
+    """The network between users and each replica, by the name of the port."""
     hooks: Receivers
+    truth: Truth
     data_disk: SmallDisk | None = None
     kubernetes: Kubernetes | None = None
     duplicates: list[Program] = field(default_factory=list[Program])
@@ -143,6 +171,8 @@ class WholeInstallation:
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     contents: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What identifies the files of each application, by commit, also of commits that are gone."""
+    nonces: dict[str, str] = field(default_factory=dict[str, str])
+    """The nonce of the revision of each of these contents."""
     server_locks: defaultdict[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
@@ -176,13 +206,20 @@ class WholeInstallation:
             rows = (
                 line.split(maxsplit=3) for line in self.origin.git("ls-tree", commit).splitlines()
             )
-            self.contents[commit] = {name: hash_ for _, _, hash_, name in rows}
+            self.contents[commit] = {
+                name: hash_ for _, type_, hash_, name in rows if type_ == "tree"
+            }
+        for content in {c for each in self.contents.values() for c in each.values()} - self.nonces.keys():  # fmt: skip
+            *_, last = (
+                self.origin.git("show", f"{content}:{CONFIG}").replace("\n}]", "").splitlines()
+            )
+            self.nonces[content] = last.removeprefix("# ")
 
     # Clients
 
     @asynccontextmanager
     async def api(self, replica: int = 0) -> AsyncGenerator["APIServiceAsyncStub", None]:
-        address = f"127.0.0.1:{self.ports[replica]['api']}"
+        address = f"127.0.0.1:{self.users[replica]['api'].port}"
         authorization = credentials.api_key(self.api_key)
         async with open_channel(
             address, authorization=authorization, insecure=True, connect_timeout=3
@@ -191,7 +228,7 @@ class WholeInstallation:
 
     @asynccontextmanager
     async def web(self, replica: int = 0) -> AsyncGenerator["WebServiceAsyncStub", None]:
-        address = f"127.0.0.1:{self.ports[replica]['web-api']}"
+        address = f"127.0.0.1:{self.users[replica]['web-api'].port}"
         async with open_channel(
             address, authorization="", insecure=True, connect_timeout=3
         ) as channel:
@@ -204,7 +241,7 @@ class WholeInstallation:
         """Rejects a stage by the form of the console, which has no RPC."""
         token = self.sessions[person]
         csrf = hmac.digest(token.encode(), b"form of the console", "sha256").hex()
-        base = f"http://127.0.0.1:{self.ports[replica]['http']}"
+        base = f"http://127.0.0.1:{self.users[replica]['http'].port}"
         async with httpx2.AsyncClient(base_url=base, cookies={"token": token}) as browser:
             answer = await browser.post(
                 f"/deployments/{deployment}/stages/{stage}/reject",
@@ -269,7 +306,7 @@ class WholeInstallation:
 
     def _plugin_program(self, piped: FaultyPiped) -> Path:
         file = piped.directory / "scriptrun"
-        executables = self.options.executables
+        executables = piped.program.release.executables
         python = executables / "python" if executables else sys.executable
         file.write_text(_PLUGIN.format(python=python, pid_file=self.plugin_pid_file(piped)))
         file.chmod(0o755)
@@ -289,8 +326,19 @@ class WholeInstallation:
                 **self._path(),
                 SEEDED_BUGS: ",".join(self.options.seeded_bugs),
             },
-            executables=self.options.executables,
+            release=self.options.release,
         )
+
+    def add_piped(self, id_: str, key: str) -> None:
+        """Adds the program of a registered piped, which is not started yet."""
+        number = len(self.pipeds)
+        name = f"piped-{number}"
+        config = self.directory / name / "piped.yaml"
+        program = self.new_program(name, ["piped", *piped_arguments(config, "--log-encoding=json")])
+        piped = FaultyPiped(number, id_, key, program, None, is_launched=number == LAUNCHED_PIPED)
+        if piped.is_launched:
+            program.arguments = ["launcher", *_launcher_arguments(self, piped, config)]
+        self.pipeds.append(piped)
 
     def _path(self) -> dict[str, str]:
         """The variables with which pipeds find Terraform."""
@@ -340,8 +388,8 @@ async def open_whole_installation(
     """Installs and starts everything, with a first revision of every application pushed."""
     async with AsyncExitStack() as stack:
         disks = stack.enter_context(ExitStack())
-        data_disk = _mounted(directory / "data", disks)
-        stores = stack.enter_context(open_stores(options.layout, directory))
+        data_disk = _small_disk(directory / "data", disks)
+        stores = await stack.enter_async_context(open_stores(options.layout, directory))
         kubernetes = None
         if any(each.platform is Platform.KUBERNETES for each in options.applications):
             kubernetes = await asyncio.to_thread(Kubernetes, has_audit_log=True)
@@ -352,6 +400,13 @@ async def open_whole_installation(
         balancer = TcpProxy([of_replica["piped-api"] for of_replica in ports])
         await stack.enter_async_context(balancer.serve())
         calls = await stack.enter_async_context(RpcProxy(balancer.port).serve())
+        users = [
+            {
+                name: await stack.enter_async_context(TcpProxy([of_replica[name]]).serve())
+                for name in ("api", "web-api", "http")
+            }
+            for of_replica in ports
+        ]
         front = await stack.enter_async_context(TcpProxy([calls.port]).serve())
         origin = Origin.begin(directory / "origin")
         origin.git("config", "receive.denyCurrentBranch", "updateInstead")
@@ -361,6 +416,7 @@ async def open_whole_installation(
             options=options,
             origin=origin,
             targets=Targets(directory / "truth", directory),
+            truth=Truth.of(directory / "truth", kubernetes.audit_log if kubernetes else None),
             stores=stores,
             replicas=[],
             ports=ports,
@@ -371,20 +427,21 @@ async def open_whole_installation(
             front=front,
             calls=calls,
             balancer=balancer,
+            users=users,
             hooks=hooks,
             data_disk=data_disk,
             kubernetes=kubernetes,
             applications={each.name: each for each in options.applications},
         )
         stack.push_async_callback(installed.close)
-        await _push_first_revisions(installed)
-        await _register(installed)
+        await push_first_revisions(installed)
+        await register(installed)
         installed.replicas = [
             installed.new_program(f"replica-{n}", ["pipecd", *_server_arguments(installed, n)])
             for n in range(stores.replicas)
         ]
         for piped in installed.pipeds:
-            piped.disk = _mounted(piped.workspace, disks)
+            piped.disk = _small_disk(piped.workspace, disks)
         async with asyncio.TaskGroup() as tasks:
             for number in range(stores.replicas):
                 tasks.create_task(installed.start_replica(number))
@@ -393,24 +450,11 @@ async def open_whole_installation(
         yield installed
 
 
-def _mounted(directory: Path, disks: ExitStack) -> SmallDisk | None:
-    """A small disk, or none if this user may not mount one."""
-    try:
-        disk = SmallDisk.mount(directory, megabytes=DISK_MEGABYTES)
-    except Unsupported:
-        return None
-    disks.callback(disk.unmount)
+def _small_disk(directory: Path, disks: ExitStack) -> SmallDisk | None:
+    disk = mounted(directory, megabytes=DISK_MEGABYTES)
+    if disk is not None:
+        disks.callback(disk.unmount)
     return disk
-
-
-async def _push_first_revisions(installed: WholeInstallation) -> None:
-    files = {"README": "sources\n"}
-    for application in installed.applications.values():
-        if application.shape is Shape.EVENTS:
-            files |= {f"{application.name}/{name}": text for name, text in values().items()}
-        revision = Revision(nonce=time.time_ns())
-        files |= installed.targets.files(application, revision)
-    await asyncio.to_thread(installed.origin.commit, files, "the beginning")
 
 
 def _server_arguments(installed: WholeInstallation, number: int) -> list[str]:
@@ -427,7 +471,7 @@ def _server_arguments(installed: WholeInstallation, number: int) -> list[str]:
         },
     }
     config.write_text(json.dumps(document))
-    key.write_text(_ENCRYPTION_KEY)
+    key.write_text(ENCRYPTION_KEY)
     flags = [
         f"--{name}{'' if name == 'port' else '-port'}={port}"
         for name, port in installed.ports[number].items()
@@ -438,14 +482,22 @@ def _server_arguments(installed: WholeInstallation, number: int) -> list[str]:
     return ["server", *settings, "--log-encoding=json", *flags]
 
 
-def _launcher_arguments(installed: WholeInstallation, config: Path) -> list[str]:
-    """A launcher that fetches every version from a directory where all are the same program."""
+def _launcher_arguments(
+    installed: WholeInstallation, piped: FaultyPiped, config: Path
+) -> list[str]:
+    """A launcher that fetches every version from a directory where all are the same program.
+
+    Each writes when it is launched, and its process id.
+    """
     releases = installed.directory / "releases"
-    executables = installed.options.executables or Path(sys.executable).parent
+    executables = installed.options.release.executables or Path(sys.executable).parent
+    record = f'echo "launch {piped.program.name} - - $$ {NOW} -" >> {installed.targets.truth}'
     for version in VERSIONS:
         file = releases / version / "piped"
         file.parent.mkdir(parents=True)
-        file.write_text(f'#!/bin/sh\nexec {executables / "piped"} "$@"\n')
+        file.write_text(
+            f'#!/bin/sh\n{record}\necho $$ > {piped.pid_file}\nexec {executables / "piped"} "$@"\n'
+        )
         file.chmod(0o755)
     _, *flags = piped_arguments(config, "--log-encoding=json")
     return [
@@ -456,62 +508,3 @@ def _launcher_arguments(installed: WholeInstallation, config: Path) -> list[str]
         f"--default-version={VERSIONS[0]}",
         f"--piped-release=file://{releases}/{{version}}/piped",
     ]
-
-
-async def _register(installed: WholeInstallation) -> None:
-    """Registers the project, pipeds, applications, people and an API key before any server runs."""
-    admin = User(PROJECT, PEOPLE[0], ("Admin",))
-    files = await LocalFiles.open(installed.directory / "registration")
-    key = _ENCRYPTION_KEY.encode()
-    async with open_datastore(installed.stores.datastore) as database:
-        stores = create_stores(database, files, MemoryCache())
-        cases = build_use_cases(stores, MemoryBus(), address="http://cp", encryption_key=key)
-        await cases.projects.add(PROJECT, "")
-        repository = ApplicationGitRepository(
-            id=REPOSITORY, remote=installed.origin.remote, branch="main"
-        )
-        meta = ReportPipedMetaRequest(repositories=[repository], config="{}")
-        for number in range(installed.options.pipeds):
-            registered = await cases.pipeds.register(f"piped-{number}", "", by=admin)
-            await cases.pipeds.report_meta(meta, by=PipedCaller(PROJECT, registered.id))
-            name = f"piped-{number}"
-            config = installed.directory / name / "piped.yaml"
-            arguments = ["piped", *piped_arguments(config, "--log-encoding=json")]
-            if number == LAUNCHED_PIPED:
-                arguments = ["launcher", *_launcher_arguments(installed, config)]
-            program = installed.new_program(name, arguments)
-            installed.pipeds.append(
-                FaultyPiped(
-                    number,
-                    registered.id,
-                    registered.key,
-                    program,
-                    None,
-                    is_launched=number == LAUNCHED_PIPED,
-                )
-            )
-        for application in installed.applications.values():
-            draft = new_application(application, installed.pipeds[application.piped].id, repository)
-            installed.application_ids[application.name] = await cases.applications.add(
-                draft, by=admin
-            )
-        installed.api_key = await cases.api_keys.generate("faults", APIKey.READ_WRITE, by=admin)
-        installed.sessions = {
-            name: cases.sessions.issue(User(PROJECT, name, ("Admin",))) for name in PEOPLE
-        }
-
-
-def new_application(
-    application: FaultyApplication, piped_id: str, repository: ApplicationGitRepository
-) -> Application:
-    """What is registered of an application."""
-    path = ApplicationGitPath(
-        repo=repository, path=application.name, config_filename="app.pipecd.yaml"
-    )
-    draft = Application(name=application.name, piped_id=piped_id, git_path=path)
-    if application.platform is Platform.SCRIPT:
-        draft.platform_provider = "p"
-    else:
-        chosen = DeployTargets(deploy_targets=[TARGET])
-        draft.deploy_targets_by_plugin[str(application.platform)].CopyFrom(chosen)
-    return draft

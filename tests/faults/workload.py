@@ -13,15 +13,11 @@ import grpc.aio
 import httpx2
 
 from faults.applications import FaultyApplication, Platform, Revision
-from faults.history import History, Requested
+from faults.evidence import Requested
+from faults.history import History
+from faults.registration import PEOPLE, REPOSITORY
 from faults.schedule import Step
-from faults.whole_installation import (
-    PEOPLE,
-    REPOSITORY,
-    VERSIONS,
-    FaultyPiped,
-    WholeInstallation,
-)
+from faults.whole_installation import VERSIONS, FaultyPiped, WholeInstallation
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.model.errors import Unavailable
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -47,7 +43,7 @@ class Workload:
     history: History
     requests: list[Requested] = field(default_factory=list[Requested])
     revisions: dict[str, Revision] = field(default_factory=dict[str, Revision])
-    """The newest revision of each application that a user pushed."""
+    """The revisions that users pushed, by their nonce."""
     added: list[str] = field(default_factory=list[str])
     disabled: set[str] = field(default_factory=set[str])
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -66,6 +62,7 @@ class Workload:
     async def _requesting(self, request: Requested) -> AsyncGenerator[list[str], None]:
         """Records a request: with the id that is put into the list, or as one without an answer."""
         ids: list[str] = []
+        request = replace(request, at=time.time())
         try:
             yield ids
         except grpc.aio.AioRpcError as e:
@@ -78,14 +75,14 @@ class Workload:
         except UNANSWERED:
             self.requests.append(request)
             raise
-        done = replace(request, id=ids[0] if ids else "")
+        done = replace(request, id=ids[0] if ids else "", answered_at=time.time())
         self.requests.append(done)
         text = f"{request.kind} {request.value or request.person} acknowledged"
         self.history.add(request.application or "users", text, "operation", id=done.id)
 
-    def _next(self, name: str, **changes: Any) -> Revision:
+    def _next(self, **changes: Any) -> Revision:
         revision = replace(Revision(nonce=time.time_ns()), **changes)
-        self.revisions[name] = revision
+        self.revisions[str(revision.nonce)] = revision
         return revision
 
     # Git
@@ -97,25 +94,25 @@ class Workload:
         if is_old:
             names = ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
             dates = dict.fromkeys(names, "2020-01-01T00:00:00Z")
-        revision = self._next(application, seconds=seconds, lines=lines, fails=fails)
+        revision = self._next(seconds=seconds, lines=lines, fails=fails)
         commit = await self.installed.push({application: revision}, **dates)
         fails_text = " which fails" if fails else ""
         self.history.add(application, f"push {commit[:7]}{fails_text}", "operation")
 
     async def burst(self, *, applications: list[str], count: int) -> None:
         for _ in range(count):
-            revisions = {name: self._next(name) for name in applications}
+            revisions = {name: self._next() for name in applications}
             commit = await self.installed.push(revisions)
             self.history.add("git", f"push {commit[:7]} of {', '.join(revisions)}", "operation")
 
     async def flood(self, application: str) -> None:
         """A revision whose script prints thousands of lines."""
-        revision = self._next(application, lines=_FLOOD_LINES)
+        revision = self._next(lines=_FLOOD_LINES)
         commit = await self.installed.push({application: revision})
         self.history.add(application, f"push {commit[:7]} with many lines", "operation")
 
     async def break_config(self, application: str) -> None:
-        revision = self._next(application, is_broken=True)
+        revision = self._next(is_broken=True)
         commit = await self.installed.push({application: revision})
         self.history.add(application, f"push {commit[:7]} with a broken file", "operation")
 
@@ -185,6 +182,10 @@ class Workload:
     async def reject(self, application: str, *, person: str) -> None:
         deployment, stage = await self._waiting(application, ManualOperation.APPROVE)
         if deployment is not None and stage is not None:
+            # It has no command that a user could ask about.
+            self.requests.append(
+                Requested("reject", application, deployment=deployment.id, stage=stage.id)
+            )
             await self.installed.reject(deployment.id, stage.id, person)
             self.history.add(application, f"rejected by {person}", "operation")
 
@@ -236,7 +237,7 @@ class Workload:
         name = f"x{len(self.added):02}-{time.time_ns() % 100000}"
         application = FaultyApplication(name, Platform.SCRIPT, piped)
         installed.applications[name] = application
-        await installed.push({name: self._next(name)})
+        await installed.push({name: self._next()})
         path = ApplicationGitPath(
             repo=ApplicationGitRepository(id=REPOSITORY),
             path=name,

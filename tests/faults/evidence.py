@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the model is checked on: what targets, receivers, clients and the control plane say in the end."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from faults.applications import FaultyApplication, Platform
+from faults.truth import ClusterWrite, TruthLine
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.event_pb2 import Event
+
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Requested:
+    """A request of a user, and whether it was acknowledged; if not, it may have had an effect."""
+
+    kind: str
+    application: str
+    id: str = ""
+    """The id of the command, event or deployment, if it was acknowledged."""
+    person: str = ""
+    deployment: str = ""
+    stage: str = ""
+    value: str = ""
+    at: float = 0.0
+    """When it was sent."""
+    answered_at: float = FOREVER
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return bool(self.id)
+
+
+@dataclass
+class InjectedFault:
+    """A fault that really happened, and from when to when."""
+
+    name: str
+    begin: float
+    end: float = FOREVER
+    piped: str = ""
+    """The id of the piped that it happened to; empty if to none or to all of them."""
+
+    def overlaps(self, begin: float, end: float) -> bool:
+        return self.begin <= end and self.end >= begin
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A notification as it arrived."""
+
+    at: float
+    deployment: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a process uses."""
+
+    pid: int
+    memory: int
+    threads: int
+    files: int
+
+
+@dataclass
+class Evidence:
+    """Everything that the model is checked on."""
+
+    applications: Sequence[FaultyApplication] = ()
+    piped_ids: Sequence[str] = ()
+    """The ids of the pipeds by their number."""
+    deployments: Sequence[Deployment] = ()
+    truth: Sequence[TruthLine] = ()
+    cluster_writes: Sequence[ClusterWrite] = ()
+    failing: Collection[tuple[str, str]] = ()
+    """Applications with the commits and nonces of their revisions that are meant to fail."""
+    running_programs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """The programs of process applications that run in the end, as `variant of commit`."""
+    requests: Sequence[Requested] = ()
+    commands: Mapping[str, Command] = field(default_factory=dict[str, Command])
+    preview_errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why plan previews failed, by their command."""
+    events: Mapping[str, Event] = field(default_factory=dict[str, Event])
+    event_commits: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many commits wrote the value of an event."""
+    is_history_rewritten: bool = False
+    """Whether commits may be gone, since the repository was created again."""
+    notifications: Sequence[Notification] = ()
+    faults: Sequence[InjectedFault] = ()
+    interruptions: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """When a process that runs stages of a piped was started or killed, by the id of the piped."""
+    first_seen: Mapping[str, float] = field(default_factory=dict[str, float])
+    """When a client first saw a deployment."""
+    completed_at: Mapping[str, float] = field(default_factory=dict[str, float])
+    """When a client first saw a deployment as completed."""
+    completed_stages: Mapping[tuple[str, str], float] = field(
+        default_factory=dict[tuple[str, str], float]
+    )
+    """When a client first saw a stage as completed, by the ids of deployment and stage."""
+    read_logs: Collection[str] = ()
+    """The deployments whose stage logs were read."""
+    unread_logs: Collection[str] = ()
+    """The deployments whose stage logs could not be read although everything is healed."""
+    logs: Mapping[tuple[str, str], Sequence[str]] = field(
+        default_factory=dict[tuple[str, str], Sequence[str]]
+    )
+    """The lines of stage logs in the end, by the ids of deployment and stage."""
+    seen_logs: Mapping[tuple[str, str], Sequence[str]] = field(
+        default_factory=dict[tuple[str, str], Sequence[str]]
+    )
+    """The lines that a client saw while the stage ran."""
+    tracebacks: Sequence[str] = ()
+    resources: Sequence[tuple[str, Resources, Resources]] = ()
+    """Programs with what they used when everything had settled first, and what they use now."""
+
+    def piped_of(self, application: str) -> str:
+        """The id of the piped of an application; empty if it is not known."""
+        numbers = (each.piped for each in self.applications if each.name == application)
+        return next((self.piped_ids[number] for number in numbers), "")
+
+    def platform_of(self, application: str) -> Platform | None:
+        of_name = (each.platform for each in self.applications if each.name == application)
+        return next(of_name, None)
+
+    def is_workspace_lost(self, piped: str, begin: float, end: float) -> bool:
+        """Whether the workspace of a piped was lost, damaged, replaced or full in that time."""
+        return any(
+            fault.piped == piped and fault.name in WORKSPACE_FAULTS and fault.overlaps(begin, end)
+            for fault in self.faults
+        )
+
+
+WORKSPACE_FAULTS = frozenset({
+    "lose_workspace", "restore_old_workspace", "damage_workspace", "fill_workspace",
+    # The one that is ended takes with it what it has not sent.
+    "duplicate_piped",
+})  # fmt: skip
+"""After these a piped may not know everything that happened before."""

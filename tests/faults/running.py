@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in the end, by the targets themselves: scripts, programs, states of Terraform, the cluster."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.applications import CONFIG, FaultyApplication, Platform, Revision
+from faults.ending import Head
+from faults.truth import TruthLine
+from faults.whole_installation import WholeInstallation
+
+_PROGRAM = b"sleep\x001000000"
+
+
+@dataclass(frozen=True)
+class TargetReader:
+    """Reads the targets of an installation while nobody pushes."""
+
+    installed: WholeInstallation
+    revisions: Mapping[str, Revision]
+    """The revisions that were pushed, by their nonce."""
+
+    def heads(self) -> dict[str, Head]:
+        """The head of each application and what runs of it."""
+        installed = self.installed
+        installed.read_contents()
+        truth, head = installed.truth.read(), installed.contents[installed.origin.git("rev-parse", "HEAD")]  # fmt: skip
+        by_application: dict[str, list[TruthLine]] = {}
+        for line in truth:
+            by_application.setdefault(line.application, []).append(line)
+        heads: dict[str, Head] = {}
+        for name, application in tuple(installed.applications.items()):
+            if name not in head:
+                # A force push removed its files: its configuration is missing.
+                heads[name] = Head("", is_broken=True)
+                continue
+            text = (installed.origin.path / name / CONFIG).read_text()
+            nonce = installed.nonces.get(head[name], "")
+            revision = self.revisions.get(nonce)
+            running, is_ended = self._running(application, by_application.get(name, []))
+            heads[name] = Head(
+                head[name],
+                is_broken=text.endswith("}]\n"),
+                running=running,
+                is_running_ended=is_ended,
+                fails=revision is not None and revision.fails,
+            )
+        return heads
+
+    def _running(
+        self, application: FaultyApplication, truth: list[TruthLine]
+    ) -> tuple[str | None, bool]:
+        """The content that runs, and whether what started it has ended."""
+        name, contents = application.name, self.installed.contents
+        match application.platform:
+            case Platform.SCRIPT:
+                runs = [t for t in truth if t.what == "begin" and not t.label.startswith("undo")]
+                if not runs:
+                    return None, True
+                ends = {(t.pid, t.deployment) for t in truth if t.what == "end"}
+                last = runs[-1]
+                return contents.get(last.commit, {}).get(name, ""), (last.pid, last.deployment) in ends  # fmt: skip
+            case Platform.PROCESS:
+                starts = [t for t in truth if t.what == "start"]
+                commit = starts[-1].commit if starts else ""
+                return (contents.get(commit, {}).get(name, "") if starts else None), True
+            case Platform.TERRAFORM | Platform.KUBERNETES:
+                nonce = self._deployed_nonce(application)
+                of_nonce = {self.installed.nonces[c]: c for c in self.installed.nonces}
+                return of_nonce.get(nonce or "", "nothing that was pushed"), True
+
+    def _deployed_nonce(self, application: FaultyApplication) -> str | None:
+        """The revision by the state of Terraform or the objects of the cluster."""
+        name = application.name
+        with suppress(OSError, ValueError, LookupError):
+            if application.platform is Platform.TERRAFORM:
+                file = self.installed.directory / "states" / f"{name}.tfstate"
+                (resource,) = json.loads(file.read_text())["resources"]
+                return str(resource["instances"][0]["attributes"]["input"]["value"])
+            assert self.installed.kubernetes is not None
+            namespace = self.installed.targets.namespace
+            path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+            return str(self.installed.kubernetes.ask("GET", path)["data"]["revision"])
+        return None
+
+    def failing(self) -> set[tuple[str, str]]:
+        """Applications with the commits and the nonces of revisions that are meant to fail."""
+        nonces = {nonce for nonce, revision in self.revisions.items() if revision.fails}
+        names = self.installed.applications
+        by_commit = {
+            (name, commit)
+            for commit, of_commit in self.installed.contents.items()
+            for name, content in of_commit.items()
+            if self.installed.nonces.get(content) in nonces
+        }
+        return by_commit | {(name, nonce) for name in names for nonce in nonces}
+
+    def running_programs(self) -> dict[str, list[str]]:
+        """The programs of process applications that run, which wrote their process id themselves."""
+        running: dict[str, list[str]] = {
+            application.name: []
+            for application in self.installed.applications.values()
+            if application.platform is Platform.PROCESS
+        }
+        for line in self.installed.truth.lines:
+            if line.what == "start" and line.application in running:
+                with suppress(OSError):
+                    if _PROGRAM in Path(f"/proc/{line.pid}/cmdline").read_bytes():
+                        program = f"{line.label} of {line.commit[:7]}"
+                        running[line.application].append(program)
+        return running
