@@ -15,6 +15,7 @@ import pytest
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.plugins.process.programs import find_programs
+from pipecd.quickstart.sample_repository import create_repository
 from servers.polling import eventually
 from servers.programs import OUR_PIPECD
 from servers.quickstart import start_quickstart
@@ -144,8 +145,7 @@ async def test_a_broken_service_is_rolled_back_and_ctrl_c_leaves_nothing(tmp_pat
         first = await quickstart.wait_for_completed(quickstart.head(), "web")
         assert DeploymentStatus(first.status) is DeploymentStatus.SUCCESS
         stable = (await http.get(quickstart.service)).text
-        command = [OUR_PIPECD, "quickstart", "--break", "--data-dir", str(data)]
-        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+        await break_service(data)
         broken = await quickstart.wait_for_completed(quickstart.head(), "web")
         assert DeploymentStatus(broken.status) is DeploymentStatus.FAILURE
         names = {stage.name: stage.status for stage in broken.stages}
@@ -163,6 +163,50 @@ async def test_a_broken_service_is_rolled_back_and_ctrl_c_leaves_nothing(tmp_pat
             return False
 
         await eventually(is_served, 60)
+
+
+async def break_service(data: Path) -> None:
+    command = [OUR_PIPECD, "quickstart", "--break", "--data-dir", str(data)]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+
+
+async def test_a_service_that_is_broken_at_once_is_rolled_back_too(tmp_path: Path) -> None:
+    """The bad version waits for the first one, which is deployed without a canary."""
+    data = tmp_path / "data"
+    async with start_quickstart(data) as quickstart:
+        first = quickstart.head()
+        await break_service(data)
+        good = await quickstart.wait_for_completed(first, "web")
+        assert DeploymentStatus(good.status) is DeploymentStatus.SUCCESS
+        broken = await quickstart.wait_for_completed(quickstart.head(), "web")
+        assert DeploymentStatus(broken.status) is DeploymentStatus.FAILURE
+        names = {stage.name: stage.status for stage in broken.stages}
+        assert StageStatus(names["PROCESS_ROLLBACK"]) is StageStatus.SUCCESS
+
+
+async def test_a_directory_of_an_earlier_version_is_not_promised_a_web_service(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    await create_repository(data / "sample", service_port=1, status_port=2)
+    git = [
+        "git",
+        "-C",
+        str(data / "sample"),
+        "-c",
+        "user.name=dev",
+        "-c",
+        "user.email=dev@localhost",
+    ]
+    for command in (["rm", "-r", "--quiet", "web"], ["commit", "--quiet", "--amend", "--no-edit"]):
+        await asyncio.to_thread(subprocess.run, [*git, *command], check=True)
+    async with start_quickstart(data) as quickstart:
+        deployment = await quickstart.wait_for_completed(quickstart.head())
+        assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS
+        await quickstart.stop(signal.SIGINT)
+    assert "whose repository has no web service" in quickstart.output
+    assert "--break" not in quickstart.output
+    assert "requests of visitors" not in quickstart.output
 
 
 async def test_a_second_quickstart_in_the_directory_is_refused(tmp_path: Path) -> None:

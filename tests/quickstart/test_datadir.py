@@ -13,7 +13,6 @@ from pipecd.quickstart.datadir import DataDir, Identity, locked_data_dir
 from pipecd.quickstart.sample_repository import (
     APPLICATION,
     SERVICE,
-    break_service,
     create_repository,
 )
 
@@ -73,14 +72,3 @@ async def test_the_samples_are_valid(tmp_path: Path) -> None:
         assert read.warnings == ()
     assert ":2/applications/web/canary" in file.read_text()
     compile((tmp_path / SERVICE / "server.py").read_text(), "server.py", "exec")
-
-
-async def test_a_service_is_broken_once(tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match="start a quickstart first"):
-        await break_service(tmp_path)
-    await create_repository(tmp_path, service_port=1, status_port=2)
-    good = (tmp_path / SERVICE / "server.py").read_text()
-    await break_service(tmp_path)
-    assert (tmp_path / SERVICE / "server.py").read_text() != good
-    with pytest.raises(UserMistake, match="broken already"):
-        await break_service(tmp_path)

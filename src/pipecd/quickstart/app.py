@@ -82,11 +82,15 @@ async def _run_piped(
     async with asyncio.TaskGroup() as group:
         group.create_task(run_piped(piped, ready=started.set), name="piped")
         visitors = Visitors(HOST, identity.service_port)
-        group.create_task(visitors.run(), name="visitors")
+        if data.has_service:
+            group.create_task(visitors.run(), name="visitors")
         group.create_task(print_finished_deployments(plane, visitors, terminal), name="deployments")
         with terminal.step("Starting a piped"):
             await started.wait()
-            await register_applications(plane, data, identity)
+            identity = await register_applications(plane, data, identity)
+        if identity.service_id:
+            first = record_first_deployment(plane, data, identity)
+            group.create_task(first, name="first deployment")
         service = f"http://{HOST}:{identity.service_port}"
         terminal.show_ready(f"http://{HOST}:{plane.port}", service, data, identity.password)
 
@@ -145,13 +149,12 @@ async def register_piped(plane: ControlPlane, data: DataDir, identity: Identity)
     return identity
 
 
-async def register_applications(plane: ControlPlane, data: DataDir, identity: Identity) -> None:
+async def register_applications(plane: ControlPlane, data: DataDir, identity: Identity) -> Identity:
     """Registers the applications unless they are, once the piped has reported repositories."""
     async with plane.bus.subscribe(project=PROJECT) as signals:
         while not (await plane.stores.pipeds.get(identity.piped_id)).repositories:
             await anext(signals)
-    # A repository of an earlier version has no web service.
-    if not identity.service_id and (data.repository / SERVICE).is_dir():
+    if not identity.service_id and data.has_service:
         targets = {"process": DeployTargets(deploy_targets=[TARGET])}
         added = await _add_application(plane, identity, SERVICE, targets)
         identity = replace(identity, service_id=added)
@@ -160,6 +163,19 @@ async def register_applications(plane: ControlPlane, data: DataDir, identity: Id
         added = await _add_application(plane, identity, APPLICATION, {})
         identity = replace(identity, application_id=added)
         await asyncio.to_thread(data.save_identity, identity)
+    return identity
+
+
+async def record_first_deployment(plane: ControlPlane, data: DataDir, identity: Identity) -> None:
+    """Stores that the web service was deployed, as soon as it was: it may be broken then."""
+    async with plane.bus.subscribe(project=PROJECT) as signals:
+        while not identity.is_service_deployed:
+            service = await plane.stores.applications.get(identity.service_id)
+            if service.HasField("most_recently_successful_deployment"):
+                identity = replace(identity, is_service_deployed=True)
+                await asyncio.to_thread(data.save_identity, identity)
+                return
+            await anext(signals)
 
 
 async def _add_application(

@@ -11,9 +11,12 @@ from pipecd.commandline import flags
 from pipecd.commandline.signals import run_until_signal
 from pipecd.observe.log import configure
 from pipecd.quickstart.app import run_quickstart
+from pipecd.quickstart.broken_version import break_service
 from pipecd.quickstart.datadir import DataDir
-from pipecd.quickstart.sample_repository import break_service
 from pipecd.quickstart.terminal import Terminal
+
+# A quickstart that is just starting deploys its first version within seconds.
+_PATIENCE_SECONDS = 20.0
 
 
 @click.command()
@@ -29,8 +32,7 @@ def quickstart(**given: Any) -> None:
     directory = given["data_dir"]
     path = Path(directory).expanduser() if directory else Path.home() / ".pipecd" / "quickstart"
     if given["break"]:
-        data = DataDir(path)
-        asyncio.run(break_service(data.repository))
-        Terminal().show_broken(data)
+        data = DataDir(path.resolve())
+        Terminal().show_broken(data, asyncio.run(break_service(data, at_most=_PATIENCE_SECONDS)))
         return
     run_until_signal(run_quickstart(path, given["port"], Terminal()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipecd.model.errors import UserMistake
 from pipecd.program.atomic_write import write_private
 from pipecd.program.dirlock import lock_directory
-from pipecd.quickstart.sample_repository import BRANCH, REPOSITORY_ID
+from pipecd.quickstart.sample_repository import BRANCH, REPOSITORY_ID, SERVICE
 
 PROJECT = "quickstart"
 TARGET = "local"
@@ -64,7 +64,10 @@ spec:
 
 @dataclass(frozen=True)
 class Identity:
-    """The password, the ports, and the generated ids and keys; empty until they are registered."""
+    """The password, the ports, and the generated ids and keys; empty until they are registered.
+
+    `is_service_deployed` tells whether a version of the web service was ever deployed.
+    """
 
     password: str
     piped_id: str = ""
@@ -73,6 +76,7 @@ class Identity:
     service_id: str = ""
     service_port: int = 0
     status_port: int = 0
+    is_service_deployed: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,11 @@ class DataDir:
     @property
     def repository(self) -> Path:
         return self.path / "sample"
+
+    @property
+    def has_service(self) -> bool:
+        """Whether the repository has the web service; one of an earlier version has not."""
+        return (self.repository / SERVICE).is_dir()
 
     @property
     def programs(self) -> Path:

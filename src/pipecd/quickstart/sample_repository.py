@@ -112,7 +112,6 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 ''',
 }
-_GREETING, _BROKEN_GREETING = "{COMMIT[:7]}!", "{COMIT[:7]}!"
 
 
 async def create_repository(path: Path, *, service_port: int, status_port: int) -> None:
@@ -126,37 +125,22 @@ async def create_repository(path: Path, *, service_port: int, status_port: int) 
         for variable, port in ports.items():
             content = content.replace(variable, port)  # noqa: PLW2901
         file.write_text(content)
-    await _git(path, "init", "--quiet", f"--initial-branch={BRANCH}")
+    await git(path, "init", "--quiet", f"--initial-branch={BRANCH}")
     # The event watcher pushes to this branch, and Git updates the files that are checked out.
-    await _git(path, "config", "receive.denyCurrentBranch", "updateInstead")
-    await _git(path, "add", "--all")
-    await _git(path, "commit", "--quiet", "--message", "Say hello")
+    await git(path, "config", "receive.denyCurrentBranch", "updateInstead")
+    await git(path, "add", "--all")
+    await git(path, "commit", "--quiet", "--message", "Say hello")
 
 
-async def break_service(path: Path) -> None:
-    """Commits a version of the web service that answers with errors."""
-    server = path / SERVICE / "server.py"
-    if not server.exists():
-        raise UserMistake(
-            f"{server} does not exist", hint="start a quickstart first, with the same --data-dir"
-        )
-    text = server.read_text()
-    if _GREETING not in text:
-        raise UserMistake(
-            "the web service is broken already",
-            hint=f"repair it: git -C {path} revert --no-edit HEAD",
-        )
-    server.write_text(text.replace(_GREETING, _BROKEN_GREETING))
-    await _git(path, "commit", "--quiet", "--message", "Break the web service", str(server))
-
-
-async def _git(path: Path, *arguments: str) -> None:
+async def git(path: Path, *arguments: str) -> str:
+    """Runs git in the repository, and returns what it prints."""
     # Users without a Git identity can run the quickstart as well.
     has_identity = (await run(["git", "config", "user.email"], cwd=path)).code == 0
     identity = () if has_identity else _GIT_IDENTITY
     done = await run(["git", "-c", "user.useConfigOnly=false", *identity, *arguments], cwd=path)
     if done.code:
         raise UserMistake(
-            f"cannot change the sample repository: git {arguments[0]} failed: {done.last_line}",
-            hint=f"remove {path} and retry",
+            f"cannot use the sample repository: git {arguments[0]} failed: {done.last_line}",
+            hint=f"correct that, or remove {path} and retry",
         )
+    return done.output.strip()

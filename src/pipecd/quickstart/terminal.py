@@ -38,12 +38,10 @@ class Terminal:
   username  {USERNAME}
   password  {escape(password)}
 
-[bold]It deploys a web service:[/bold] {service}
-Break it in a second terminal, and watch its canary fail and roll back by itself:
-  {_command("--break", data)}
+{_about_service(service, data) if data.has_service else _NO_SERVICE}
 
 Change the other sample application and commit; PipeCD deploys the commit:
-  cd {escape(str(data.repository))}
+  cd {escape(shlex.quote(str(data.repository)))}
   echo "Good evening" > hello/greeting.txt
   git commit -am "Greet in the evening"
 
@@ -66,16 +64,26 @@ Change the other sample application and commit; PipeCD deploys the commit:
             f"  [dim]{requests} requests of visitors meanwhile, {failed} of them failed[/dim]"
         )
 
-    def show_broken(self, data: DataDir) -> None:
+    def show_broken(self, data: DataDir, commit: str) -> None:
         """Prints what the bad version is, and how to repair it."""
-        self._console.print(f"""A version of the web service with a typo is committed.
+        self._console.print(f"""A version of the web service with a typo is committed: {commit}
 Half of the requests go to its canary; when they fail, PipeCD rolls back.
 
 Repair it:
-  git -C {escape(str(data.repository))} revert --no-edit HEAD""")
+  git -C {escape(shlex.quote(str(data.repository)))} revert --no-edit {commit}""")
 
     def show_stopped(self) -> None:
         self._console.print("\nstopped; the next start resumes with the same data")
+
+
+_NO_SERVICE = """This directory is of an earlier version, whose repository has no web service.
+To see one deployed and rolled back, start with another --data-dir."""
+
+
+def _about_service(service: str, data: DataDir) -> str:
+    return f"""[bold]It deploys a web service:[/bold] {service}
+Break it in a second terminal, and watch its canary fail and roll back by itself:
+  {_command("--break", data)}"""
 
 
 def _command(option: str, data: DataDir) -> str:
