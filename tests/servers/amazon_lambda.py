@@ -32,9 +32,9 @@ class LambdaRules:
         for known in (self.failing, self._busy, self._failed, self._new):
             known.clear()
 
-    def make_busy(self, name: str, reads: int) -> None:
-        """Lets a change of somebody else be in progress."""
-        self._busy[name] = reads
+    def make_busy(self, name: str, reads: int, *, failure: str = "") -> None:
+        """Lets a change of somebody else be in progress, which may fail."""
+        self._busy[name], self._failed[name] = reads, failure
 
     def check(self, call: Call) -> None:
         name = call.parameters.get("FunctionName", "")
@@ -60,6 +60,8 @@ class LambdaRules:
             # Later changes of the code are not those of the version.
             version = lambda_backend()._lambdas._functions[name]["versions"][-1]
             version.code = dict(version.code)
+        if call.operation in _CHANGES:
+            _keep_settings(name, call.parameters)
         if call.operation in (*_CHANGES, "CreateFunction"):
             self._busy[name] = self.reads
             given = {**call.parameters, **call.parameters.get("Code", {})}
@@ -95,6 +97,15 @@ class LambdaRules:
                 f"resource: {name}",
                 status=409,
             )
+
+
+def _keep_settings(name: str, parameters: Parameters) -> None:
+    """Stores the settings that moto forgets."""
+    function = lambda_backend()._lambdas._functions[name]["latest"]
+    if "EphemeralStorage" in parameters:
+        function.ephemeral_storage = parameters["EphemeralStorage"]["Size"]
+    if "Architectures" in parameters:
+        function.architectures = parameters["Architectures"]
 
 
 def _check_creation(name: str, parameters: Parameters) -> None:

@@ -45,14 +45,22 @@ class Functions:
             return None
 
     async def apply(
-        self, function: LambdaFunction, package: bytes | None, tags: Mapping[str, str]
+        self,
+        function: LambdaFunction,
+        package: bytes | None,
+        tags: Mapping[str, str],
+        *,
+        replaced: LambdaFunction | None,
     ) -> None:
-        """Creates a function, or changes its configuration, code and tags."""
+        """Creates a function, or changes its configuration, code and tags.
+
+        `replaced` is the manifest of the commit that was deployed before, if there is one.
+        """
         live = await self.find(function.name)
         if live is None:
             live = await self._create(function, package, tags)
         if live is not None:
-            await self._update(function, package, live)
+            await self._update(function, package, live, replaced)
             await self._change_tags(live, tags)
 
     async def publish(self, name: str) -> str:
@@ -102,27 +110,33 @@ class Functions:
         return None
 
     async def _update(
-        self, function: LambdaFunction, package: bytes | None, live: Mapping[str, Any]
+        self,
+        function: LambdaFunction,
+        package: bytes | None,
+        live: Mapping[str, Any],
+        replaced: LambdaFunction | None,
     ) -> None:
-        name, shown = function.name, map_at(live, "Configuration")
-        packed = text_at(shown, "PackageType") or package_type(function)
+        name = function.name
+        packed = text_at(live, "Configuration", "PackageType") or package_type(function)
         if packed != package_type(function):
             raise UserMistake(
                 f"function {name} exists with the package type {packed}, which cannot be changed "
                 f"to {package_type(function)}",
                 hint="give the function another name, or delete the old one first",
             )
-        await self._wait(name, accepts_failure=True)
+        # Another change may be in progress, and what was read before it has ended does not count.
+        shown = await self._wait(name, accepts_failure=True)
         # What AWS shows after a failure is not what it runs.
         has_failed = "Failed" in (text_at(shown, "State"), text_at(shown, "LastUpdateStatus"))
-        wanted = configuration(function)
+        wanted = configuration(function, replaced=replaced)
         if has_failed or not has_configuration(shown, wanted):
             await self._when_idle(
                 "update_function_configuration", name, FunctionName=name, **wanted
             )
             await self._wait(name)
             self.log(f"Updated the configuration of function {name}")
-        if not has_failed and _has_code(shown, function, package):
+        instruction_sets = architectures(function, replaced=replaced)
+        if not has_failed and _has_code(shown, package, instruction_sets):
             self.log(f"The code of function {name} is unchanged")
             return
         await self._when_idle(
@@ -130,7 +144,7 @@ class Functions:
             name,
             FunctionName=name,
             **code(function, package),
-            **architectures(function),
+            **instruction_sets,
         )
         await self._wait(name)
         self.log(f"Updated the code of function {name}")
@@ -171,12 +185,17 @@ class Functions:
             )
         return result
 
-    async def _wait(self, name: str, *, accepts_failure: bool = False, **qualifier: str) -> None:
-        """Waits until AWS has carried out a change; one that failed before may be accepted."""
+    async def _wait(
+        self, name: str, *, accepts_failure: bool = False, **qualifier: str
+    ) -> Mapping[str, Any]:
+        """Waits until AWS has carried out a change, and returns the configuration then.
+
+        A change that failed before may be accepted.
+        """
         version = "".join(f" version {value}" for value in qualifier.values())
         status = ""
 
-        async def check() -> bool | None:
+        async def check() -> Mapping[str, Any] | None:
             nonlocal status
             shown = await self._call(
                 "get_function_configuration", name, FunctionName=name, **qualifier
@@ -184,7 +203,7 @@ class Functions:
             state, update = text_at(shown, "State"), text_at(shown, "LastUpdateStatus")
             if "Failed" in (state, update):
                 if accepts_failure:
-                    return True
+                    return shown
                 reasons = (text_at(shown, f"{key}Reason") for key in ("LastUpdateStatus", "State"))
                 reason = "; ".join(filter(None, reasons)) or "it gives no reason"
                 raise UpdateFailed(
@@ -192,27 +211,30 @@ class Functions:
                     hint="correct the function manifest, its role or its code",
                 )
             if state in ("", "Active", "Inactive") and update in ("", "Successful"):
-                return True
+                return shown
             if (now := f"{state} {update}") != status:
                 status = now
                 self.log(f"Waiting for function {name}{version}: {now}")
             return None
 
-        if not await self.polling.until(check):
+        shown = await self.polling.until(check)
+        if shown is None:
             raise Unavailable(
                 f"function {name}{version} was not updated within "
                 f"{self.polling.within / 60:g} minutes: {status}"
             )
+        return shown
 
     async def _call(self, operation: str, name: str, **parameters: object) -> dict[str, Any]:
         return await self.account.call("lambda", operation, about=f"function {name}", **parameters)
 
 
-def _has_code(shown: Mapping[str, Any], function: LambdaFunction, package: bytes | None) -> bool:
+def _has_code(
+    shown: Mapping[str, Any], package: bytes | None, instruction_sets: Mapping[str, Any]
+) -> bool:
     """Reports whether a function has a package already; images and objects of S3 may change."""
     if package is None:
         return False
     digest = base64.b64encode(hashlib.sha256(package).digest()).decode()
-    names = {architecture.name for architecture in function.architectures}
-    current = set(shown.get("Architectures") or ())
-    return text_at(shown, "CodeSha256") == digest and (not names or names == current)
+    names, current = instruction_sets.get("Architectures"), shown.get("Architectures") or ()
+    return text_at(shown, "CodeSha256") == digest and (not names or set(names) == set(current))

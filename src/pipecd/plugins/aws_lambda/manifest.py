@@ -16,6 +16,7 @@ from pipecd.sdk.unstructured import map_at, text_at
 from pipecd.sdk.yaml import read_documents
 
 API_VERSION, KIND = "pipecd.dev/v1beta1", "LambdaFunction"
+_DEFAULT_STORAGE, _DEFAULT_ARCHITECTURE = 512, "x86_64"
 _MAX_MANIFEST_BYTES = 1024**2
 _SCP_REMOTE = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 # How hosts of repositories name the page of a commit.
@@ -49,8 +50,14 @@ def is_from_git(function: LambdaFunction) -> bool:
     return not function.image and not function.s3_bucket
 
 
-def configuration(function: LambdaFunction) -> dict[str, Any]:
-    """Returns the configuration of a function; what Git leaves open is not in it."""
+def configuration(
+    function: LambdaFunction, *, replaced: LambdaFunction | None = None
+) -> dict[str, Any]:
+    """Returns the configuration of a function.
+
+    What Git leaves open is not in it, unless the manifest that it replaces has declared it: then it
+    gets the default of AWS again.
+    """
     wanted: dict[str, Any] = {
         "Role": function.role,
         "MemorySize": function.memory,
@@ -63,11 +70,15 @@ def configuration(function: LambdaFunction) -> dict[str, Any]:
         wanted["Layers"] = list(function.layers)
     if function.ephemeral_storage is not None:
         wanted["EphemeralStorage"] = {"Size": function.ephemeral_storage.size}
+    elif replaced is not None and replaced.ephemeral_storage is not None:
+        wanted["EphemeralStorage"] = {"Size": _DEFAULT_STORAGE}
     if function.vpc_config is not None:
         wanted["VpcConfig"] = {
             "SecurityGroupIds": list(function.vpc_config.security_group_ids),
             "SubnetIds": list(function.vpc_config.subnet_ids),
         }
+    elif replaced is not None and replaced.vpc_config is not None:
+        wanted["VpcConfig"] = {"SecurityGroupIds": [], "SubnetIds": []}
     return wanted
 
 
@@ -112,9 +123,13 @@ def package_type(function: LambdaFunction) -> str:
     return "Image" if function.image else "Zip"
 
 
-def architectures(function: LambdaFunction) -> dict[str, Any]:
-    """Returns the parameter for the instruction sets, if Git declares them."""
+def architectures(
+    function: LambdaFunction, *, replaced: LambdaFunction | None = None
+) -> dict[str, Any]:
+    """Returns the parameter for the instruction sets, if Git declares or declared them."""
     names = [architecture.name for architecture in function.architectures]
+    if not names and replaced is not None and replaced.architectures:
+        names = [_DEFAULT_ARCHITECTURE]
     return {"Architectures": names} if names else {}
 
 

@@ -91,7 +91,7 @@ class StageRun:
                 await self.functions.route(function.name, traffic)
             done = f"The traffic goes to {traffic}"
             await self._display(traffic)
-        await self._apply(function, self.stage.running.commit)
+        await self._apply(function, self.stage.running.commit, replaced=self.stage.target)
         if original is None and await self.stage.shared.get(_CREATED_ALIAS) is not None:
             # There was no alias whose traffic could be restored.
             traffic = Traffic(await self.functions.publish(function.name))
@@ -105,17 +105,23 @@ class StageRun:
 
     async def _other_function(self, name: str) -> str | None:
         """Returns the function of the failed commit if it is not the one with this name."""
+        failed = await self._readable_manifest(self.stage.target)
+        return failed.name if failed and failed.name != name else None
+
+    async def _readable_manifest(self, source: Source) -> LambdaFunction | None:
+        """Returns the manifest of a commit, None if it has mistakes."""
         try:
-            failed = (await self._manifest(self.stage.target)).name
+            return await self._manifest(source)
         except UserMistake:
             return None
-        return failed if failed != name else None
 
     async def _publish(self, function: LambdaFunction) -> str:
-        await self._apply(function, self.stage.target.commit)
+        await self._apply(function, self.stage.target.commit, replaced=self.stage.running)
         return await self.functions.publish(function.name)
 
-    async def _apply(self, function: LambdaFunction, commit: str) -> None:
+    async def _apply(
+        self, function: LambdaFunction, commit: str, *, replaced: Source | None
+    ) -> None:
         package = None
         if is_from_git(function):
             package = await pack(function.source, self.stage.host.git_variables)
@@ -123,16 +129,21 @@ class StageRun:
         tags = ownership_tags(
             piped_id=deployment.piped_id, application_id=deployment.application_id, commit=commit
         )
-        await self.functions.apply(function, package, {**function.tags, **tags})
+        before = await self._readable_manifest(replaced) if replaced else None
+        if before is not None and before.name != function.name:
+            before = None
+        await self.functions.apply(function, package, {**function.tags, **tags}, replaced=before)
 
     async def _store_original(self, name: str) -> None:
         """Stores the traffic before the deployment; a repeated stage does not store its own."""
-        if await self.stage.shared.get(self._original_key) is None:
-            traffic = await self.functions.traffic(name)
-            if traffic is not None:
-                await self.stage.shared.put({self._original_key: traffic.encode()})
-            else:
-                await self.stage.shared.put({_CREATED_ALIAS: "true"})
+        for key in (self._original_key, _CREATED_ALIAS):
+            if await self.stage.shared.get(key) is not None:
+                return
+        traffic = await self.functions.traffic(name)
+        if traffic is not None:
+            await self.stage.shared.put({self._original_key: traffic.encode()})
+        else:
+            await self.stage.shared.put({_CREATED_ALIAS: "true"})
 
     async def _route(self, name: str, traffic: Traffic) -> None:
         await self.functions.route(name, traffic)
