@@ -4,6 +4,7 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from pipecd.commandline.main import run
@@ -81,9 +82,12 @@ def test_warnings_are_shown_and_counted(tmp_path: Path, capsys: pytest.CaptureFi
     head = "apiVersion: pipecd.dev/v1beta1\nkind: Application\nspec:\n"
     file.write_text(f"{head}  name: {'n' * 37}\n  timeout: -1s\n  plugins: {{wait: {{}}}}\n")
     code, shown = linted(file, capsys)
-    assert code == 0
+    assert code == 1
     assert "spec.name: the name of an application has at most 36 characters" in shown
-    assert shown.endswith("1 file can be used, with 2 warnings\n")
+    assert "it cannot be deployed\n" in shown, "no warning, but an error"
+    file.write_text(f"{head}  name: shop\n  timeout: -1s\n  plugins: {{wait: {{}}}}\n")
+    code, shown = linted(file, capsys)
+    assert (code, shown.endswith("1 file can be used, with 1 warning\n")) == (0, True)
     file.write_text(f"{head}  naem: shop\n  planner: 1\n")
     code, shown = linted(file, capsys)
     assert code == 1
@@ -142,6 +146,70 @@ def test_strict_makes_warnings_mistakes(
     assert "(warning)" not in capsys.readouterr().out
 
 
+def sarif_object(required: list[str], **properties: object) -> dict[str, object]:
+    """An object of SARIF that has no other properties than these."""
+    return {
+        "type": "object",
+        "required": required,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+# What SARIF 2.1.0 (sarif-schema-2.1.0.json of OASIS) says about the properties that we write.
+TEXT, POSITIVE = {"type": "string"}, {"type": "integer", "minimum": 1}
+MESSAGE = sarif_object(["text"], text=TEXT)
+ARTIFACT = sarif_object([], uri={"type": "string", "format": "uri-reference"}, uriBaseId=TEXT, description=MESSAGE)  # fmt: skip
+REGION = sarif_object(["startLine"], startLine=POSITIVE, startColumn=POSITIVE)
+PHYSICAL_LOCATION = sarif_object(["artifactLocation"], artifactLocation=ARTIFACT, region=REGION)
+LOCATION = sarif_object([], physicalLocation=PHYSICAL_LOCATION)
+RESULT = sarif_object(
+    ["message"],
+    ruleId=TEXT,
+    level={"enum": ["none", "note", "warning", "error"]},
+    message=MESSAGE,
+    locations={"type": "array", "items": LOCATION},
+)
+RULE = sarif_object(["id"], id=TEXT, shortDescription=MESSAGE)
+DRIVER = sarif_object(
+    ["name"], name=TEXT, version=TEXT, rules={"type": "array", "items": RULE, "uniqueItems": True}
+)
+RUN = sarif_object(
+    ["tool"],
+    tool=sarif_object(["driver"], driver=DRIVER),
+    results={"type": "array", "items": RESULT},
+    originalUriBaseIds={"type": "object", "additionalProperties": ARTIFACT},
+    columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+)
+SARIF = sarif_object(
+    ["version", "runs"],
+    version={"enum": ["2.1.0"]},
+    runs={"type": "array", "items": RUN},
+    **{"$schema": {"type": "string", "format": "uri"}},
+)
+
+
+def test_sarif_follows_its_schema_and_names_files_from_the_repository(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "c d").mkdir()
+    (repository / "c d" / "app.pipecd.yaml").write_text(WRONG)
+    monkeypatch.chdir(repository)
+    # Absolute paths are written from the current directory, too.
+    for path in (".", str(repository)):
+        assert run(tree(), ["lint", "--output", "sarif", path]) == 1
+        document = json.loads(capsys.readouterr().out)
+        jsonschema.Draft202012Validator(SARIF).validate(document)
+        results = document["runs"][0]["results"]
+        files = [r["locations"][0]["physicalLocation"]["artifactLocation"] for r in results]
+        assert files == [
+            {"uri": uri, "uriBaseId": "%SRCROOT%"}
+            for uri in ("a/app.pipecd.yaml", "b/b.pipecd.yaml", "c%20d/app.pipecd.yaml")
+        ]
+        rules = {rule["id"] for rule in document["runs"][0]["tool"]["driver"]["rules"]}
+        assert {result["ruleId"] for result in results} == rules
+
+
 def test_findings_as_json_and_sarif(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tree(), ["lint", "--output", "json", str(repository)]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -157,7 +225,36 @@ def test_findings_as_json_and_sarif(repository: Path, capsys: pytest.CaptureFixt
     assert results[1]["level"] == "error"
 
 
-@pytest.mark.parametrize("platform", ["kubernetes", "terraform", "script"])
+@pytest.mark.parametrize(
+    ("kind", "spec", "is_error"),
+    [
+        pytest.param("Application", "{name: a, pipeline: {stages: [{name: WAIT}]}}", True, id="a plugin refuses the options of a stage"),
+        pytest.param("KubernetesApp", "{name: a, pipeline: {stages: [{name: WAIT, with: {duration: soon}}]}}", True, id="the same in a file of the first generation"),
+        pytest.param("Application", "{name: a, plugins: {process: {input: {}}}}", True, id="a plugin refuses its section"),
+        pytest.param("KubernetesApp", "{name: a, plugins: {process: {input: {}}}}", True, id="a section in a file of an older kind"),
+        pytest.param("Application", "{name: a, pipeline: {stages: [{with: {}}]}}", True, id="a stage without a name"),
+        pytest.param("Application", f"{{name: {'n' * 37}}}", True, id="a name that cannot be stored"),
+        pytest.param("KubernetesApp", f"{{name: {'n' * 37}}}", True, id="such a name in the first generation"),
+        pytest.param("Application", "{name: a, pipeline: {stages: [{name: MY_STAGE}]}}", False, id="a stage that a plugin of the piped may have"),
+        pytest.param("KubernetesApp", "{name: a, pipeline: {stages: [{name: MY_STAGE}]}}", True, id="first-generation pipeds have no plugins"),
+        pytest.param("KubernetesApp", "{name: a, plugins: {wait: {}}, pipeline: {stages: [{name: MY_STAGE}]}}", False, id="with a section it is of the second generation"),
+        pytest.param("Application", "{name: a, planer: {}}", False, id="an unknown key of the second generation"),
+        pytest.param("KubernetesApp", "{name: a, planer: {}}", True, id="an unknown key of the first generation"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_an_error_in_its_generation(
+    kind: str, spec: str, is_error: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "app.pipecd.yaml"
+    file.write_text(f"{HEAD}kind: {kind}\nspec: {spec}\n")
+    code, shown = linted(file, capsys)
+    assert (code, "(warning)" in shown) == (1 if is_error else 0, not is_error), shown
+
+
+@pytest.mark.parametrize(
+    "platform",
+    ["kubernetes", "terraform", "ecs", "lambda", "cloudrun", "process", "script"],
+)
 def test_a_new_file_is_right_and_names_its_schema(
     tmp_path: Path, platform: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +276,11 @@ def test_a_new_file_is_right_and_names_its_schema(
     ("words", "error_text"),
     [
         pytest.param(["--platform", "script"], "--name is not set", id="nobody to ask"),
-        pytest.param(["--name", "a", "--platform", "vm"], "use one of kubernetes", id="a platform"),
+        pytest.param(
+            ["--name", "a", "--platform", "vm"],
+            "use one of kubernetes, terraform, ecs",
+            id="a platform",
+        ),
         pytest.param(["--name", "a" * 40, "--platform", "script"], "at most 36", id="a long name"),
     ],
 )

@@ -247,7 +247,8 @@ class StageSpec(Spec):
     def advice(self) -> Iterator[Advice]:
         """Yield a missing name and a negative timeout."""
         if not self.name:
-            yield Advice(("name",), "must be set, no plugin has a stage without a name")
+            what = "must be set, no plugin has a stage without a name"
+            yield Advice(("name",), what, unplannable=True)
         if self.timeout < 0:
             yield Advice(("timeout",), "is negative, the stage times out at once")
 
@@ -296,7 +297,7 @@ def check_stages(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
         options = catalog.stages.get(stage.name)
         if options:
             path = (*stage.path, "with")
-            decoder.decode(stage.options, options, path=path, wrong=Level.WARNING)
+            decoder.decode(stage.options, options, path=path, wrong=Level.UNPLANNABLE)
         elif stage.name:
             what = unknown_word("no installed plugin has this stage", stage.name, catalog.stages)
             path = (*stage.path, "name")
@@ -311,7 +312,7 @@ def check_sections(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
     for entry in plugins.value:
         plugin, path = catalog.plugin(entry.key), (*PLUGINS, entry.key)
         if plugin and plugin.application:
-            decoder.decode(entry.value, plugin.application, path=path, wrong=Level.WARNING)
+            decoder.decode(entry.value, plugin.application, path=path, wrong=Level.UNPLANNABLE)
         elif plugin and isinstance(entry.value, Map) and entry.value.entries:
             what = f"the plugin {plugin.name} does not use this"
             decoder.add(what, at=entry.mark, path=path, level=Level.WARNING)
@@ -526,6 +527,6 @@ class ApplicationSpec(Spec):
     def advice(self) -> Iterator[Advice]:
         """Yield a name that cannot be stored, and a negative timeout."""
         if self.name and (problem := name_problem(self.name)):
-            yield Advice(("name",), f"{problem}, it cannot be deployed")
+            yield Advice(("name",), f"{problem}, it cannot be deployed", unplannable=True)
         if self.timeout < 0:
             yield Advice(("timeout",), "is negative, every deployment times out at once")

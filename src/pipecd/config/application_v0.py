@@ -66,7 +66,7 @@ class V0ApplicationDecoder:
 
     def _options(self, stage: StageNode) -> "tuple[V0Stage[Any], Spec] | None":
         """Return the translation of a stage and its options; None for a stage of a plugin."""
-        wrong = Level.MISTAKE if self._reader is Generation.V0 else Level.WARNING
+        wrong = Level.MISTAKE if self._reader is Generation.V0 else Level.UNPLANNABLE
         v0_stages = self._catalog.v0_stages
         if stage.name in v0_stages:
             v0_stage, path = v0_stages[stage.name], (*stage.path, "with")
@@ -82,7 +82,9 @@ class V0ApplicationDecoder:
         else:
             what = unknown_word(what, stage.name, v0_stages)
         path = (*stage.path, "name")
-        self._decoder.add(what, at=stage.name_node.mark, path=path, level=wrong)
+        # A piped of the newer generation may have a plugin with this stage that is unknown here.
+        level = wrong if self._reader is Generation.V0 else Level.WARNING
+        self._decoder.add(what, at=stage.name_node.mark, path=path, level=level)
         return None
 
     def _stage(

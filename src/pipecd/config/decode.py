@@ -371,6 +371,8 @@ class Level(Enum):
     """The file cannot be used."""
     WARNING = auto()
     """The file is used; the value is ignored, or fails later."""
+    UNPLANNABLE = auto()
+    """The file is used, and a warning reported; a deployment cannot be planned with it."""
     IGNORED = auto()
     """The mistake is not reported."""
 
@@ -391,7 +393,10 @@ class Decoder:
     @property
     def report(self) -> Report:
         """Return the mistakes and warnings so far."""
-        return Report.of(self._mistakes[Level.MISTAKE], self._mistakes[Level.WARNING])
+        of_level = self._mistakes
+        return Report.of(
+            of_level[Level.MISTAKE], of_level[Level.WARNING], of_level[Level.UNPLANNABLE]
+        )
 
     def has_mistake(self, path: str) -> bool:
         """Report whether a value has a mistake already."""
@@ -441,7 +446,8 @@ class Decoder:
         for where, part in _nested_specs(value, ()):
             for advice in part.advice():
                 at, mark = locate(normalized, shape, (*where, *advice.at))
-                self.add(advice.what, at=mark, path=(*path, *at), level=Level.WARNING)
+                level = Level.UNPLANNABLE if advice.unplannable else Level.WARNING
+                self.add(advice.what, at=mark, path=(*path, *at), level=level)
             for reference in part.references():
                 at, mark = locate(normalized, shape, (*where, *reference.at))
                 location = self._mistake("", mark, (*path, *at))

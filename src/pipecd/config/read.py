@@ -60,6 +60,8 @@ class ApplicationConfig:
     spec: ApplicationSpec
     warnings: tuple[Mistake, ...] = ()
     references: tuple[LocatedReference, ...] = ()
+    unplannable: frozenset[Mistake] = frozenset()
+    """The warnings about what cannot be planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Config:
     spec: Spec
     warnings: tuple[Mistake, ...] = ()
     references: tuple[LocatedReference, ...] = ()
+    unplannable: frozenset[Mistake] = frozenset()
+    """The warnings about what cannot be planned."""
 
 
 def read_application(
@@ -122,6 +126,7 @@ def _read_application(
         spec,
         decoder.report.warnings,
         decoder.references,
+        decoder.report.unplannable,
     )
 
 
@@ -232,7 +237,7 @@ def read_file(
             return Config(kind, spec, envelope.decoder.report.warnings)
         case _:
             read = _read_application(envelope, catalog, reader)
-            return Config(kind, read.spec, read.warnings, read.references)
+            return Config(kind, read.spec, read.warnings, read.references, read.unplannable)
 
 
 def _spec_of(envelope: Envelope, kind: str, to: type[SpecT], reader: Generation) -> SpecT:

@@ -56,16 +56,24 @@ class Report:
     """Every mistake of one file, in the order of lines.
 
     A file with mistakes cannot be used. A file with warnings is used as upstream uses it: the
-    values with warnings are ignored, or fail later.
+    values with warnings are ignored, or fail later. `unplannable` are the warnings about what fails
+    whenever a deployment is planned.
     """
 
     mistakes: tuple[Mistake, ...] = ()
     warnings: tuple[Mistake, ...] = ()
+    unplannable: frozenset[Mistake] = frozenset()
 
     @classmethod
-    def of(cls, mistakes: Iterable[Mistake], warnings: Iterable[Mistake]) -> "Report":
+    def of(
+        cls,
+        mistakes: Iterable[Mistake],
+        warnings: Iterable[Mistake],
+        unplannable: Iterable[Mistake] = (),
+    ) -> "Report":
         """Return a report in the order of lines, without duplicates."""
-        return cls(tuple(sorted(set(mistakes))), tuple(sorted(set(warnings))))
+        failing = frozenset(unplannable)
+        return cls(tuple(sorted(set(mistakes))), tuple(sorted({*warnings, *failing})), failing)
 
     def __str__(self) -> str:
         return "\n".join(str(mistake) for mistake in self.mistakes)

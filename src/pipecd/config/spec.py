@@ -12,10 +12,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A warning about a value that loads but is probably not intended."""
+    """A warning about a value that loads but is probably not intended.
+
+    With one that is `unplannable` nothing can be deployed.
+    """
 
     at: tuple[str | int, ...]
     what: str
+    unplannable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

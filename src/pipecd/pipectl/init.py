@@ -57,6 +57,87 @@ _PIPELINES = {
           anyone: true
       - name: TERRAFORM_APPLY
 """,
+    "ecs": """\
+  plugins:
+    ecs:
+      input:
+        # Both files are in this directory; write them as JSON or YAML, as the AWS API reads them.
+        taskDefinitionFile: taskdef.json
+        serviceDefinitionFile: servicedef.json
+        # For a canary behind a load balancer, name the target groups of both variants here.
+  # Without a pipeline the service is updated at once.
+  pipeline:
+    stages:
+      - name: ECS_SYNC
+      - name: WAIT
+        with:
+          duration: 1m
+""",
+    "lambda": """\
+  plugins:
+    lambda:
+      input:
+        functionManifestFile: function.yaml
+  pipeline:
+    stages:
+      - name: LAMBDA_CANARY_ROLLOUT
+      - name: LAMBDA_PROMOTE
+        with:
+          percent: 10
+      - name: WAIT
+        with:
+          duration: 1m
+      - name: LAMBDA_PROMOTE
+        with:
+          percent: 100
+""",
+    "cloudrun": """\
+  plugins:
+    cloudrun:
+      input:
+        serviceManifestFile: service.yaml
+  pipeline:
+    stages:
+      - name: CLOUDRUN_PROMOTE
+        with:
+          percent: 10
+      - name: WAIT
+        with:
+          duration: 1m
+      - name: CLOUDRUN_PROMOTE
+        with:
+          percent: 100
+""",
+    "process": """\
+  plugins:
+    process:
+      input:
+        # A program in this directory or in PATH; it listens on the port in $PORT.
+        command: ./server
+        args: []
+        # The port of the router, which distributes requests to the replicas.
+        port: 8000
+        replicas: 2
+        healthCheck:
+          path: /
+          timeout: 30s
+  pipeline:
+    stages:
+      - name: PROCESS_CANARY_ROLLOUT
+        with:
+          replicas: 1
+      - name: PROCESS_TRAFFIC_ROUTING
+        with:
+          canary: 10
+      - name: WAIT
+        with:
+          duration: 1m
+      - name: PROCESS_PRIMARY_ROLLOUT
+      - name: PROCESS_TRAFFIC_ROUTING
+        with:
+          primary: 100
+      - name: PROCESS_CANARY_CLEAN
+""",
     "script": """\
   pipeline:
     stages:

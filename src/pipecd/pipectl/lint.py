@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -19,6 +20,8 @@ from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
 
 _YAML_SUFFIXES = (".yaml", ".yml")
+# The name that GitHub gives to the root of a repository.
+_BASE_ID = "%SRCROOT%"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -116,9 +119,9 @@ def _lint(file: str, catalog: Catalog) -> Iterator[Finding]:
         config = read_file(text, file=file, catalog=catalog)
     except ConfigMistake as e:
         yield from (Finding(mistake, is_error=True) for mistake in e.report.mistakes)
-        yield from (Finding(warning, is_error=False) for warning in e.report.warnings)
+        yield from _warnings(e.report.warnings, e.report.unplannable)
         return
-    yield from (Finding(warning, is_error=False) for warning in config.warnings)
+    yield from _warnings(config.warnings, config.unplannable)
     # The repository of the file; an exported one has no .git.
     parents = Path(file).absolute().parents
     markers = (".git", SHARED_CONFIG)
@@ -128,6 +131,11 @@ def _lint(file: str, catalog: Catalog) -> Iterator[Finding]:
     for reference in config.references:
         if reason := unresolved(reference.reference, root / SHARED_CONFIG, catalog):
             yield Finding(reference.mistake(reason), is_error=True)
+
+
+def _warnings(warnings: Iterable[Mistake], unplannable: frozenset[Mistake]) -> Iterator[Finding]:
+    """What a piped reads; that with which nothing can be planned is an error all the same."""
+    return (Finding(warning, is_error=warning in unplannable) for warning in warnings)
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
@@ -154,7 +162,7 @@ def _as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": Path(finding.mistake.file).as_posix()},
+                        "artifactLocation": _artifact(finding.mistake.file),
                         "region": {
                             "startLine": max(1, finding.mistake.line),
                             "startColumn": max(1, finding.mistake.column),
@@ -173,5 +181,22 @@ def _as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
     return {
         "$schema": _SARIF_SCHEMA,
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "originalUriBaseIds": {
+                    _BASE_ID: {"description": {"text": "The directory in which pipectl ran."}}
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": results,
+            }
+        ],
     }
+
+
+def _artifact(file: str) -> dict[str, str]:
+    """The file relative to the current directory, from which code hosts find it."""
+    absolute, base = Path(file).resolve(), Path.cwd().resolve()
+    if not absolute.is_relative_to(base):
+        return {"uri": absolute.as_uri()}
+    return {"uri": quote(absolute.relative_to(base).as_posix()), "uriBaseId": _BASE_ID}
