@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan previews as comments on pull requests, and the CI templates that post them."""
 
+import hashlib
 import re
 import shlex
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +96,54 @@ def test_a_template_is_yaml_and_its_command_is_one(template: Path) -> None:
     required = {o.opts[0] for o in plan_preview.params if o.required}
     assert required <= given
     assert MARKER in template.read_text()
+
+
+def github_step(template: Path) -> str:
+    [job] = yaml.safe_load(template.read_text())["jobs"].values()
+    return next(step["run"] for step in job["steps"] if step["name"] == "Get pipectl")
+
+
+def gitlab_step(template: Path) -> str:
+    return "\n".join(yaml.safe_load(template.read_text())["plan-preview"]["before_script"])
+
+
+@pytest.mark.parametrize(
+    ("template", "step"),
+    [
+        pytest.param("github-plan-preview.yaml", github_step, id="GitHub"),
+        pytest.param("gitlab-plan-preview.yaml", gitlab_step, id="GitLab"),
+    ],
+)
+def test_a_template_gets_pipectl_and_checks_it(
+    template: str, step: Callable[[Path], str], tmp_path: Path
+) -> None:
+    program = tmp_path / "pipectl_v0.1.0"
+    program.write_text("#!/bin/sh\necho it runs\n")
+    path_file = tmp_path / "path"
+
+    def run_step(name: str, checksum: str) -> subprocess.CompletedProcess[str]:
+        """Runs the commands as the CI does, and then pipectl from the PATH that follows."""
+        place = tmp_path / name
+        place.mkdir()
+        url, path = program.as_uri(), "/usr/local/bin:/usr/bin:/bin"
+        script = f"""set -e
+{step(TEMPLATES / template)}
+if [ -f {path_file} ]; then PATH="$(cat {path_file}):$PATH"; fi
+pipectl
+"""
+        return subprocess.run(
+            ["sh", "-c", script],
+            cwd=place,
+            env={
+                "URL": url, "SHA256": checksum, "PIPECTL_URL": url, "PIPECTL_SHA256": checksum,
+                "RUNNER_TEMP": str(place), "GITHUB_PATH": str(path_file), "PATH": path,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+
+    right = run_step("right", hashlib.sha256(program.read_bytes()).hexdigest())
+    assert (right.returncode, right.stdout) == (0, "it runs\n"), right.stderr
+    wrong = run_step("wrong", "0" * 64)
+    assert (wrong.returncode != 0, "it runs" in wrong.stdout) == (True, False)

@@ -43,6 +43,9 @@ def test_a_new_plugin_works_and_its_tests_pass(typed: Typed, tmp_path: Path) -> 
     assert code == 0
     assert "is a plugin with the stage TCP_CHECK" in out
     project = tomllib.loads((place / "pyproject.toml").read_text())["project"]
+    # A package of our name on a public index is not ours, so nothing may resolve it there.
+    assert project["dependencies"] == []
+    assert "pip install pipecd-VERSION-py3-none-any.whl" in (place / "README.md").read_text()
     assert project["entry-points"]["pipecd.plugins"] == {
         "tcp-check": "pipecd_tcp_check.plugin:TcpCheckPlugin"
     }

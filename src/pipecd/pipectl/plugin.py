@@ -33,7 +33,9 @@ name = "pipecd-plugin-$name"
 version = "0.1.0"
 description = "The stage $stage for PipeCD."
 requires-python = ">=3.11"
-dependencies = ["pipecd"]
+# It also needs PipeCD, from the wheel of a release: a package of that name on a public index is
+# another one.
+dependencies = []
 
 [project.optional-dependencies]
 test = ["pytest"]
@@ -144,10 +146,17 @@ def test_it_is_a_plugin(monkeypatch):
 _README = """\
 # The stage $stage for PipeCD
 
+Install it with the Python that has PipeCD, or first install the wheel of the release that your
+piped runs:
+
+    pip install pipecd-VERSION-py3-none-any.whl
     pip install -e '.[test]'
     pytest
 
-Name it in the file of a piped that runs with the same Python:
+PipeCD is not among the dependencies of `pyproject.toml`, because a package named `pipecd` on a
+public index is another one.
+
+Name the plugin in the file of a piped that runs with the same Python:
 
     plugins:
       - name: $name
@@ -176,7 +185,8 @@ def init(name: str, dir: str, **_: object) -> None:
     project.write(directory)
     click.echo(
         f"{directory} is a plugin with the stage {project.stage}; next:\n"
-        f"  cd {directory} && pip install -e '.[test]' && pytest"
+        f"  cd {directory} && pip install -e '.[test]' && pytest\n"
+        "with the Python that has PipeCD; README.md says how to install it elsewhere"
     )
 
 
