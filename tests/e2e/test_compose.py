@@ -68,9 +68,11 @@ async def test_all_in_one_deploys(tmp_path: Path) -> None:
 
         @asynccontextmanager
         async def piped(configuration: str) -> AsyncIterator[Path]:
-            data = base64.b64encode(configuration.encode()).decode()
-            command = words_of(service(file, "piped"), {"PIPED_CONFIG": data})
-            async with Container(tmp_path / "piped").started(["piped", *command], path) as log:
+            place, settings = Container(tmp_path / "piped"), service(file, "piped")
+            [secret] = settings["secrets"]
+            place.write(secret["target"], configuration)
+            command = words_of(settings, {})
+            async with place.started(["piped", *command], path) as log:
                 yield log
 
         await pipectl.deploy_with(piped, tmp_path)
@@ -90,6 +92,31 @@ def password(mariadb: MariaDb) -> Iterator[str]:
     yield "a-password"
 
 
+async def wrong_passwords_lock_out_their_client_only(url: str) -> None:
+    """The server behind the gateway tells its clients apart."""
+
+    async def can_sign_in(address: str, password: str) -> bool:
+        transport = httpx2.AsyncHTTPTransport(local_address=address)
+        async with httpx2.AsyncClient(transport=transport, base_url=url) as browser:
+            form = {"project": "shop", "username": "admin", "password": password}
+            # What a client says about itself is not believed.
+            forged = {"X-Forwarded-For": "192.0.2.1"}
+            answer = await browser.post("/auth/login/static", data=form, headers=forged)
+            return "token" in answer.cookies
+
+    for _ in range(11):
+        assert not await can_sign_in("127.0.0.2", "wrong")
+    assert not await can_sign_in("127.0.0.2", "hello-shop")
+    assert await can_sign_in("127.0.0.3", "hello-shop")
+
+
+async def only_the_health_is_served(url: str, client: httpx2.AsyncClient) -> None:
+    """The admin port of the gateway is behind a list of what may be read."""
+    paths = ("/ready", "/stats/prometheus", "/quitquitquit", "/config_dump", "/")
+    statuses = [(await client.get(url + path)).status_code for path in paths]
+    assert statuses == [200, 200, 404, 404, 404]
+
+
 async def test_components_work_together_behind_the_gateway(
     mariadb: MariaDb, redis: Redis, aws: S3, password: str, tmp_path: Path
 ) -> None:
@@ -106,7 +133,9 @@ async def test_components_work_together_behind_the_gateway(
     port = free_port()
     programs = tmp_path / "bin"
     path = programs_on_loopback(programs, port)
-    flags = dict(re.findall(r"--([\w-]+)-port=(\d+)", (programs / "pipecd").read_text()))
+    health_port = free_port()
+    of_server = (programs / "pipecd").read_text().partition("ops)")[0]
+    flags: dict[str, Any] = dict(re.findall(r"--([\w-]+)-port=(\d+)", of_server))
     container, ops = Container(tmp_path / "server"), Container(tmp_path / "ops")
 
     def variables(container: Container) -> dict[str, str]:
@@ -118,7 +147,11 @@ async def test_components_work_together_behind_the_gateway(
             "PIPECD_FIRST_ADMIN_PASSWORD": "hello-shop",
         }
         given = service(file, "server")["environment"]
-        return {"PATH": path, **{name: filled(value, values) for name, value in given.items()}}
+        here = {"PATH": path, **{name: filled(value, values) for name, value in given.items()}}
+        # The address of the gateway on this machine.
+        [address] = service(file, "gateway")["networks"]["default"].values()
+        assert here["TRUSTED_PROXIES"] == filled(address, {})
+        return {**here, "TRUSTED_PROXIES": "127.0.0.1"}
 
     def command(name: str) -> list[str]:
         words = words_of(service(file, name), {})
@@ -127,8 +160,11 @@ async def test_components_work_together_behind_the_gateway(
     def gateway(listening: int) -> dict[str, Any]:
         """The configuration of the gateway with the ports of this machine."""
         config = yaml.safe_load((COMPOSE / "components" / "envoy.yaml").read_text())
-        del config["admin"]
-        [listener] = config["static_resources"]["listeners"]
+        admin = config["admin"]["address"]["socket_address"]
+        assert admin["address"] == "127.0.0.1"
+        admin["port_value"] = flags["admin"] = free_port()
+        [health, listener] = config["static_resources"]["listeners"]
+        health["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": health_port}
         listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": listening}
         for cluster in config["static_resources"]["clusters"]:
             [endpoint] = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
@@ -153,6 +189,8 @@ async def test_components_work_together_behind_the_gateway(
                     return (await client.get(url, follow_redirects=True)).status_code == 200
 
                 await eventually(answers, within=30)
+                await wrong_passwords_lock_out_their_client_only(url)
+                await only_the_health_is_served(f"http://127.0.0.1:{health_port}", client)
 
             @asynccontextmanager
             async def piped(configuration: str) -> AsyncIterator[Path]:

@@ -260,6 +260,50 @@ def test_the_plain_manifests_are_those_of_the_charts(
     cluster("apply", "--dry-run=server", "-f", "-", text=yaml.safe_dump_all(written))
 
 
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        pytest.param({}, [], id="nothing in front"),
+        pytest.param(
+            {"gateway": {"enabled": True}},
+            ["--trusted-proxies=10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"],
+            id="a gateway",
+        ),
+        pytest.param(
+            {"ingress": {"enabled": True}},
+            ["--trusted-proxies=10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"],
+            id="an ingress",
+        ),
+        pytest.param(
+            {"server": {**SMALLEST["server"], "args": {"trustedProxies": ["10.9.0.0/16", "::1"]}}},
+            ["--trusted-proxies=10.9.0.0/16,::1"],
+            id="what the values say",
+        ),
+    ],
+)
+def test_the_server_knows_the_proxies_in_front_of_it(
+    values: dict[str, Any], flag: list[str], helm: str
+) -> None:
+    server = container_of(render(helm, "pipecd", {**SMALLEST, **values}), "pipecd-server")
+    assert [word for word in server["args"] if "trusted-proxies" in word] == flag
+
+
+def test_the_admin_port_of_the_gateway_is_on_loopback(helm: str) -> None:
+    documents = render(helm, "pipecd", {**SMALLEST, "gateway": {"enabled": True}})
+    text = of_kind(documents, "ConfigMap")["pipecd-gateway-envoy-config"]["data"]
+    config = yaml.safe_load(text["envoy-config.yaml"])
+    assert config["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+    listeners = {
+        each["name"]: each["address"]["socket_address"]["port_value"]
+        for each in config["static_resources"]["listeners"]
+    }
+    container = container_of(documents, "pipecd-gateway")
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == listeners
+    assert container["readinessProbe"]["httpGet"] == {"path": "/ready", "port": "health"}
+    assert container["livenessProbe"] == {"tcpSocket": {"port": "health"}}
+
+
 def test_the_gateway_of_the_chart_is_that_of_compose() -> None:
     compose = ROOT / "deploy" / "compose" / "components" / "envoy.yaml"
     assert (CHARTS / "pipecd" / "envoy.yaml").read_text() == compose.read_text()

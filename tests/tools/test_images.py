@@ -218,8 +218,10 @@ def test_the_compose_file_of_the_guide_deploys(engine: dict[str, str], tmp_path:
         text = text.replace("apiAddress: localhost:9090", "apiAddress: server:9090")
         apps = "[{repoID: apps, remote: git://git/apps, branch: main}]"
         text = text.replace("repositories: []", f"repositories: {apps}")
-        encoded = subprocess.check_output(["base64", "-w0"], input=text, text=True)
-        settings.write_text(f"{settings.read_text()}PIPED_CONFIG={encoded}\n")
+        secret = project.directory / "piped.yaml"
+        secret.write_text(text)
+        secret.chmod(0o600)
+        os.chown(secret, 1000, 1000)
         project("up", "-d")
         until(lambda: "repositories" in project.pipectl(f"piped get --piped-id {id}", key))
         add = f"application add --app-name web --piped-id {id} --repo-id apps --app-dir web"

@@ -41,6 +41,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- /* The networks of proxies in front of the server: those of the values, or private ones if there is a proxy. */ -}}
+{{- define "pipecd.trustedProxies" -}}
+{{- if .Values.server.args.trustedProxies }}
+{{- join "," .Values.server.args.trustedProxies }}
+{{- else if or .Values.gateway.enabled .Values.ingress.enabled }}
+{{- print "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7" }}
+{{- end }}
+{{- end }}
+
 {{- define "pipecd.image" -}}
 {{- $repository := required "set server.image.repository to the repository of your registry with the image pipecd-server" .Values.server.image.repository }}
 {{- printf "%s:%s" $repository (.Values.server.image.tag | default .Chart.AppVersion) }}
