@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,57 @@ def test_tags_mark_the_owner() -> None:
 def test_a_target_requires_a_region() -> None:
     with pytest.raises(UserMistake, match="region must be set"):
         decode_plain({}, AwsTarget, what="target")
+
+
+def write_credentials(file: Path, key: str) -> None:
+    file.write_text(f"[dev]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+
+@pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException"])
+async def test_a_renewed_credentials_file_is_read_again(
+    accounts: AwsAccounts,
+    amazon: Amazon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    write_credentials(file, "old")
+    account = accounts.account("dev", target(amazon, profile="dev", credentialsFile=str(file)))
+    assert await list_clusters(account)
+    amazon.refuse_key("old", code)
+    with pytest.raises(Denied, match="renew the credentials"):
+        await list_clusters(account)
+    write_credentials(file, "new")
+    assert await list_clusters(account)
+
+
+async def test_a_profile_that_is_added_later_is_found(
+    accounts: AwsAccounts, amazon: Amazon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    account = accounts.account("dev", target(amazon, profile="dev", credentialsFile=str(file)))
+    with pytest.raises(UserMistake):
+        await list_clusters(account)
+    write_credentials(file, "new")
+    assert await list_clusters(account)
+
+
+async def test_a_target_that_does_not_answer_blocks_no_other(
+    accounts: AwsAccounts, amazon: Amazon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipecd.sdk.aws._READ_SECONDS", 5)
+    monkeypatch.setattr("pipecd.sdk.aws._MAX_ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        unreachable = accounts.account("silent", target(amazon, endpoint=endpoint))
+        waiting = [asyncio.create_task(list_clusters(unreachable)) for _ in range(40)]
+        await asyncio.sleep(0.1)
+        reachable = accounts.account("dev", target(amazon))
+        assert await list_clusters(reachable)
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
 Parameters = dict[str, Any]
-_CREDENTIAL = re.compile(r"Credential=[^/]+/\d+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
+_CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
 # The names of services in signatures that are not those of botocore.
 _SIGNED_AS = {"elasticloadbalancing": "elbv2"}
 _CHECKED = frozenset({"ecs", "elbv2", "lambda", "servicediscovery"})
@@ -80,6 +80,7 @@ class Amazon:
     """Is called when an operation was carried out and before its client knows."""
     _faults: dict[str, list[_Fault]] = field(default_factory=dict[str, list[_Fault]])
     _lost: dict[str, int] = field(default_factory=dict[str, int])
+    _refused_keys: dict[str, str] = field(default_factory=dict[str, str])
     url: str = ""
 
     def start(self) -> None:
@@ -100,6 +101,7 @@ class Amazon:
         self.answers.clear()
         self._faults.clear()
         self._lost.clear()
+        self._refused_keys.clear()
         self.on_answer = None
         for rules in self.rules.values():
             rules.reset()
@@ -139,6 +141,10 @@ class Amazon:
         fault = _Fault(Refusal(code, message or code, status=status), times, where)
         self._faults.setdefault(operation, []).append(fault)
 
+    def refuse_key(self, key: str, code: str) -> None:
+        """Lets every request with an access key fail."""
+        self._refused_keys[key] = code
+
     def allow(self, operation: str) -> None:
         """Ends what `refuse` began."""
         self._faults.pop(operation, None)
@@ -174,7 +180,7 @@ class Amazon:
             operation, parameters = _parse(model, environ, body)
             call = Call(service, operation, parameters, signed["region"])
             self.calls.append(call)
-            self._fail(call)
+            self._fail(call, signed["key"])
             rules = self.rules.get(service)
             if rules is None:
                 return self._moto(environ, start)
@@ -186,7 +192,9 @@ class Amazon:
         except Refusal as refusal:
             return _refused(start, refusal, model.metadata["protocol"])
 
-    def _fail(self, call: Call) -> None:
+    def _fail(self, call: Call, key: str) -> None:
+        if code := self._refused_keys.get(key):
+            raise Refusal(code, f"The key {key} is not accepted.")
         for fault in self._faults.get(call.operation, ()):
             if fault.times and fault.where(call.parameters):
                 fault.times -= 1

@@ -49,6 +49,7 @@ AwsMissing = CloudMissing
 AwsRejection = CloudRejection
 """AWS refused a request that was permitted; `code` is its error code."""
 
+# Of each deploy target; they are started when they are needed.
 _THREADS = 16
 # A thread cannot be cancelled, so every call has a timeout.
 _CONNECT_SECONDS, _READ_SECONDS, _MAX_ATTEMPTS = 5, 15, 5
@@ -70,15 +71,26 @@ class AwsTarget(Spec):
 
 
 @dataclass
+class _Session:
+    """A session of boto3 with a client for each service."""
+
+    boto: Any
+    clients: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass
 class AwsAccount:
-    """One deploy target; its clients are created once and serve calls of many threads."""
+    """One deploy target; its clients are created once and serve calls of many threads.
+
+    If AWS does not accept the credentials, they are read again: files with credentials are renewed
+    while piped runs.
+    """
 
     target: str
     settings: AwsTarget
     threads: ThreadPool
-    _clients: dict[str, Any] = field(default_factory=dict[str, Any])
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _session: Any = None
+    _session: _Session | None = None
 
     @property
     def region(self) -> str:
@@ -94,8 +106,8 @@ class AwsAccount:
         out nevertheless.
         """
         return await self.threads.run(
-            lambda: self._explained(
-                about, lambda: getattr(self._client(service), operation)(**parameters)
+            lambda: self._request(
+                service, about, lambda client: getattr(client, operation)(**parameters)
             )
         )
 
@@ -104,19 +116,28 @@ class AwsAccount:
     ) -> list[Any]:
         """Returns the elements of `key` on all pages of an operation."""
 
-        def read() -> list[Any]:
-            pages = self._client(service).get_paginator(operation).paginate(**parameters)
+        def read(client: Any) -> list[Any]:
+            pages = client.get_paginator(operation).paginate(**parameters)
             return [element for page in pages for element in page.get(key, ())]
 
-        return await self.threads.run(lambda: self._explained(about, read))
+        return await self.threads.run(lambda: self._request(service, about, read))
 
-    def _explained(self, about: str, call: Callable[[], T]) -> T:
+    def _request(self, service: str, about: str, send: Callable[[Any], T]) -> T:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
-        from pipecd.wire.aws import explain  # noqa: PLC0415
+        from pipecd.wire.aws import explain, is_of_credentials, static_credentials  # noqa: PLC0415
 
         try:
-            return call()
+            used = self._current()
+            try:
+                return send(self._client(used, service))
+            except (ClientError, BotoCoreError) as e:
+                if not is_of_credentials(e):
+                    raise
+                renewed = self._renewed(used)
+                if static_credentials(renewed.boto) == static_credentials(used.boto):
+                    raise
+                return send(self._client(renewed, service))
         except (ClientError, BotoCoreError) as e:
             raise explain(e, about) from e
         except OSError as e:
@@ -125,20 +146,25 @@ class AwsAccount:
                 hint="check credentialsFile and tokenFile of the deploy target",
             ) from e
 
-    def _client(self, service: str) -> Any:
+    def _current(self) -> _Session:
         with self._lock:
-            if service not in self._clients:
-                self._clients[service] = self._create_client(service)
-            return self._clients[service]
+            if self._session is None:
+                self._session = self._open()
+            return self._session
 
-    def _create_client(self, service: str) -> Any:
-        from botocore.config import Config  # noqa: PLC0415
+    def _renewed(self, used: _Session) -> _Session:
+        """Returns a session that another thread has opened after `used`, or else a new one."""
+        with self._lock:
+            if self._session is used:
+                self._session = None
+        return self._current()
 
+    def _open(self) -> _Session:
         from pipecd.wire.aws import AwsIdentity, create_session  # noqa: PLC0415
 
         settings = self.settings
-        if self._session is None:
-            self._session = create_session(
+        return _Session(
+            create_session(
                 AwsIdentity(
                     region=settings.region,
                     profile=settings.profile,
@@ -147,23 +173,34 @@ class AwsAccount:
                     token_file=settings.token_file,
                 )
             )
-        return self._session.client(
-            service,
-            endpoint_url=settings.endpoint or None,
-            config=Config(
-                connect_timeout=_CONNECT_SECONDS,
-                read_timeout=_READ_SECONDS,
-                retries={"total_max_attempts": _MAX_ATTEMPTS, "mode": "adaptive"},
-                max_pool_connections=_THREADS,
-            ),
         )
+
+    def _client(self, session: _Session, service: str) -> Any:
+        from botocore.config import Config  # noqa: PLC0415
+
+        with self._lock:
+            if service not in session.clients:
+                session.clients[service] = session.boto.client(
+                    service,
+                    endpoint_url=self.settings.endpoint or None,
+                    config=Config(
+                        connect_timeout=_CONNECT_SECONDS,
+                        read_timeout=_READ_SECONDS,
+                        retries={"total_max_attempts": _MAX_ATTEMPTS, "mode": "adaptive"},
+                        max_pool_connections=_THREADS,
+                    ),
+                )
+            return session.clients[service]
 
 
 class AwsAccounts:
-    """The deploy targets of a plugin and the threads of their calls."""
+    """The deploy targets of a plugin.
+
+    Each one has threads of its own: a region that does not answer keeps those of no other busy.
+    """
 
     def __init__(self) -> None:
-        self._threads = ThreadPool("aws", threads=_THREADS)
+        self._threads: dict[str, ThreadPool] = {}
         self._accounts: dict[str, AwsAccount] = {}
 
     def account(self, target: str, settings: AwsTarget) -> AwsAccount:
@@ -172,9 +209,12 @@ class AwsAccounts:
         if known is None or known.settings != settings:
             if find_spec("boto3") is None:
                 raise NoDriver("AWS", extra="aws")
-            known = self._accounts[target] = AwsAccount(target, settings, self._threads)
+            if target not in self._threads:
+                self._threads[target] = ThreadPool(f"aws-{target}", threads=_THREADS)
+            known = self._accounts[target] = AwsAccount(target, settings, self._threads[target])
         return known
 
     async def close(self) -> None:
         """Waits for the calls that are running."""
-        await self._threads.close()
+        for threads in self._threads.values():
+            await threads.close()

@@ -11,6 +11,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleWithWebIdentityCredentialFetcher,
+    Credentials,
     DeferredRefreshableCredentials,
 )
 from botocore.exceptions import (
@@ -111,6 +112,26 @@ def create_session(identity: AwsIdentity) -> Any:
             method="assume-role-with-web-identity", refresh_using=fetcher.fetch_credentials
         )
     return boto3.Session(botocore_session=core, region_name=identity.region)
+
+
+def static_credentials(session: Any) -> tuple[str, str, str] | None:
+    """Returns the credentials of a session; None without any, or if botocore renews them."""
+    try:
+        found: Any = session.get_credentials()
+    except BotoCoreError:
+        return None
+    # Credentials of subclasses are renewed.
+    if found.__class__ is not Credentials:
+        return None
+    return found.access_key, found.secret_key, found.token or ""
+
+
+def is_of_credentials(error: ClientError | BotoCoreError) -> bool:
+    """Reports whether other credentials or settings would help."""
+    if isinstance(error, ClientError):
+        code: str = cast("Any", error.response)["Error"].get("Code", "")
+        return any(code in codes for _, codes, hint in _DENIALS if hint == _RENEW)
+    return isinstance(error, (*_NO_CREDENTIALS, *_UNUSABLE_SETTINGS))
 
 
 class AwsApi:
