@@ -386,3 +386,12 @@ def test_an_instance_that_fails_its_probes_serves_when_it_is_the_only_one() -> N
     well = instance("a", Phase.HEALTHY, index=1)
     decision = reconcile(application(variant("a", 2)), [sick, well], 1)
     assert decision.routes[PRIMARY].instances == (well.id,)
+
+
+def test_a_canary_that_fails_its_probes_gets_no_requests_while_primary_can_serve() -> None:
+    desired = application(variant("a"), variant("b"), canary_share=50)
+    sick = instance("b", Phase.UNHEALTHY, name=CANARY)
+    decision = reconcile(desired, [instance("a", Phase.HEALTHY), sick], 1)
+    assert set(decision.routes) == {PRIMARY}
+    decision = reconcile(desired, [instance("a", Phase.UNHEALTHY), sick], 1)
+    assert set(decision.routes) == {PRIMARY, CANARY}

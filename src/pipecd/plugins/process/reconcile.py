@@ -241,20 +241,25 @@ def _routes(
 ) -> Iterator[tuple[str, VariantRoute]]:
     """Yields the routes of the variants that can serve.
 
-    A variant without an instance that can serve yields none, so its share goes to the others.
+    A variant without a healthy instance yields none, so its share goes to the others. If no
+    variant has one, those that fail their probes may still answer better than nobody.
     """
-    for name, each in versions.items():
-        serving = _serving(name, each, instances, before.get(name, ""))
-        weight = desired.weights.get(name, 0)
-        if serving and weight > 0:
+    routed = {name: each for name, each in versions.items() if desired.weights.get(name, 0) > 0}
+    healthy = {
+        name: _serving(name, each, instances, before.get(name, "")) for name, each in routed.items()
+    }
+    can_serve = any(healthy.values())
+    for name, each in routed.items():
+        serving = healthy[name] if can_serve else _failing(name, each, instances)
+        if serving:
             ids = tuple(sorted(instance.id for instance in serving))
-            yield name, VariantRoute(weight, serving[0].identity, ids)
+            yield name, VariantRoute(desired.weights[name], serving[0].identity, ids)
 
 
 def _serving(
     name: str, versions: Sequence[DesiredVariant], instances: Sequence[Instance], before: str
 ) -> list[Instance]:
-    """Returns the instances that requests to a variant go to: all of one version."""
+    """Returns the healthy instances that requests to a variant go to: all of one version."""
     desired = versions[0]
     healthy = _in_phase(Phase.HEALTHY, name, desired, instances)
     if len(healthy) == desired.replicas:
@@ -268,10 +273,12 @@ def _serving(
         identities = [i.identity for i in old]
         chosen = before if before in identities else max(identities, key=identities.count)
         return [i for i in old if i.identity == chosen]
-    if healthy:
-        return healthy
-    # An instance that fails its probes may still answer better than nobody.
-    unhealthy = (
-        _in_phase(Phase.UNHEALTHY, name, version, instances) for version in reversed(versions)
-    )
-    return next((found for found in unhealthy if found), list[Instance]())
+    return healthy
+
+
+def _failing(
+    name: str, versions: Sequence[DesiredVariant], instances: Sequence[Instance]
+) -> list[Instance]:
+    """Returns the instances of the oldest version that fail their probes."""
+    found = (_in_phase(Phase.UNHEALTHY, name, each, instances) for each in reversed(versions))
+    return next((each for each in found if each), list[Instance]())
