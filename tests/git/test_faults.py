@@ -91,6 +91,22 @@ async def test_the_next_update_recovers_from_a_corrupt_object(
         assert await mirror.objects.read_file(head, "a") == b"content of a"
 
 
+async def test_a_large_fetch_recovers_from_a_corrupt_object_that_it_contains(
+    open_mirror: OpenMirror, origin: Origin
+) -> None:
+    origin.commit({"a": "content of a"})
+    blob = origin.git("rev-parse", "HEAD:a")
+    async with open_mirror(origin.remote) as mirror:
+        await mirror.update()
+        break_object(mirror.clone.directory, blob, "garbage")
+        # A new history is fetched as a pack, which git compares with the objects that it has.
+        origin.git("checkout", "-q", "--orphan", "other")
+        head = origin.commit({f"file-{i}": str(i) for i in range(150)})
+        origin.git("branch", "-M", "main")
+        assert (await mirror.update()).hash == head
+        assert await mirror.objects.read_file(head, "a") == b"content of a"
+
+
 async def test_an_unreadable_directory_is_not_taken_for_an_empty_one(
     open_mirror: OpenMirror, origin: Origin
 ) -> None:

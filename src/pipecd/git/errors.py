@@ -86,7 +86,8 @@ _RULES = (
 _CORRUPT = re.compile(
     r"is corrupt|bad object|object file .* is empty|unable to read|not a git repository: "
     r"|did not send all necessary objects|missing blob|missing tree|bad tree object|invalid sha1"
-    r"|bad config |reading the configuration files|reference broken|packed-refs",
+    r"|bad config |reading the configuration files|reference broken|packed-refs"
+    r"|cannot read existing object|unable to unpack \w+ header",
     re.IGNORECASE,
 )
 _MISSING_TREE = ("reference is not a tree", "failed to unpack tree object")
