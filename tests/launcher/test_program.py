@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from launcher.setup import NO_HELP
 from servers.control_plane import StartControlPlane
 from servers.piped import piped_config
 from servers.polling import eventually
@@ -50,7 +51,7 @@ def launch(start_plane: StartControlPlane, tmp_path: Path) -> Launch:
         trace, port = tmp_path / "trace", free_port()
         program = tmp_path / "piped_v1"
         program.write_text(
-            f'#!/bin/sh\necho "$$ $*" > {trace}.new\nmv {trace}.new {trace}\nexec sleep 100\n'
+            f'#!/bin/sh\n{NO_HELP}echo "$$ $*" > {trace}.new\nmv {trace}.new {trace}\nexec sleep 100\n'
         )
         program.chmod(0o755)
         async with start_plane() as plane:

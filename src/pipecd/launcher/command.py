@@ -14,6 +14,7 @@ from pipecd.commandline import flags
 from pipecd.commandline.signals import run_until_signal
 from pipecd.launcher.desired_version import DesiredVersion, DesiredVersionWatcher
 from pipecd.launcher.launch import Launcher, LaunchSettings
+from pipecd.launcher.metrics import LauncherMetrics
 from pipecd.launcher.plan import piped_arguments
 from pipecd.launcher.release import open_releases
 from pipecd.launcher.source import open_source
@@ -51,6 +52,11 @@ from pipecd.observe.log import configure
 @flags.text("launcher-admin-host", "The interface of that port; all by default.")
 @flags.duration("check-interval", "How often to check for changes.", default="1m")
 @flags.duration("grace-period", "How long a piped may take to stop.", default="30s")
+@flags.duration(
+    "start-timeout",
+    "How long a new piped may take to become ready beside the running one.",
+    default="5m",
+)
 def launcher(**given: Any) -> None:
     """Run a piped and keep it up to date; other flags are passed to the piped."""
     configure(given["log_level"], given["log_encoding"], program="launcher")
@@ -62,6 +68,7 @@ def launcher(**given: Any) -> None:
         arguments=piped_arguments(sys.argv[1:]),
         check_interval=given["check_interval"],
         grace_period=given["grace_period"],
+        start_timeout=given["start_timeout"],
     )
     run_until_signal(_run(given, desired, settings))
 
@@ -70,9 +77,11 @@ async def _run(given: dict[str, Any], desired: DesiredVersion, settings: LaunchS
     async with AsyncExitStack() as stack:
         load_config = await stack.enter_async_context(open_source(given, home=settings.home))
         releases = open_releases(given["piped_release"], settings.home)
-        launcher = Launcher(load_config, desired.version, releases, settings)
+        metrics = LauncherMetrics()
+        launcher = Launcher(load_config, desired.version, releases, settings, metrics)
         if admin_port := given["launcher_admin_port"]:
-            pages = {**standard_pages(None), "/status": Page(launcher.status, "application/json")}
+            status = Page(launcher.status, "application/json")
+            pages = {**standard_pages(metrics.registry), "/status": status}
             await stack.enter_async_context(
                 admin_server(pages, host=given["launcher_admin_host"], port=admin_port)
             )

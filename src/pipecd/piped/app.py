@@ -6,8 +6,7 @@
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 import httpx2
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from pipecd.config.catalog import Catalog, load_catalog
@@ -37,7 +36,6 @@ from pipecd.git.tree_limits import TreeLimits
 from pipecd.observe.admin import admin_server, standard_pages
 from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, DeploymentTraces
 from pipecd.observe.log import masking
-from pipecd.observe.metrics import ConstantLabels
 from pipecd.observe.version import build_version
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
@@ -75,22 +73,30 @@ from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.planpreview.builder import ApplicationPreviewer, PreviewBuilder
 from pipecd.piped.planpreview.previewer import Previewer, PreviewMetrics
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.host import PLUGINS_DIRECTORY, PluginDownloads, PluginHost
+from pipecd.piped.pluginhost.host import (
+    PLUGIN_DIGESTS,
+    PLUGINS_DIRECTORY,
+    PluginDownloads,
+    PluginHost,
+)
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.reporting.app_configs import AppConfigReporter
+from pipecd.piped.reporting.exposed_metrics import expose_metrics
 from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 from pipecd.piped.reporting.plugin_failures import PluginFailureMetrics, PluginFailureReporter
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.piped.standby import report_of, stand_by
 from pipecd.piped.state_file import StateFile
 from pipecd.piped.trigger.trigger import Trigger
+from pipecd.piped.workspace import lock_workspace
 from pipecd.program.broken_inputs import BrokenInputs
-from pipecd.program.dirlock import DirectoryInUse, lock_directory
+from pipecd.program.handover import LauncherConnection, Phase, StartOrder
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.service.wakeups_pb2 import Wakeup
 from pipecd.sdk.host import named_variables
@@ -100,16 +106,6 @@ from pipecd.secrets.decrypter import Decrypter, open_decrypter
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _DEFAULT_INTERVAL = 60.0
-_LOCK_RETRY_INTERVAL = 0.2
-# The directories of the workspace that hold sources, decrypted secrets, logs and state.
-_PRIVATE_DIRECTORIES = (
-    "deployments",
-    "git",
-    "livestate",
-    "plan-previews",
-    "plugin-state",
-    "trigger",
-)
 
 
 @dataclass(frozen=True)
@@ -129,6 +125,8 @@ class PipedSettings:
     launcher_version: str = ""
     with_metrics: bool = True
     grace: float = 30.0
+    launcher: LauncherConnection | None = None
+    """The connection to the launcher that has started this piped, if one has."""
 
 
 class Component(Protocol):
@@ -149,6 +147,15 @@ async def run_piped(settings: PipedSettings, *, ready: Callable[[], None] | None
                 for component in components:
                     tasks.create_task(component.run(), name=type(component).__name__)
                 log.info("piped is running", piped=spec.piped_id, project=spec.project_id)
+                if settings.launcher is not None:
+                    settings.launcher.report(
+                        report_of(
+                            Phase.RUNNING,
+                            settings.config,
+                            services.plugins.failures,
+                            has_lease=connection.api.lease.epoch > 0,
+                        )
+                    )
                 if ready is not None:
                     ready()
     except* RestartRequested:
@@ -171,41 +178,19 @@ class _Connection:
 
 async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connection:
     """Connects to the control plane and registers this piped; `stack` closes the connections."""
-    spec = settings.config.spec
-    await _lock_workspace(settings, stack)
-    await asyncio.to_thread(_create_private_directories, settings.workspace)
-    metrics, exposed = CollectorRegistry(), None
+    spec, metrics = settings.config.spec, CollectorRegistry()
+    exposed = None
     if settings.with_metrics:
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=metrics)
-        exposed = CollectorRegistry()
-        labels = {
-            "pipecd_component": "piped",
-            "project": spec.project_id,
-            "piped": spec.piped_id,
-            "piped_version": build_version(),
-            "launcher_version": settings.launcher_version,
-        }
-        exposed.register(ConstantLabels(metrics, labels))
-    if settings.admin_port is not None:
-        pages = standard_pages(exposed)
-        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
-        await stack.enter_async_context(admin)
-    api = await stack.enter_async_context(
-        ControlPlaneClient.connect(
-            spec.api_address,
+        exposed = expose_metrics(
+            metrics,
             project=spec.project_id,
             piped=spec.piped_id,
-            key=partial(piped_key, spec),
-            insecure=settings.insecure,
-            cert_file=settings.cert_file,
+            launcher_version=settings.launcher_version,
         )
+    lease = await _acquire_lease(
+        settings, stack, partial(_open_workspace, settings, stack, exposed)
     )
-    lease = Lease(
-        api=api, piped_id=spec.piped_id, workspace=settings.workspace, grace=settings.grace
-    )
-    await lease.acquire()
-    stack.push_async_callback(lease.release)
+    api = lease.api
     decrypter, catalog = None, load_catalog()
     if spec.secret_management is not None:
         decrypter = await asyncio.to_thread(open_decrypter, spec.secret_management)
@@ -239,37 +224,59 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
     )
 
 
-async def _lock_workspace(settings: PipedSettings, stack: AsyncExitStack) -> None:
-    """Locks the workspace, since two pipeds would delete each other's files.
+async def _open_workspace(
+    settings: PipedSettings, stack: AsyncExitStack, exposed: CollectorRegistry | None
+) -> None:
+    """Opens what only one piped of this machine can use: the workspace and the admin port."""
+    await lock_workspace(settings.workspace, stack, patience=settings.grace)
+    if settings.admin_port is not None:
+        pages = standard_pages(exposed)
+        admin = admin_server(pages, host=settings.admin_host, port=settings.admin_port)
+        await stack.enter_async_context(admin)
 
-    A piped that is about to end is waited for, as long as its grace period.
+
+async def _acquire_lease(
+    settings: PipedSettings, stack: AsyncExitStack, open_workspace: Callable[[], Awaitable[None]]
+) -> Lease:
+    """Connects to the control plane and opens the workspace as the holder of the lease.
+
+    A piped that the launcher has started beside a running one opens the workspace last.
     """
-    loop, is_logged = asyncio.get_running_loop(), False
-    deadline = loop.time() + settings.grace
-    remedy = "choose another directory with --workspace-dir"
-    while True:
-        try:
-            stack.enter_context(
-                lock_directory(settings.workspace, program="piped", elsewhere=remedy)
-            )
-        except DirectoryInUse as e:
-            if loop.time() >= deadline:
-                raise
-            if not is_logged:
-                log.warning("workspace is in use, waiting for the other piped", error=str(e))
-            is_logged = True
-        else:
-            return
-        await asyncio.sleep(_LOCK_RETRY_INTERVAL)
-
-
-def _create_private_directories(workspace: Path) -> None:
-    """Keeps other users out, also of a workspace that existed before with wider permissions."""
-    for name in _PRIVATE_DIRECTORIES:
-        directory = workspace / name
-        directory.mkdir(mode=0o700, exist_ok=True)
-        if directory.stat().st_uid == os.geteuid():
-            directory.chmod(0o700)
+    spec, launcher = settings.config.spec, settings.launcher
+    order = launcher.received_order() if launcher is not None else StartOrder.START
+    if order is not None:
+        await open_workspace()
+    api = await stack.enter_async_context(
+        ControlPlaneClient.connect(
+            spec.api_address,
+            project=spec.project_id,
+            piped=spec.piped_id,
+            key=partial(piped_key, spec),
+            insecure=settings.insecure,
+            cert_file=settings.cert_file,
+        )
+    )
+    lease = Lease(
+        api=api, piped_id=spec.piped_id, workspace=settings.workspace, grace=settings.grace
+    )
+    if launcher is not None and order is None:
+        order = await stand_by(
+            launcher,
+            settings.config,
+            api,
+            plugins_dir=settings.plugins_dir,
+            workspace=settings.workspace,
+        )
+        if order is StartOrder.TAKE_OVER:
+            await lease.take_over()
+            stack.push_async_callback(lease.release)
+            await open_workspace()
+            await lease.remove_record_of_loss()
+            return lease
+        await open_workspace()
+    await lease.acquire()
+    stack.push_async_callback(lease.release)
+    return lease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +352,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             downloads=PluginDownloads(
                 settings.plugins_dir,
                 redownload=settings.redownload_plugins,
-                digests=workspace / "plugin-digests.json",
+                digests=workspace / PLUGIN_DIGESTS,
                 require_checksum=spec.require_checksum,
             ),
             timeouts=PluginTimeouts(grace=settings.grace),

@@ -18,10 +18,12 @@ from pipecd.config.piped import piped_key
 from pipecd.config.piped_mask import secret_values
 from pipecd.config.piped_v0 import with_default_kubernetes
 from pipecd.config.read import PipedConfig, read_startable_piped
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.log import configure
 from pipecd.piped.app import PipedSettings, run_piped
 from pipecd.piped.own_secrets import remove_secrets
+from pipecd.program import handover
+from pipecd.program.handover import LauncherConnection, Phase, PipedReport
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -77,6 +79,11 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
             flags.switch("add-login-user-to-passwd", "Accepted for compatibility; has no effect."),
             flags.duration("grace-period", "How long piped may take to shut down.", default="30s"),
             flags.text("launcher-version", "The version of the launcher, for metrics."),
+            flags.number(
+                handover.FLAG,
+                "The socket on which the launcher says when to start; only the launcher sets it.",
+                default=None,
+            ),
             flags.switch("force-plugin-redownload", "Download external plugins again."),
             flags.number(
                 "app-manifest-cache-count",
@@ -109,12 +116,19 @@ def piped(**given: Any) -> None:
 
 def _run(given: dict[str, Any]) -> None:
     configure(given["log_level"], given["log_encoding"], program="piped")
-    settings = settings_of(given)
-    spec = settings.config.spec
-    removed = remove_secrets(os.environ, {piped_key(spec), *secret_values(spec)})
-    if removed:
-        log.info("variables with secrets of piped are hidden from programs", variables=removed)
-    run_until_signal(run_piped(settings), grace=settings.grace)
+    descriptor: int | None = given[handover.FLAG.replace("-", "_")]
+    launcher = LauncherConnection(descriptor) if descriptor is not None else None
+    try:
+        settings = replace(settings_of(given), launcher=launcher)
+        spec = settings.config.spec
+        removed = remove_secrets(os.environ, {piped_key(spec), *secret_values(spec)})
+        if removed:
+            log.info("variables with secrets of piped are hidden from programs", variables=removed)
+        run_until_signal(run_piped(settings), grace=settings.grace)
+    except PipecdError as e:
+        if launcher is not None:
+            launcher.report(PipedReport(Phase.FAILED, str(e)))
+        raise
 
 
 def settings_of(given: dict[str, Any]) -> PipedSettings:

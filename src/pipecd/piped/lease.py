@@ -132,10 +132,19 @@ class Lease:
         except LeaseLost as e:
             await self._record_loss(e)
             raise
-        await asyncio.sleep(granted.wait_millis / 1000)
-        self.api.lease.epoch = granted.epoch
+        await self._granted(granted)
+        await self.remove_record_of_loss()
+
+    async def take_over(self) -> None:
+        """Returns when the process whose place the launcher gives to this one has handed over.
+
+        Until that one has ended, it uses the workspace, so nothing there is read or written.
+        """
+        await self._granted(await self._request())
+
+    async def remove_record_of_loss(self) -> None:
+        """Called when the workspace belongs to this process, which holds the lease."""
         await asyncio.to_thread(self._file.path.unlink, missing_ok=True)
-        log.debug("lease acquired", epoch=granted.epoch)
 
     def handover_requested(self) -> None:
         """Called when the control plane forwards the request of a newer process."""
@@ -217,6 +226,11 @@ class Lease:
             request.force = loop.time() - started >= limit
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE)
+
+    async def _granted(self, lease: AcquirePipedLeaseResponse) -> None:
+        await asyncio.sleep(lease.wait_millis / 1000)
+        self.api.lease.epoch = lease.epoch
+        log.debug("lease acquired", epoch=lease.epoch)
 
     async def _answer_probes(self) -> None:
         while True:

@@ -58,9 +58,17 @@ class ChildProcess:
 
 
 async def start(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None, output: int
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None,
+    output: int,
+    descriptors: Sequence[int] = (),
 ) -> ChildProcess:
-    """Starts a program that dies with us; `output` receives its standard output and error."""
+    """Starts a program that dies with us; `output` receives its standard output and error.
+
+    It also inherits the `descriptors`, which must be greater than 9.
+    """
     await asyncio.to_thread(_check, argv[0], cwd, os.environ if env is None else env)
     added = [name for name in _SHELL_VARIABLES if name not in (os.environ if env is None else env)]
     script = f"unset {' '.join(added)}; {_WATCHED}" if added else _WATCHED
@@ -74,6 +82,7 @@ async def start(
             stdin=read_end,
             stdout=output,
             stderr=output,
+            descriptors=descriptors,
         )
     except BaseException:
         watcher_pipe.close()

@@ -23,8 +23,9 @@ async def start(
     stdin: int,
     stdout: int,
     stderr: int,
+    descriptors: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Starts a program as the leader of a session of its own."""
+    """Starts a program as the leader of a session of its own; it inherits the `descriptors`."""
     try:
         return await asyncio.create_subprocess_exec(
             *argv,
@@ -34,6 +35,7 @@ async def start(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=descriptors,
         )
     except FileNotFoundError as e:
         missing = not_found(argv[0]) if await asyncio.to_thread(cwd.is_dir) else no_directory(cwd)

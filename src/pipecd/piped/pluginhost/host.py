@@ -4,7 +4,7 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +45,8 @@ logger = structlog.get_logger()
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
 LIVE_STATE_CHANGES = livestatechanges_pb2.DESCRIPTOR.services_by_name["LiveStateChanges"]
 PLUGINS_DIRECTORY = Path.home() / ".piped" / "plugins"
+PLUGIN_DIGESTS = "plugin-digests.json"
+"""The file of the workspace with the digests of downloaded plugins."""
 # How an installed third-party plugin is started; imports do not depend on the working directory.
 _INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve_installed()")
 
@@ -115,12 +117,7 @@ class PluginHost:
         _validate(plugins)
         installed = builtin_plugins() if builtins is None else builtins
         third_party = third_party_plugins() if builtins is None else frozenset[str]()
-        # `builtin://` brings any installed plugin into this process.
-        external = {
-            spec.name
-            for spec in plugins
-            if not spec.builtin or (not spec.url and spec.name in third_party)
-        }
+        external = {spec.name for spec in plugins if _is_external(spec, third_party)}
         configured = {
             *(spec.name for spec in plugins),
             *(each.plugin for each in unusable if not each.target),
@@ -149,21 +146,55 @@ class PluginHost:
                 yield registry
 
 
+async def find_unstartable(
+    plugins: Sequence[PluginSpec], downloads: PluginDownloads
+) -> tuple[StartFailure, ...]:
+    """Returns the plugins that could not start, without starting any: another piped may run them.
+
+    Built-in plugins are imported, and the programs of others downloaded and verified.
+    """
+    _validate(plugins)
+    installed, third_party = builtin_plugins(), third_party_plugins()
+    failures: list[StartFailure] = []
+    for spec in plugins:
+        try:
+            if not _is_external(spec, third_party):
+                _create_builtin(spec, installed)
+            elif spec.url:
+                await downloads.program(spec)
+        except (PipecdError, ImportError) as e:
+            is_temporary = isinstance(e, Unavailable)
+            failures.append(StartFailure(spec.name, str(e), is_temporary=is_temporary))
+    return tuple(failures)
+
+
+def _is_external(spec: PluginSpec, third_party: Collection[str]) -> bool:
+    """Whether a plugin runs in a process of its own.
+
+    `builtin://` brings any installed plugin into this process.
+    """
+    return not spec.builtin or (not spec.url and spec.name in third_party)
+
+
 async def _start_builtin(
     spec: PluginSpec,
     installed: Mapping[str, PluginFactory],
     callbacks: Callbacks,
     lifetime: AsyncExitStack,
 ) -> RegisteredPlugin:
+    server = PluginServer(_create_builtin(spec, installed), entry_of(spec), callbacks)
+    await server.prepare(lifetime)
+    return await _register(LocalPlugin(server), is_configured=True)
+
+
+def _create_builtin(spec: PluginSpec, installed: Mapping[str, PluginFactory]) -> StagePlugin:
     if spec.builtin not in installed:
         names = ", ".join(sorted(installed))
         raise UserMistake(
             f"there is no built-in plugin {spec.builtin} yet",
             hint=f"use one of {names}, or give plugin {spec.name} a url",
         )
-    server = PluginServer(installed[spec.builtin](), entry_of(spec), callbacks)
-    await server.prepare(lifetime)
-    return await _register(LocalPlugin(server), is_configured=True)
+    return installed[spec.builtin]()
 
 
 async def _start_stage_plugin(
