@@ -256,14 +256,16 @@ class EcsRules:
     def _run(self, call: Call) -> Parameters:
         cluster, definition = self._cluster(call), call.parameters["taskDefinition"]
         reason = self._reason(call, definition)
-        task = _task(cluster, "", "standalone", definition, reason, len(self.standalone))
+        described = ecs_backend(call.region).describe_task_definition(definition)
+        task = _task(cluster, "", "standalone", described.arn, reason, len(self.standalone))
+        task["group"] = f"family:{described.family}"
         self.standalone[task["taskArn"]] = task
         return {**task, "lastStatus": "PROVISIONING"}
 
     def _listed_tasks(self, call: Call) -> Iterator[str]:
         given = call.parameters
         service = f"service:{_name(given.get('serviceName', ''))}"
-        for task in self._tasks(call):
+        for task in (*self._tasks(call), *self.standalone.values()):
             if (
                 task["desiredStatus"] == given.get("desiredStatus", "RUNNING")
                 and given.get("startedBy") in (None, task["startedBy"])

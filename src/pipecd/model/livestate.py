@@ -17,8 +17,13 @@ _V0ResourceState: TypeAlias = (
 
 
 def live_resources(snapshot: ApplicationLiveStateSnapshot) -> list[ResourceState]:
-    """Returns the resources of a snapshot; those of v0 take the form of v1."""
+    """Returns the resources of a snapshot; those of v0 take the form of v1.
+
+    A snapshot of v0 that has the common part, too, has the same resources with metadata there.
+    """
     resources = list(snapshot.application_live_state.resources)
+    if resources:
+        return resources
     for each in (*snapshot.kubernetes.resources, *snapshot.cloudrun.resources):
         metadata = {"API Version": each.api_version, "Namespace": each.namespace}
         resources.append(_to_v1(each, metadata))

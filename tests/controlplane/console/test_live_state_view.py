@@ -253,6 +253,28 @@ def test_the_panel_of_a_resource_has_its_fields_drift_relations_and_events(
     assert gone.is_missing
 
 
+ECS_DRIFT = """\
+Diff between the defined state in Git at commit 7f3c91a and actual live state:
+
+--- Actual   (LiveState)
++++ Expected (Git)
+
+  ServiceDefinition:
+    #ServiceDefinition.DesiredCount
+-   DesiredCount: 2
++   DesiredCount: 3
+
+"""
+
+
+@pytest.mark.parametrize("kind", ["Service", "ECS:Service"], ids=["v0", "v1"])
+def test_a_service_of_ecs_has_the_drift_of_its_definition(kind: str, noon: datetime) -> None:
+    service = resource("web", resource_type=kind, **HEALTHY)
+    task = resource("t", "web", resource_type=kind.replace("Service", "Task"), **HEALTHY)
+    view = live_state_view(snapshot(service, task), noon, drift=drift_view(ECS_DRIFT))
+    assert [row.id for row, _ in flat(view.roots) if row.drift] == ["/web"]
+
+
 def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
     pods = [resource(f"p{n}", "set", resource_type="Pod", **HEALTHY) for n in range(9)]
     odd = resource("odd", "set", resource_type="Pod", **UNHEALTHY)

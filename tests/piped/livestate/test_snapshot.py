@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipecd.model.application import ApplicationKind
+from pipecd.model.livestate import live_resources
 from pipecd.piped.livestate.snapshot import create_snapshot, normalize_resources
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
@@ -56,7 +57,17 @@ def test_the_first_generation_has_a_part_for_its_platform(kind: ApplicationKind,
         assert (only.api_version, only.namespace) == ("v1", "shop")
     assert snapshot.health_status == Snapshot.OTHER
     filled = {field.name for field, _ in snapshot.ListFields()}
-    assert filled & {"kubernetes", "cloudrun", "ecs", "lambda", "application_live_state"} == {part}
+    assert filled & {"kubernetes", "cloudrun", "ecs", "lambda"} == {part}
+
+
+@pytest.mark.parametrize(
+    "kind", [ApplicationKind.CLOUDRUN, ApplicationKind.ECS, ApplicationKind.LAMBDA]
+)
+def test_the_first_generation_has_metadata_that_its_part_lacks(kind: ApplicationKind) -> None:
+    service = ResourceState(id="1", name="web", resource_metadata={"Traffic": "web-2 30%"})
+    snapshot = create_snapshot(application(kind), [service], now=7)
+    # Every resource once, whichever part of the snapshot it is in.
+    assert live_resources(snapshot) == [service]
 
 
 def test_kinds_of_ecs_have_their_names_of_each_generation() -> None:

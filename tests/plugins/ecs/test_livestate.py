@@ -2,6 +2,7 @@
 """Live state with health, drift with ignored fields, and few requests for many services."""
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +180,25 @@ async def test_a_standalone_task(application: Application) -> None:
     [resource] = live.resources
     assert (resource.kind, resource.health) == ("ECS:TaskDefinition", Health.HEALTHY)
     assert (await look(application.commit("job:2", None))).sync.status is SyncStatus.OUT_OF_SYNC
+
+
+async def test_a_standalone_task_is_shown_below_its_definition(application: Application) -> None:
+    application.input = {"clusterArn": "prod", "runStandaloneTask": True}
+    one = application.commit("job:1", None)
+    assert (await one.run("ECS_SYNC")).status is SUCCESS
+    definition, task = (await look(one)).resources
+    assert (task.kind, task.health, task.parents) == (
+        "ECS:Task",
+        Health.HEALTHY,
+        (definition.id,),
+    )
+    # The task of an older revision has no definition any more.
+    application.next_stage()
+    two = application.commit("job:2", None)
+    assert (await two.run("ECS_SYNC")).status is SUCCESS
+    application.plugin._snapshots.clock = lambda: time.monotonic() + 60
+    definition, *tasks = (await look(two)).resources
+    assert sorted(task.parents for task in tasks) == [(), (definition.id,)]
 
 
 async def test_many_services_need_few_requests(application: Application) -> None:

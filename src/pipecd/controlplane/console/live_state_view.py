@@ -45,10 +45,10 @@ _HIGHLIGHTS = {
 }
 _MAX_HIGHLIGHTS = 3
 _SEVERITY = {health: rank for rank, health in enumerate(HealthStatus)}
-# The resource that a definition of ECS describes.
+# The resource that a definition of ECS describes; a piped of v0 reports a `Service`.
 _ECS_DEFINITIONS = {
-    "ServiceDefinition": ("ECS:Service",),
-    "TaskDefinition": ("ECS:TaskDefinition", "ECS:Service"),
+    "ServiceDefinition": ("ECS:Service", "Service"),
+    "TaskDefinition": ("ECS:TaskDefinition", "ECS:Service", "Service"),
 }
 
 Key = tuple[str, str]

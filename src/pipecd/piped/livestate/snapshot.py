@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live state of an application as the message that the control plane stores.
 
-Consoles read the part of the platform for a v0 application and the common part for a v1
-application, so one of the two is filled; for Terraform v0 has no resources, so the common part is.
+Upstream's console reads the part of the platform for a v0 application and the common part for a v1
+application. The parts of ECS, Lambda and Cloud Run have no metadata, such as the traffic, and that
+of Terraform has no resources, so their common part is filled for v0, too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -91,7 +92,8 @@ def create_snapshot(
         case _:
             # Upstream has no resources of Terraform, and its console does not ask for any.
             snapshot.terraform.SetInParent()
-            snapshot.application_live_state.resources.extend(resources)
+    if application.kind != ApplicationKind.KUBERNETES:
+        snapshot.application_live_state.resources.extend(resources)
     return snapshot
 
 

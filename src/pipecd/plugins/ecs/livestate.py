@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live state of an application: its service, task sets and tasks with their health."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,8 +22,10 @@ async def live_state(
     if definitions.service is None:
         task = definitions.task
         live = await snapshots.task_definition(ecs, task.family)
+        cluster = definitions.settings.input.cluster_arn
+        tasks = await snapshots.standalone_tasks(ecs, cluster, task.family) if cluster else []
         return LiveState(
-            _standalone_resources(live, ecs.account.target) if live else (),
+            tuple(_standalone_resources(live, tasks, ecs.account.target)),
             standalone_sync_state(task, live, commit, ignored),
         )
     service = definitions.service
@@ -61,23 +63,26 @@ def resources(state: ServiceState, target: str) -> Iterator[Resource]:
         yield _task_set(task_set, arn, target)
     arns = {task_set.id: task_set.arn for task_set in state.task_sets}
     for task in state.tasks:
-        parent = arns.get(text_at(task, "startedBy"), arn)
-        health, why = _task_health(task)
-        started = _time(task.get("startedAt"))
-        yield Resource(
-            id=text_at(task, "taskArn"),
-            name=_short(text_at(task, "taskArn")),
-            kind="ECS:Task",
-            target=target,
-            health=health,
-            health_text=why,
-            parents=(parent,),
-            metadata={
-                "lastStatus": text_at(task, "lastStatus"),
-                **({"startedAt": started.isoformat()} if started else {}),
-            },
-            created_at=_time(task.get("createdAt")),
-        )
+        yield _task(task, arns.get(text_at(task, "startedBy"), arn), target)
+
+
+def _task(task: Body, parent: str, target: str) -> Resource:
+    health, why = _task_health(task)
+    started = _time(task.get("startedAt"))
+    return Resource(
+        id=text_at(task, "taskArn"),
+        name=_short(text_at(task, "taskArn")),
+        kind="ECS:Task",
+        target=target,
+        health=health,
+        health_text=why,
+        parents=(parent,) if parent else (),
+        metadata={
+            "lastStatus": text_at(task, "lastStatus"),
+            **({"startedAt": started.isoformat()} if started else {}),
+        },
+        created_at=_time(task.get("createdAt")),
+    )
 
 
 def _task_set(task_set: TaskSet, service: str, target: str) -> Resource:
@@ -112,19 +117,28 @@ def _task_set(task_set: TaskSet, service: str, target: str) -> Resource:
     )
 
 
-def _standalone_resources(task: Body, target: str) -> tuple[Resource, ...]:
+def _standalone_resources(
+    definition: Body | None, tasks: Sequence[Body], target: str
+) -> Iterator[Resource]:
+    """Yields the newest task definition and the tasks that run, those of older ones without it."""
+    if definition is not None:
+        yield _task_definition(definition, target)
+    newest = text_at(definition, "taskDefinitionArn")
+    for task in tasks:
+        yield _task(task, newest if text_at(task, "taskDefinitionArn") == newest else "", target)
+
+
+def _task_definition(task: Body, target: str) -> Resource:
     is_active = text_at(task, "status") == "ACTIVE"
-    return (
-        Resource(
-            id=text_at(task, "taskDefinitionArn"),
-            name=_short(text_at(task, "taskDefinitionArn")),
-            kind="ECS:TaskDefinition",
-            target=target,
-            health=Health.HEALTHY if is_active else Health.UNHEALTHY,
-            health_text="" if is_active else "The task definition is not active",
-            metadata={"status": text_at(task, "status")},
-            created_at=_time(task.get("registeredAt")),
-        ),
+    return Resource(
+        id=text_at(task, "taskDefinitionArn"),
+        name=_short(text_at(task, "taskDefinitionArn")),
+        kind="ECS:TaskDefinition",
+        target=target,
+        health=Health.HEALTHY if is_active else Health.UNHEALTHY,
+        health_text="" if is_active else "The task definition is not active",
+        metadata={"status": text_at(task, "status")},
+        created_at=_time(task.get("registeredAt")),
     )
 
 

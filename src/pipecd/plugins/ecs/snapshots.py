@@ -87,6 +87,15 @@ class Snapshots:
             task_sets = await self._tagged(ecs, service)
         return ServiceState(service, task_sets, known.tasks.get(f"service:{name}", []))
 
+    async def standalone_tasks(self, ecs: Ecs, cluster: str, family: str) -> list[Body]:
+        """Returns the tasks of a task definition that no service has started."""
+        known = self._clusters.setdefault((ecs.account.target, cluster), _Cluster())
+        async with known.lock:
+            now = self.clock()
+            if now - known.tasks_read > _FRESH_SECONDS:
+                await self._read_tasks(ecs, cluster, known, now)
+            return known.tasks.get(f"family:{family}", [])
+
     async def task_definition(self, ecs: Ecs, name: str) -> Body | None:
         """Returns a task definition; a revision never changes, the newest of a family does."""
         known = self._definitions.get(name)
