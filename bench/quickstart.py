@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Startup time, push to SUCCESS and idle memory of the quickstart."""
+"""Startup time, first start to rolled back, push to SUCCESS and idle memory of the quickstart."""
 
 import asyncio
 import os
@@ -79,6 +79,24 @@ async def pushes(address: str, data: Path) -> list[float]:
         return taken
 
 
+async def seconds_to_rollback(address: str, data: Path, began: float) -> float:
+    """Breaks the web service of a quickstart that was just started, until it is rolled back."""
+    command = [PIPECD, "quickstart", "--break", "--data-dir", str(data)]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    key = (data / "api-key").read_text()
+    async with open_channel(
+        address, authorization=credentials.api_key(key), insecure=True
+    ) as channel:
+        api = APIServiceStub(channel)
+        while time.perf_counter() - began < 120:
+            listed = await api.ListDeployments(pb.ListDeploymentsRequest(limit=3))
+            for deployment in listed.deployments:
+                if DeploymentStatus(deployment.status) is DeploymentStatus.FAILURE:
+                    return time.perf_counter() - began
+            await asyncio.sleep(0.05)
+    sys.exit("the broken web service was not rolled back within two minutes")
+
+
 def whole_memory(pid: int, data: Path) -> float:
     """Returns the memory of the quickstart, its supervisor and the web service in megabytes."""
     programs = data / "programs"
@@ -97,9 +115,12 @@ def help_seconds() -> float:
 
 def main() -> None:
     data = Path(tempfile.mkdtemp(prefix="pipecd-bench-"))
+    began = time.perf_counter()
     process, ready, address = start(data)
     try:
         print(f"quickstart ready          {ready:6.2f} s   (target: 3)")
+        rolled_back = asyncio.run(seconds_to_rollback(address, data, began))
+        print(f"start, --break, rollback  {rolled_back:6.2f} s   (target: 60)")
         taken = sorted(asyncio.run(pushes(address, data)))
         p95 = taken[round(0.95 * (len(taken) - 1))]
         print(f"push to SUCCESS p50       {statistics.median(taken):6.2f} s   (target: 1.5)")
