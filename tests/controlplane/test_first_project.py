@@ -4,6 +4,7 @@
 import asyncio
 import re
 import signal
+import sqlite3
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -173,3 +174,31 @@ async def test_the_configuration_in_the_help_starts_a_server(tmp_path: Path) -> 
         await started.communicate()
     assert started.returncode == 0
     assert b"http://localhost:9090/setup?token=" in line
+
+
+async def test_strangers_do_not_cause_reads_of_all_projects(tmp_path: Path) -> None:
+    async with control_plane(settings(tmp_path)) as plane:
+        projects = plane.cases.projects
+        assert not await projects.has_any()
+        await projects.add("shop")
+        assert await projects.has_any()
+        with sqlite3.connect(tmp_path / "pipecd.db") as database:
+            database.execute("DROP TABLE Project")
+        async with browser(plane) as client:
+            assert (await client.get("/login")).status_code == 200
+            assert (await client.get("/setup")).status_code == 404
+
+
+@pytest.mark.parametrize("key", ["a-long-random-text", "change-this-to-a-long-random-text"])
+def test_the_state_key_of_an_example_is_warned_about(key: str, tmp_path: Path) -> None:
+    config, secret = tmp_path / "control-plane.yaml", tmp_path / "key"
+    config.write_text(
+        "apiVersion: pipecd.dev/v1beta1\nkind: ControlPlane\nspec:\n"
+        f"  stateKey: {key}\n  datastore: {{type: SQLITE, config: {{path: x.db}}}}\n"
+        "  filestore: {type: LOCAL, config: {path: x}}\n"
+    )
+    secret.write_text("too short")
+    words = [f"--config-file={config}", f"--encryption-key-file={secret}"]
+    ran = CliRunner().invoke(server, words)
+    assert isinstance(ran.exception, UserMistake)
+    assert "stateKey is the text of an example" in ran.output

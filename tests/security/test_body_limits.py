@@ -307,6 +307,58 @@ async def test_the_body_of_a_worthless_request_is_not_read(
     assert line.split(" ")[1] in accepted
 
 
+# Values of headers that a reader of URLs, numbers or dates may stumble over.
+ATTACKS_HEADERS: dict[str, dict[str, str]] = {
+    "a referrer with half an address": {"Referer": "http://["},
+    "a referrer with a port out of range": {"Referer": "http://x:99999999/"},
+    "a referrer that is no URL": {"Referer": "\\\\x\x7f"},
+    "a host with half an address": {"Host": "["},
+    "a host with a port out of range": {"Host": "x:99999999"},
+    "an origin with half an address": {"Origin": "http://["},
+    "a forwarded host with half an address": {"X-Forwarded-Host": "[", "Origin": "http://x"},
+    "a forwarded address that is none": {"X-Forwarded-For": "[,::::,1.2.3"},
+    "a language that is none": {"Accept-Language": ";q=1e999,*;q=-"},
+    "a cookie that is none": {"Cookie": '=;;token="; projects=%%%; tz=../../etc/passwd; state=='},
+    "a time zone that is a path": {"Cookie": "tz=/etc/passwd; timezone=..%2f..%2fx"},
+    "a type with half a parameter": {"Content-Type": "multipart/form-data; boundary="},
+    "a range that is none": {"Range": "bytes=9-1,-"},
+    "a time that is none": {"If-Modified-Since": "9" * 200},
+}
+
+
+@pytest.mark.parametrize("headers", ATTACKS_HEADERS.values(), ids=ATTACKS_HEADERS)
+async def test_a_header_of_a_stranger_causes_no_internal_error(
+    plane: ServedControlPlane, headers: dict[str, str]
+) -> None:
+    forms = {"": "x", "csrf": "x"}
+    async with httpx2.AsyncClient(base_url=f"http://{plane.address}", headers=headers) as client:
+        statuses = {
+            path: (await client.request(method, path, data=forms)).status_code
+            for method, path in (
+                ("GET", "/login"), ("GET", "/"), ("GET", "/setup"), ("GET", "/overview"),
+                ("GET", "/assets/layout.css"), ("GET", "/auth/callback"), ("GET", "/events/stream"),
+                ("POST", "/auth/login/static"), ("POST", "/auth/login"), ("POST", "/auth/logout"),
+                ("POST", "/applications/x/sync"), ("POST", "/settings/project/sso"),
+                ("POST", "/webhooks/demo"), ("POST", "/api/v1/applications"),
+            )
+        }  # fmt: skip
+    assert {path: status for path, status in statuses.items() if status >= 500} == {}
+
+
+async def test_a_stranger_does_not_fill_the_log(
+    plane: ServedControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    web._limit_warnings._logged_at.clear()
+    for _ in range(20):
+        reader, writer = await connect(plane)
+        writer.write(b"this is no HTTP\r\n\r\n")
+        assert await is_closed(reader)
+        writer.close()
+    assert [record.message for record in caplog.records].count(
+        "Invalid HTTP request received."
+    ) == 1
+
+
 async def test_all_bodies_together_have_a_budget() -> None:
     release = asyncio.Event()
 

@@ -41,6 +41,8 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104
 
 
 # `\b` keeps click from wrapping the lines that follow.
+# Those of the guides and of our layouts.
+_SAMPLE_STATE_KEYS = ("a-long-random-text", "change-this-to-a-long-random-text", "STATE_KEY")
 _MINIMAL_CONFIGURATION = """\b
 A minimal configuration, with everything in one directory:
 
@@ -63,7 +65,7 @@ A minimal configuration, with everything in one directory:
 Save it as control-plane.yaml, then:
 
 \b
-  openssl rand -hex 32 > encryption-key
+  (umask 077; openssl rand -hex 32 > encryption-key)
   pipecd server --config-file control-plane.yaml \\
     --encryption-key-file encryption-key --insecure-cookie
 
@@ -118,6 +120,11 @@ def server(**options: Any) -> None:
     configure(options["log_level"], options["log_encoding"], program="controlplane.server")
     spec_file, key_file = options["config_file"], options["encryption_key_file"]
     spec = read_control_plane(read_file(spec_file, "configuration"), file=spec_file)
+    if spec.state_key in _SAMPLE_STATE_KEYS:
+        log.warning(
+            "stateKey is the text of an example, which everybody knows; "
+            "set it to the output of: openssl rand -hex 32"
+        )
     encryption_key = read_file(key_file, "encryption key", flag="--encryption-key-file")
     if len(encryption_key) < _MIN_KEY_BYTES:
         raise UserMistake(

@@ -2,6 +2,7 @@
 """The HTTP server of the control plane, and the ASGI applications that route and measure."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -30,6 +31,7 @@ _SHUTDOWN_SECONDS = 2.0
 # How long a client may take to send the head, and the body, of a request.
 HEAD_SECONDS = 15.0
 BODY_SECONDS = 60.0
+_WARNING_SECONDS = 60.0
 MAX_BODIES_BYTES = 64 * 1024 * 1024
 _RETRY_AFTER = {"Retry-After": "5"}
 _UNMEASURED_PATHS = ("/assets/", "/favicon.ico")
@@ -158,6 +160,28 @@ class BodyBudget:
             self._used -= held
 
 
+class OncePerInterval(logging.Filter):
+    """Passes each warning of the web server once a minute; one request of a stranger causes one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._logged_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        now = self._clock()
+        # The text without its arguments: there are few of them.
+        if now - self._logged_at.get(record.msg, float("-inf")) < _WARNING_SECONDS:
+            return False
+        self._logged_at[record.msg] = now
+        return True
+
+
+_limit_warnings = OncePerInterval()
+
+
 class _Phase(Enum):
     """What a connection does: the client sends a head or a body, or the server responds."""
 
@@ -244,6 +268,8 @@ class WebServer:
             timeout_keep_alive=75,
         )
         self._config.load()
+        # Of the whole process, however many servers it has.
+        logging.getLogger("uvicorn.error").addFilter(_limit_warnings)
         self._state = ServerState()
 
     def protocol(self) -> asyncio.Protocol:

@@ -54,7 +54,7 @@ class FirstProjectPage:
         return RedirectResponse(f"/login?{urlencode({'project': project})}", 303)
 
     async def _check(self, token: str) -> None:
-        if await self._context.cases.projects.list_all():
+        if await self._context.cases.projects.has_any():
             raise NotFound("There is no page at this address.")
         if not is_valid_setup_token(token, self._encryption_key, self._context.now()):
             raise Denied(

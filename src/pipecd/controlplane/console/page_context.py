@@ -303,7 +303,10 @@ def sign_in_redirect(request: Request, target: str, expired: str) -> Response:
 
 def referring_page(request: Request) -> str:
     """The page of this host that a form was submitted on; empty if the browser does not say."""
-    referrer = urlsplit(request.headers.get("Referer", ""))
+    try:
+        referrer = urlsplit(request.headers.get("Referer", ""))
+    except ValueError:
+        return ""
     if referrer.netloc != request.headers.get("Host", ""):
         return ""
     return safe_return(f"{referrer.path}?{referrer.query}" if referrer.query else referrer.path)

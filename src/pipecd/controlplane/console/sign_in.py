@@ -256,8 +256,7 @@ class SignInPages:
         if not project and not message:
             # The page is shown while the datastore is unavailable, too.
             with suppress(Unavailable):
-                is_empty = not await self._context.cases.projects.list_all()
-                message = _NO_PROJECT if is_empty else ""
+                message = "" if await self._context.cases.projects.has_any() else _NO_PROJECT
         options: SignInOptions | None = None
         if project and field != "project":
             options = await self._sso.options(project)

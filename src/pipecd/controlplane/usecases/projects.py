@@ -81,6 +81,8 @@ class ProjectUseCases:
         self._encryption_key = encryption_key
         self._from_config = {project.id: project for project in from_config}
         self._adding_first = asyncio.Lock()
+        # Strangers ask on every visit of the sign-in page.
+        self._had_any = bool(from_config)
 
     async def add(
         self,
@@ -116,6 +118,11 @@ class ProjectUseCases:
         stored = [p for p in await self.list() if p.id not in self._from_config]
         declared = [Project(id=p.id, desc=p.description) for p in self._from_config.values()]
         return (*declared, *stored)
+
+    async def has_any(self) -> bool:
+        """Whether the installation has a project, or had one since this process started."""
+        self._had_any = self._had_any or bool(await self._stores.projects.list())
+        return self._had_any
 
     async def add_first(self, id: str, admin: StaticAdmin) -> None:
         """Adds the first project of an installation; Conflict if there is one already."""
@@ -433,21 +440,36 @@ class Roles:
 
         await self._projects.change(change, by=by)
 
+    async def update_group(self, sso_group: str, role: str, *, by: UserOrApiKey) -> None:
+        """Gives another role to a group that has one."""
+
+        def change(project: Project) -> None:
+            if not rbac.roles_named(rbac.roles_of(project), (role,)):
+                raise NotFound(f"role {role} does not exist")
+            _remove_group(project, sso_group)
+            project.user_groups.append(ProjectUserGroup(sso_group=sso_group, role=role))
+
+        await self._projects.change(change, by=by)
+
     async def delete_group(self, sso_group: str, *, by: UserOrApiKey) -> None:
         """Removes the role of a group, also that of the legacy configuration."""
 
         def change(project: Project) -> None:
-            if not any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
-                raise NotFound(f"group {sso_group} has no role")
-            others = [g for g in project.user_groups if g.sso_group != sso_group]
-            project.ClearField("user_groups")
-            project.user_groups.extend(others)
-            for team in ("admin", "editor", "viewer"):
-                if project.HasField("rbac") and getattr(project.rbac, team) == sso_group:
-                    setattr(project.rbac, team, "")
+            _remove_group(project, sso_group)
             check_can_sign_in(project)
 
         await self._projects.change(change, by=by)
+
+
+def _remove_group(project: Project, sso_group: str) -> None:
+    if not any(g.sso_group == sso_group for g in rbac.user_groups_of(project)):
+        raise NotFound(f"group {sso_group} has no role")
+    others = [g for g in project.user_groups if g.sso_group != sso_group]
+    project.ClearField("user_groups")
+    project.user_groups.extend(others)
+    for team in ("admin", "editor", "viewer"):
+        if project.HasField("rbac") and getattr(project.rbac, team) == sso_group:
+            setattr(project.rbac, team, "")
 
 
 def _position(project: Project, name: str) -> int:
