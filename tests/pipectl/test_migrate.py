@@ -138,6 +138,93 @@ def test_comments_and_block_scalars_stay(tmp_path: Path) -> None:
     assert file.read_text() == MIGRATED
 
 
+FLOW_STAGES = """\
+kind: ECSApp # ours
+spec:
+  name: a # with a\ttab
+  input:
+    taskDefinitionFile: taskdef.json # of\tthe team
+  pipeline:
+    stages: # in order
+      # First.
+      - {name: ECS_SYNC, with: {timeout: 1m}} # at once
+      - {name: WAIT, with: {duration: 1m}}
+      - name: WAIT_APPROVAL # by hand
+        with:
+          timeout: 2h # not longer
+          approvers: [ann]
+
+      # Last.
+      - {
+          name: ECS_SYNC, # again
+          with: {timeout: 3m, skipOn: {paths: [a]}},
+        }
+"""
+MIGRATED_STAGES = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application # ours
+spec:
+  name: a # with a\ttab
+  plugins:
+    ecs:
+      input:
+        taskDefinitionFile: taskdef.json # of\tthe team
+  pipeline:
+    stages: # in order
+      # First.
+      - {name: ECS_SYNC, timeout: 1m, with: {timeout: 1m}} # at once
+      - {name: WAIT, with: {duration: 1m}}
+      - name: WAIT_APPROVAL # by hand
+        with:
+          timeout: 2h # not longer
+          approvers: [ann]
+        timeout: 2h
+
+      # Last.
+      - {
+          name: ECS_SYNC, timeout: 3m, skipOn: {paths: [a]}, # again
+          with: {timeout: 3m, skipOn: {paths: [a]}},
+        }
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_comments_stay_beside_tabs_and_braces(
+    newline: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "app.pipecd.yaml"
+    file.write_bytes(FLOW_STAGES.replace("\n", newline).encode())
+    assert migrated("--config-files", str(file)) == 0
+    assert file.read_bytes().decode() == MIGRATED_STAGES.replace("\n", newline)
+    assert "comments of these lines" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        pytest.param(
+            "# one\nkind: ECSApp\nspec: {name: a, # two\n  input: {}}\n", "[1,3]",
+            id="a file in braces",
+        ),
+        pytest.param(
+            "kind: ECSApp\nspec:\n  name: a\n  # gone with its key\n  unknown: 1 # too\n",
+            "[4,5]",
+            id="a key that plugins lack",
+        ),
+    ],
+)  # fmt: skip
+def test_comments_that_are_lost_are_reported_with_the_file(
+    text: str, lines: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "app.pipecd.yaml"
+    file.write_text(text)
+    assert migrated("--config-files", str(file)) == 0
+    warning = capsys.readouterr().err.splitlines()[0]
+    assert "comments of these lines are not in the new file" in warning
+    assert str(file) in warning
+    assert lines in warning.replace(" ", "")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -164,6 +251,7 @@ def test_a_file_in_another_style_has_the_same_content(tmp_path: Path, text: str)
     assert migrated("--config-files", str(file)) == 0
     assert yaml.safe_load(file.read_text()) == to_plugin_format(yaml.safe_load(text)).document
     assert "description: |\n" in file.read_text()
+    assert ("\r\n" in file.read_bytes().decode()) == ("\r\n" in text)
 
 
 KINDS = [

@@ -125,17 +125,25 @@ def application_config(
 def rewrite(file: Path) -> None:
     """Rewrites an application file; on any error it stays unchanged."""
     try:
-        text = rewrite_text(file.read_text(), to_plugin_format(yaml.safe_load(file.read_bytes())))
+        content = file.read_bytes()
+        rewritten = rewrite_text(content.decode(), to_plugin_format(yaml.safe_load(content)))
         old = file.with_name(f"{file.name}.old")
         old.unlink(missing_ok=True)
         old.hardlink_to(file)
-        write_atomic(file, text.encode(), mode=0o644)
+        write_atomic(file, rewritten.text.encode(), mode=0o644)
     except OSError as e:
         raise UserMistake(f"cannot rewrite {file}: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise UserMistake(f"{file} is not YAML: {e}", hint="see pipectl lint") from e
     except UserMistake as e:
         raise UserMistake(f"{file}: {e.message}", hint=e.hint) from e
+    if rewritten.lost:
+        logger.warning(
+            "comments of these lines are not in the new file, copy them from the old one",
+            file=str(file),
+            old=str(old),
+            lines=rewritten.lost,
+        )
     logger.info("file migrated", file=str(file))
 
 

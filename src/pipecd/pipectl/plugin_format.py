@@ -2,9 +2,10 @@
 """Rewrites the text of an application file for plugins: comments, block scalars and order stay.
 
 Keys keep their lines. Those of a plugin move below `spec.plugins` and are indented further. A file
-that is written in another style than indented blocks is written anew, without its comments.
+whose `spec` is written in another style than indented blocks is written anew, without its comments.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +26,14 @@ class PluginFormat:
     plugin_keys: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Rewritten:
+    """The new text of a file; `lost` are the lines of the old one whose comments it lacks."""
+
+    text: str
+    lost: tuple[int, ...] = ()
+
+
 class _OtherStyle(Exception):
     """The file is not written in indented blocks."""
 
@@ -39,31 +48,47 @@ class _Entry:
     end: int
 
 
-def rewrite_text(text: str, target: PluginFormat) -> str:
-    """Returns the new text; its content is `target.document` in any case."""
+def rewrite_text(text: str, target: PluginFormat) -> Rewritten:
+    """Returns the new text; its content is `target.document` in any case.
+
+    Line breaks stay those of the file.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.replace(newline, "\n")
     try:
-        new = _Rewriter(text, target).text()
-    except _OtherStyle:
-        return _dump(target.document)
-    try:
-        is_right = yaml.safe_load(new) == target.document
-    except yaml.YAMLError:
+        new = _Rewriter(lines, target).text()
+        if yaml.safe_load(new) == target.document:
+            return Rewritten(new.replace("\n", newline), _lost_comments(lines, new))
+    except (_OtherStyle, yaml.YAMLError):
         # An alias may stand before its anchor now.
-        is_right = False
-    return new if is_right else _dump(target.document)
+        pass
+    new = _dump(target.document)
+    return Rewritten(new.replace("\n", newline), _lost_comments(lines, new))
+
+
+_COMMENT = re.compile(r"(?:^|\s)(#.*)$")
+
+
+def _lost_comments(old: str, new: str) -> tuple[int, ...]:
+    """The numbers of the lines whose comments are not in the new text; some may be none."""
+    kept = {found[1] for line in new.splitlines() if (found := _COMMENT.search(line))}
+    numbered = enumerate(old.splitlines(), start=1)
+    found = ((number, _COMMENT.search(line)) for number, line in numbered)
+    return tuple(number for number, comment in found if comment and comment[1] not in kept)
 
 
 class _Rewriter:
     """Moves the lines of one file."""
 
     def __init__(self, text: str, target: PluginFormat) -> None:
-        if "\r" in text or "\t" in text:
+        if "\r" in text:
             raise _OtherStyle
         self._lines = text.splitlines(keepends=True)
         if self._lines and not self._lines[-1].endswith("\n"):
             self._lines[-1] += "\n"
         self._target = target
-        self._root = _block_mapping(cast("Any", yaml).compose(text, Loader=yaml.SafeLoader))
+        document = "".join(self._lines)
+        self._root = _block_mapping(cast("Any", yaml).compose(document, Loader=yaml.SafeLoader))
 
     def text(self) -> str:
         entries = list(self._entries(self._root, len(self._lines)))
@@ -120,23 +145,27 @@ class _Rewriter:
 
     def _pipeline(self, pipeline: _Entry) -> Iterator[str]:
         """The pipeline; options that every stage has now are repeated outside of `with`."""
-        [stages] = list(self._entries(_block_mapping(pipeline.value), pipeline.end))
-        if not isinstance(stages.value, SequenceNode) or stages.value.flow_style:
-            raise _OtherStyle
-        nodes: list[Node] = stages.value.value
-        items = [("", node, node.start_mark.line) for node in nodes]
-        done = pipeline.start
-        documents = self._target.document["spec"]["pipeline"]["stages"]
-        for item, document in zip(self._spans(items, stages.end), documents, strict=True):
-            stage = _block_mapping(item.value)
-            column = stage.value[0][0].start_mark.column
-            keys = {key.value for key, _ in stage.value}
-            added = {key: value for key, value in document.items() if key not in keys}
-            yield from self._lines[done : item.end]
-            done = item.end
-            if added:
-                yield from _indented(_dump(added).splitlines(keepends=True), column)
-        yield from self._lines[done : pipeline.end]
+        added = _added_fields(pipeline.value, self._target.document["spec"]["pipeline"]["stages"])
+        lines: list[str] = self._lines[pipeline.start : pipeline.end]
+        # From the end, so that earlier positions stay valid.
+        for stage, fields in reversed(added):
+            if stage.flow_style:
+                first: Node = stage.value[0][1]
+                at = first.end_mark.line - pipeline.start
+                lines[at] = _with_flow_fields(lines[at], first.end_mark.column, fields)
+            else:
+                column = stage.value[0][0].start_mark.column
+                after = self._last_line(stage) + 1 - pipeline.start
+                text = _dump(fields).splitlines(keepends=True)
+                lines[after:after] = _indented(text, column)
+        yield from lines
+
+    def _last_line(self, block: Node) -> int:
+        """The last line of a block; comments that are indented less belong to what follows."""
+        line = block.end_mark.line - 1
+        while _is_between(self._lines[line], block.start_mark.column):
+            line -= 1
+        return line
 
     def _entries(self, mapping: MappingNode, end: int) -> Iterator[_Entry]:
         """The keys of a mapping whose lines end before `end`."""
@@ -164,6 +193,38 @@ class _Rewriter:
         return line
 
 
+def _added_fields(
+    pipeline: Node, documents: Sequence[Mapping[str, Any]]
+) -> list[tuple[MappingNode, dict[str, Any]]]:
+    """The stages that get fields, with those; a pipeline of another form is not rewritten."""
+    if not isinstance(pipeline, MappingNode) or [k.value for k, _ in pipeline.value] != ["stages"]:
+        raise _OtherStyle
+    stages = pipeline.value[0][1]
+    if not isinstance(stages, SequenceNode):
+        raise _OtherStyle
+    added: list[tuple[MappingNode, dict[str, Any]]] = []
+    for node, document in zip(stages.value, documents, strict=True):
+        if not isinstance(node, MappingNode) or not node.value:
+            raise _OtherStyle
+        keys = {key.value for key, _ in node.value}
+        if fields := {key: value for key, value in document.items() if key not in keys}:
+            added.append((node, fields))
+    return added
+
+
+def _with_flow_fields(line: str, at: int, fields: Mapping[str, Any]) -> str:
+    """The line of a mapping in braces with the fields after one that ends there."""
+    written = yaml.safe_dump(
+        fields, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+    )
+    return f"{line[:at]}, {written.strip()[1:-1]}{line[at:]}"
+
+
+def _is_between(line: str, column: int) -> bool:
+    """Whether the line is empty, or a comment that is indented less than the column."""
+    return not line.strip() or (line.lstrip(" ").startswith("#") and _indent(line) < column)
+
+
 def _block_mapping(node: Node | None) -> MappingNode:
     if not isinstance(node, MappingNode) or node.flow_style or not node.value:
         raise _OtherStyle
@@ -180,7 +241,11 @@ def _indented(lines: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class _BlockDumper(yaml.SafeDumper):
-    """Writes texts of several lines as block scalars."""
+    """Writes texts of several lines as block scalars, and repeated values without aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
