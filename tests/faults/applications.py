@@ -15,6 +15,8 @@ from typing import Any
 
 CONFIG = "app.pipecd.yaml"
 EVENT_FILE = "values.yaml"
+BROKEN = "}]\n"
+"""What a configuration begins with that does not parse."""
 APPROVERS = ("root", "ann", "ben")
 # Runs without the stepped clock: the truth has one clock for all programs.
 NOW = "$(LD_PRELOAD= date +%s.%N)"
@@ -122,7 +124,8 @@ class Targets:
         }
         text = f"{json.dumps(document, indent=1)}\n# {revision.nonce}\n"
         if revision.is_broken:
-            text = f"{text}}}]\n"
+            # At the end it would be another document, which is not read.
+            text = f"{BROKEN}{text}"
         return {
             f"{application.name}/{name}": content
             for name, content in {CONFIG: text, **more}.items()

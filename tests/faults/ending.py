@@ -13,6 +13,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 # What a fault that is over may still cause, and how late a client may see a deployment, in seconds.
 _AFTERMATH, _SEEN_LATE = 10.0, 15.0
+_IS_GONE = "is not in repository"
 _OF_EVERY_APPLICATION = frozenset({"git_away", "recreate_repository"})
 _OF_A_PIPED = frozenset({
     "lose_workspace", "restore_old_workspace", "damage_workspace", "fill_workspace",
@@ -67,6 +68,11 @@ def may_be_refused(
     if any(each.kind in ("cancel", "reject") and each.deployment == deployment.id for each in requests):  # fmt: skip
         return True
     begin, end = first_seen - _SEEN_LATE, completed_at
+    if _IS_GONE in deployment.status_reason and any(
+        fault.name == "recreate_repository" and fault.begin <= end for fault in faults
+    ):
+        # What runs came from a history that is gone; as in upstream, no plan is made without it.
+        return True
     return any(
         InjectedFault(fault.name, fault.begin, fault.end + _AFTERMATH).overlaps(begin, end)
         and (

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.applications import CONFIG, FaultyApplication, Platform, Revision
+from faults.applications import BROKEN, CONFIG, FaultyApplication, Platform, Revision
 from faults.ending import Head
 from faults.truth import TruthLine
 from faults.whole_installation import WholeInstallation
@@ -43,7 +43,7 @@ class TargetReader:
             running, is_ended = self._running(application, by_application.get(name, []))
             heads[name] = Head(
                 head[name],
-                is_broken=text.endswith("}]\n"),
+                is_broken=text.startswith(BROKEN),
                 running=running,
                 is_running_ended=is_ended,
                 fails=revision is not None and revision.fails,

@@ -583,6 +583,7 @@ REFUSALS: dict[str, tuple[Sequence[Requested], Sequence[InjectedFault], bool]] =
     "its piped was killed": ([], [InjectedFault("kill_piped", 20, 21, "p")], False),
     "the database was killed": ([], [InjectedFault("kill_database", 20, 21)], False),
     "Git was away": ([], [InjectedFault("git_away", 20, 21)], True),
+    "the repository was created again long before": ([], [InjectedFault("recreate_repository", -20, -20)], False),
     "the cluster, which it does not use, was away": ([], [InjectedFault("api_server_away", 20, 21)], False),
 }  # fmt: skip
 
@@ -595,3 +596,12 @@ def test_only_users_and_what_is_deployed_from_or_to_explain_a_refusal(
     assert expected is may_be_refused(
         refused, SCRIPTS, requests=requests, faults=faults, first_seen=19, completed_at=30
     )
+
+
+def test_a_commit_that_is_gone_explains_a_refusal_after_the_repository_was_created_again() -> None:
+    refused = deployment(status=D.FAILURE, reason="commit 1 is not in repository 'site'")
+    recreated = InjectedFault("recreate_repository", 1, 1)
+    for faults, expected in (([recreated], True), ([], False)):
+        assert expected is may_be_refused(
+            refused, SCRIPTS, requests=[], faults=faults, first_seen=100, completed_at=130
+        )

@@ -2,13 +2,21 @@
 """Schedules follow from their seed, name only what exists, can be shortened, and are shown as timelines."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from faults import schedule, timeline
-from faults.applications import Platform, all_applications
+from faults.applications import (
+    CONFIG,
+    FaultyApplication,
+    Platform,
+    Revision,
+    Targets,
+    all_applications,
+)
 from faults.history import History
 from faults.injection import Injector
 from faults.layouts import Layout
@@ -16,6 +24,9 @@ from faults.schedule import FAULTS, WORKLOAD, Scene
 from faults.shrinking import shrink
 from faults.truth import TruthLine
 from faults.workload import Workload
+from pipecd.config.catalog import load_catalog
+from pipecd.config.read import read_application
+from pipecd.model.errors import UserMistake
 
 PIPEDS = 3
 
@@ -30,6 +41,16 @@ def test_there_are_at_least_20_applications_and_every_piped_has_some_of_each_pla
     assert {(a.platform, a.piped) for a in applications} == {
         (platform, piped) for platform in Platform for piped in range(PIPEDS)
     }
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_a_broken_file_does_not_parse_and_all_others_do(platform: Platform, tmp_path: Path) -> None:
+    targets = Targets(tmp_path / "truth", tmp_path)
+    application = FaultyApplication("web", platform, 0)
+    for is_broken in (False, True):
+        text = targets.files(application, Revision(nonce=1, is_broken=is_broken))[f"web/{CONFIG}"]
+        with pytest.raises(UserMistake) if is_broken else nullcontext():
+            read_application(text, file=CONFIG, catalog=load_catalog())
 
 
 def test_a_schedule_follows_from_its_seed() -> None:

@@ -92,7 +92,11 @@ class Options:
     applications: Sequence[FaultyApplication]
     pipeds: int = 3
     release: Release = CURRENT
-    """What the programs are of at first."""
+    """What the programs are of, unless something else is said."""
+    releases: Mapping[str, Release] = field(default_factory=dict[str, Release])
+    """What else can be installed, by name."""
+    first_releases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The names of the releases that programs are of at first."""
     seeded_bugs: Sequence[str] = ()
 
 
@@ -210,9 +214,7 @@ class WholeInstallation:
                 name: hash_ for _, type_, hash_, name in rows if type_ == "tree"
             }
         for content in {c for each in self.contents.values() for c in each.values()} - self.nonces.keys():  # fmt: skip
-            *_, last = (
-                self.origin.git("show", f"{content}:{CONFIG}").replace("\n}]", "").splitlines()
-            )
+            *_, last = self.origin.git("show", f"{content}:{CONFIG}").splitlines()
             self.nonces[content] = last.removeprefix("# ")
 
     # Clients
@@ -326,7 +328,9 @@ class WholeInstallation:
                 **self._path(),
                 SEEDED_BUGS: ",".join(self.options.seeded_bugs),
             },
-            release=self.options.release,
+            release=self.options.releases.get(
+                self.options.first_releases.get(name, ""), self.options.release
+            ),
         )
 
     def add_piped(self, id_: str, key: str) -> None:

@@ -355,6 +355,15 @@ class Workload:
             if number + 1 < len(self.installed.replicas):
                 await asyncio.sleep(2)
 
+    async def install(self, program: str, *, release: str) -> None:
+        """Replaces a replica or a piped by another version."""
+        replaced = next(each for each in self.installed.programs if each.name == program)
+        async with replaced.lock:
+            await replaced.stop()
+            replaced.release = self.installed.options.releases[release]
+            await replaced.start()
+        self.history.add(program, f"{release} version installed", "operation")
+
     # What is asked about
 
     async def open_deployment(self, application: str) -> Deployment | None:
