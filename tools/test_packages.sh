@@ -25,7 +25,11 @@ need postgresql postgres /usr/lib/postgresql/*/bin/postgres
 need redis-server redis-server
 need prometheus prometheus
 need openssh-server sshd
-if [ "${1:-}" = long ]; then need firefox-esr firefox-esr firefox; fi
+if [ "${1:-}" = long ]; then
+    need firefox-esr firefox-esr firefox
+    need webkit2gtk-driver WebKitWebDriver
+    need xvfb Xvfb
+fi
 need mmdebstrap mmdebstrap
 [ -n "$missing" ] || exit 0
 

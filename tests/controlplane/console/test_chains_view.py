@@ -60,6 +60,11 @@ def chain(status: int, *blocks: ChainBlock) -> DeploymentChain:
             id="nothing has begun",
         ),
         pytest.param(
+            chain(RUNNING, block(SUCCESS, "cart"), block(PENDING, "shop"), block(PENDING, "web")),
+            "Block 2 of 3 starts next; 1 block after it waits.",
+            id="between two blocks",
+        ),
+        pytest.param(
             chain(RUNNING, block(SUCCESS, "cart"), block(RUNNING, "shop"), block(PENDING, "front")),
             "Block 2 of 3 is in progress; 1 block after it waits.",
             id="it names the block in progress and those that wait",

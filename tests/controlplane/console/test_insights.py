@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of insights over what the collector has stored."""
 
+import re
 from collections.abc import Callable
 
 import httpx2
 import pytest
 
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.insights import ChunkWriter, MonthWriter, collect_deployments
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.ids import new_id
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.console import PipedReports
 
@@ -78,6 +80,7 @@ async def test_the_deployments_behind_a_point_are_listed(
     ("query", "count"),
     [
         pytest.param("app=cart", "2", id="by the name of the application"),
+        pytest.param("app=CAR", "2", id="by a part of the only name that contains it"),
         pytest.param("app=other", "none", id="an unknown application"),
         pytest.param("labels[0]=env:dev", "2", id="by a label"),
         pytest.param("labels[0]=env:prod", "none", id="another label"),
@@ -100,3 +103,38 @@ async def test_the_numbers_can_be_downloaded(
     answer = await admin_browser.get("/insights.csv?range=1w")
     assert answer.headers["content-type"].startswith("text/csv")
     assert answer.text.splitlines()[-1] == f"{now():%Y-%m-%d},2,1,1800,3600"
+
+
+async def test_a_part_of_several_names_offers_them(
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: User,
+    draft: Application,
+    application: Application,
+) -> None:
+    del application
+    draft.name, draft.git_path.path = "carrier", "apps/carrier"
+    await cases.applications.add(draft, by=admin)
+    page = (await admin_browser.get("/insights?app=car&range=1w")).text
+    assert "2 applications contain “car”" in page
+    (address,) = re.findall(r'href="(/insights[^"]*app=carrier[^"]*)"', page)
+    assert "range=1w" in address
+    # A whole name is meant as such.
+    assert "Choose one" not in (await admin_browser.get("/insights?app=cart")).text
+
+
+async def test_the_cards_count_the_project_and_its_last_day(
+    admin_browser: httpx2.AsyncClient, collected: list[Deployment]
+) -> None:
+    del collected
+    page = (await admin_browser.get("/insights")).text
+    cards = {
+        part.partition('"')[0]: " ".join(re.sub("<[^>]+>", " ", part.partition("</p>")[0]).split())
+        for part in page.split('data-testid="card-')[1:]
+    }
+    assert cards["applications"].endswith("Applications 1 all enabled")
+    assert cards["by-piped"].endswith("1 piped has applications")
+    assert cards["pipeds"].endswith("0 of 1 online")
+    assert cards["last-day"].endswith("2 completed deployments, 50 % failed")
+    # They are about the whole project, and not shown for a part of it.
+    assert 'data-testid="card-' not in (await admin_browser.get("/insights?app=cart")).text

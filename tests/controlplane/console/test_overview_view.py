@@ -9,6 +9,7 @@ import pytest
 from pipecd.controlplane.console.overview_view import (
     ProjectState,
     Tile,
+    overview_text,
     overview_tiles,
     waiting_text,
 )
@@ -26,6 +27,23 @@ def test_an_empty_project_says_so(noon: datetime) -> None:
     shown = tiles(ProjectState((), (), (), ()), noon)
     assert {tile.count for tile in shown.values()} == {0}
     assert shown["offline"].nothing == "No piped is registered yet."
+
+
+def test_the_first_sentence_says_what_needs_somebody(
+    noon: datetime, make_deployment: Callable[..., Deployment]
+) -> None:
+    def text(state: ProjectState) -> str:
+        return overview_text(overview_tiles(state, "ann", noon))
+
+    running = make_deployment(id="r", status=pb.DEPLOYMENT_RUNNING)
+    offline = Piped(id="p1", name="tokyo", status=Piped.OFFLINE)
+    failed = make_deployment(id="f", status=pb.DEPLOYMENT_FAILURE)
+    nothing = "Nothing needs you, and no deployment is in progress."
+    assert text(ProjectState((), (), (), ())) == nothing
+    moving = "Nothing needs you. 1 deployment in progress."
+    assert text(ProjectState((running,), (), (), ())) == moving
+    findings = "1 failed in the last 24 hours and 1 piped offline."
+    assert text(ProjectState((running,), (failed,), (), (offline,))) == findings
 
 
 def test_what_the_user_can_decide_comes_first(

@@ -142,9 +142,21 @@ def _chain_text(status: DeploymentStatus, blocks: tuple[BlockView, ...]) -> str:
             return f"Block {ended.number} {verb}{cause}{rest}"
         case _:
             running = next((b for b in blocks if b.started and b.badge.tone is not Tone.OK), None)
-            if running is None:
+            if running is not None:
+                return f"{_place(running, blocks)} is in progress{_rest(running, blocks)}."
+            upcoming = next((b for b in blocks if not b.started), None)
+            if upcoming is None or upcoming.number == 1:
                 return "The first block has not started yet."
-            waiting = len(blocks) - running.number
-            rest = f"; {plural(waiting, 'block')} after it wait" if waiting else ""
-            rest += "s" if waiting == 1 else ""
-            return f"Block {running.number} of {len(blocks)} is in progress{rest}."
+            return f"{_place(upcoming, blocks)} starts next{_rest(upcoming, blocks)}."
+
+
+def _place(block: BlockView, blocks: tuple[BlockView, ...]) -> str:
+    return f"Block {block.number} of {len(blocks)}"
+
+
+def _rest(block: BlockView, blocks: tuple[BlockView, ...]) -> str:
+    """How many blocks wait for this one, as the end of a sentence."""
+    waiting = len(blocks) - block.number
+    if not waiting:
+        return ""
+    return f"; {plural(waiting, 'block')} after it wait{'s' if waiting == 1 else ''}"

@@ -10,6 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.formatting import DAY
+from pipecd.controlplane.console.insights_cards import summary_cards
 from pipecd.controlplane.console.insights_view import (
     MAX_DEPLOYMENTS,
     METRICS,
@@ -18,9 +20,12 @@ from pipecd.controlplane.console.insights_view import (
     DeploymentBehind,
     InsightsQuery,
     chart,
+    chosen_application,
     csv_text,
     deployment_behind,
     numbers,
+    offered_labels,
+    offered_names,
     offered_resolutions,
     parse_insights_query,
     period_text,
@@ -29,14 +34,14 @@ from pipecd.controlplane.console.insights_view import (
 )
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.insight.series import Metric, Ratio, TimeRange
+from pipecd.controlplane.insight.deployments import CompletedDeployment
+from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.controlplane.usecases.insights import InsightQuery
-from pipecd.model.errors import Denied, NotFound
+from pipecd.model.clock import to_unix
+from pipecd.model.errors import Denied
 from pipecd.proto.model.application_pb2 import Application
 
 PATH = "/insights"
-_ONE = PageRequest(size=1)
 
 
 class InsightPages:
@@ -56,7 +61,8 @@ class InsightPages:
         user, now = session.user, self._context.local_now(request)
         query = parse_insights_query(request.query_params)
         whole = time_range(query, now)
-        application = await self._application(query.application, user)
+        applications = await self._applications(user)
+        application, candidates = chosen_application(applications or (), query.application)
         by_metric = await self._by_metric(query, whole, application, user)
         url = query.url(PATH)
         period = selected_period(query, whole)
@@ -86,6 +92,14 @@ class InsightPages:
             ranges=[(name, text) for name, (text, _) in RANGES.items()],
             resolutions=[(n, RESOLUTIONS[n][0]) for n in offered_resolutions(query.range)],
             application=application,
+            candidates=candidates,
+            names=offered_names(applications or ()),
+            labels=offered_labels(applications or ()),
+            cards=summary_cards(
+                applications,
+                await self._context.visible_pipeds(user),
+                await self._last_day(user),
+            ),
             chips=url.chips(query.active_filters(_name(application, query.application))),
             url=url,
             csv=query.url(f"{PATH}.csv").with_params(),
@@ -97,7 +111,8 @@ class InsightPages:
     async def download(self, request: Request, session: BrowserSession) -> Response:
         query = parse_insights_query(request.query_params)
         whole = time_range(query, self._context.now())
-        application = await self._application(query.application, session.user)
+        applications = await self._applications(session.user)
+        application, _ = chosen_application(applications or (), query.application)
         by_metric = await self._by_metric(query, whole, application, session.user)
         headers = {"Content-Disposition": 'attachment; filename="insights.csv"'}
         return PlainTextResponse(csv_text(whole, by_metric), media_type="text/csv", headers=headers)
@@ -111,19 +126,19 @@ class InsightPages:
             for metric in METRICS
         }
 
-    async def _application(self, name_or_id: str, user: User) -> Application | None:
-        """The application of the filter, given by its name or its id."""
-        if not name_or_id:
-            return None
-        applications = self._context.cases.applications
+    async def _applications(self, user: User) -> tuple[Application, ...] | None:
+        """The applications of the project; None if the user may not list them."""
         with suppress(Denied):
-            named = ApplicationFilter(user.project, name=name_or_id)
-            listed = (await applications.list(named, _ONE, by=user)).items
-            if listed:
-                return listed[0]
-            with suppress(NotFound):
-                return await applications.get(name_or_id, by=user)
+            everything = ApplicationFilter(user.project)
+            return (await self._context.cases.applications.list(everything, by=user)).items
         return None
+
+    async def _last_day(self, user: User) -> tuple[CompletedDeployment, ...]:
+        """What has completed in the last 24 hours, as far as it has been collected."""
+        now = to_unix(self._context.now())
+        since = TimeRange(now - DAY, now, Resolution.DAILY)
+        query = InsightQuery(Metric.DEPLOYMENT_FREQUENCY, since)
+        return (await self._context.cases.insights.behind(query, by=user)).deployments
 
 
 def _name(application: Application | None, value: str) -> str:

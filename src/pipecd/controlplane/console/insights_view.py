@@ -5,6 +5,7 @@ All days and months are those of UTC, as the insight files count them.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from pipecd.controlplane.insight.dora import outcome_of
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.model.clock import from_unix, to_unix
 from pipecd.model.count import parse_count
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 # The values of `range` in words, and how many months they go back; a week is no month.
@@ -43,6 +45,7 @@ RESOLUTIONS: Mapping[str, tuple[str, Resolution]] = {
 _MAX_DAILY_MONTHS = 3
 _MIN_MONTHLY_MONTHS = 3
 MAX_DEPLOYMENTS = 50
+_MAX_SUGGESTIONS = 300
 
 # The unit of the drawing: bars are stretched to the width of the page.
 SLOT, HEIGHT = 10, 100
@@ -217,6 +220,40 @@ def parse_insights_query(params: QueryParams) -> InsightsQuery:
         resolution=resolution if resolution in offered else offered[0],
         at=parse_count(params.get("at", "")) or 0,
     )
+
+
+def chosen_application(
+    applications: Sequence[Application], text: str
+) -> tuple[Application | None, tuple[Application, ...]]:
+    """The application that a text names, by its name, its id or an unambiguous part of its name.
+
+    If several names contain the text, they are the second result.
+    """
+    if not text:
+        return None, ()
+    wanted = text.lower()
+    for application in applications:
+        if text in (application.name, application.id):
+            return application, ()
+    matches = [each for each in applications if wanted in each.name.lower()]
+    if len(matches) == 1:
+        return matches[0], ()
+    matches.sort(key=lambda each: (not each.name.lower().startswith(wanted), each.name))
+    return None, tuple(matches)
+
+
+def offered_names(applications: Sequence[Application]) -> tuple[str, ...]:
+    """The names that the field suggests; none if they would make the page large."""
+    names = sorted({application.name for application in applications})
+    return tuple(names) if len(names) <= _MAX_SUGGESTIONS else ()
+
+
+def offered_labels(applications: Sequence[Application]) -> tuple[str, ...]:
+    """The labels that the field suggests; those that only one application has suggest little."""
+    counts = Counter(
+        f"{key}:{value}" for each in applications for key, value in each.labels.items()
+    )
+    return tuple(sorted(label for label, _ in counts.most_common(_MAX_SUGGESTIONS)))
 
 
 def offered_resolutions(range_name: str) -> tuple[str, ...]:

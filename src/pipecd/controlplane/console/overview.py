@@ -15,6 +15,7 @@ from pipecd.controlplane.console.overview_view import (
     DIFFERENT,
     FAILED_SINCE,
     ProjectState,
+    overview_text,
     overview_tiles,
     waiting_text,
 )
@@ -54,10 +55,12 @@ class OverviewPages:
             different=await _or_empty(cases.applications.list(different, by=user)),
             pipeds=await self._context.visible_pipeds(user) or (),
         )
+        tiles = overview_tiles(state, user.name, now)
         return self._context.render(
             request,
             "overview.html",
-            tiles=overview_tiles(state, user.name, now),
+            tiles=tiles,
+            text=overview_text(tiles),
             news=waiting_text(state.unfinished, user.name),
             topics=await list_topics(
                 self._context,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
-from pipecd.controlplane.console.formatting import join_words
+from pipecd.controlplane.console.formatting import join_words, plural
 from pipecd.controlplane.console.pipeline_view import has_pending_approval
 from pipecd.controlplane.console.status_badge import PipedStatus, Tone, offline_pipeds
 from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
@@ -69,6 +69,20 @@ def waiting_text(unfinished: Sequence[Deployment], user: str) -> str:
     others = len(waiting) - len(names)
     listed = join_words([*names, f"{others} more"] if others else names)
     return f"{listed} {'waits' if len(waiting) == 1 else 'wait'} for your approval"
+
+
+def overview_text(tiles: Sequence[Tile]) -> str:
+    """What somebody has to know first: what needs attention, else what is going on."""
+    counts = {tile.key: tile.count for tile in tiles}
+    findings = [
+        f"{tile.count} {tile.title}" for tile in tiles if tile.key != "running" and tile.count
+    ]
+    if findings:
+        return f"{join_words(findings)}."
+    moving = counts.get("running", 0)
+    if moving:
+        return f"Nothing needs you. {plural(moving, 'deployment')} in progress."
+    return "Nothing needs you, and no deployment is in progress."
 
 
 def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile, ...]:

@@ -17,7 +17,7 @@ from pipecd.controlplane.console.formatting import sentence
 from pipecd.controlplane.console.markdown import description_html
 
 _DIRECTORY = Path(__file__).parent
-_STYLES = ("tokens.css", "layout.css", "pages.css", "live-state.css")
+_STYLES = ("tokens.css", "layout.css", "pages.css", "live-state.css", "log.css", "history.css")
 # In an order in which every module follows those that it imports.
 _SCRIPTS = (
     "times.js",

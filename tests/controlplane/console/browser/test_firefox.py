@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console in Firefox, with scripts and without; other browser tests run in Chromium."""
+"""The console in Firefox and WebKit, with scripts and without; other tests run in Chromium."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,15 +15,24 @@ from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.console import PipedReports
+from servers.driver_window import DriverWindow
+from servers.filled_project import FilledProject
 from servers.firefox import firefox
+from servers.live_states import resources, snapshot
+from servers.webkit import webkit
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
+OpenWindow = Callable[[Path], AbstractAsyncContextManager[DriverWindow]]
+BROWSERS = [pytest.param(firefox, id="firefox"), pytest.param(webkit, id="webkit")]
 
-async def test_a_deployment_is_followed_searched_approved_and_cancelled_in_firefox(
+
+@pytest.mark.parametrize("open_window", BROWSERS)
+async def test_a_deployment_is_followed_searched_approved_and_cancelled(
     *,
+    open_window: OpenWindow,
     tmp_path: Path,
     console_url: str,
     running: Deployment,
@@ -30,7 +42,7 @@ async def test_a_deployment_is_followed_searched_approved_and_cancelled_in_firef
     piped: PipedCaller,
 ) -> None:
     await reports.lines(running, "s1", *(f"step {n}" for n in range(2, 1500)))
-    async with firefox(tmp_path / "profile") as page:
+    async with open_window(tmp_path / "profile") as page:
         await page.sign_in(console_url, cases.sessions.issue(admin))
         await page.open(f"{console_url}/deployments/{running.id}")
         await page.wait_for_text("[data-testid=conn-dot]", "Live")
@@ -57,40 +69,106 @@ async def test_a_deployment_is_followed_searched_approved_and_cancelled_in_firef
     }
 
 
-@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
-async def test_every_page_is_whole_in_firefox(
+def pages(application: Application, running: Deployment, filled: FilledProject) -> tuple[str, ...]:
+    """The addresses of all pages."""
+    return (
+        "/overview",
+        "/applications",
+        "/applications/add",
+        f"/applications/{application.id}",
+        f"/applications/{application.id}/live",
+        f"/applications/{application.id}/live?view=graph",
+        f"/applications/{application.id}/live?res=tokyo%2Fweb-1",
+        f"/applications/{application.id}/encrypt",
+        f"/applications/{application.id}/settings",
+        "/deployments",
+        f"/deployments/{running.id}",
+        f"/deployments/{running.id}?tab=changes",
+        f"/deployments/{running.id}?tab=timeline",
+        "/chains",
+        f"/chains/{filled.chain}",
+        "/deployment-traces",
+        "/events",
+        f"/events/{filled.event}",
+        "/insights",
+        "/insights?at=1767225600",
+        "/search?q=cart",
+        "/help",
+        "/help/console",
+        "/settings/piped",
+        f"/settings/piped/{application.piped_id}",
+        "/settings/api-key",
+        "/settings/project",
+        "/nowhere",
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "open_window",
+    [
+        *BROWSERS,
+        pytest.param(partial(firefox, scripts=False), id="firefox without scripts"),
+    ],
+)
+async def test_every_page_is_whole(
     *,
-    scripts: bool,
+    open_window: OpenWindow,
     tmp_path: Path,
     console_url: str,
     running: Deployment,
     application: Application,
+    filled: FilledProject,
     cases: UseCases,
     admin: User,
+    piped: PipedCaller,
 ) -> None:
-    async with firefox(tmp_path / "profile", scripts=scripts) as page:
+    await cases.livestate.report(snapshot(application, *resources(4, 3, broken=True)), by=piped)
+    async with open_window(tmp_path / "profile") as page:
         await page.sign_in(console_url, cases.sessions.issue(admin))
         for width in (1440, 500):
             await page.resize(width, 900)
-            for path in (
-                "/overview",
-                "/applications",
-                "/applications/add",
-                f"/applications/{application.id}",
-                f"/applications/{application.id}/settings",
-                "/deployments",
-                f"/deployments/{running.id}",
-                f"/deployments/{running.id}?tab=changes",
-                f"/deployments/{running.id}?tab=timeline",
-                "/settings/piped",
-                f"/settings/piped/{application.piped_id}",
-                "/settings/api-key",
-                "/settings/project",
-                "/nowhere",
-            ):
+            for path in pages(application, running, filled):
                 await page.open(console_url + path)
                 assert await page.text("main h1"), path
                 assert await page.run(OVERFLOW) == 0, (path, width)
+
+
+@pytest.mark.parametrize("open_window", BROWSERS)
+async def test_resources_are_explored_and_anything_is_found(
+    *,
+    open_window: OpenWindow,
+    tmp_path: Path,
+    console_url: str,
+    application: Application,
+    filled: FilledProject,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(4, 3, broken=False)), by=piped)
+    async with open_window(tmp_path / "profile") as page:
+        await page.sign_in(console_url, cases.sessions.issue(admin))
+        await page.resize(1440, 900)
+        await page.open(f"{console_url}/applications/{application.id}/live")
+        await page.wait_for_text("[data-testid=conn-dot]", "Live")
+        broken = snapshot(application, *resources(4, 3, broken=True))
+        await cases.livestate.report(broken, by=piped)
+        await page.wait_for_text("[data-testid=app-health]", "Unhealthy")
+        await page.click("li[data-health=unhealthy] .node a")
+        await page.wait_for_text("[data-testid=live-panel]", "CrashLoopBackOff")
+        assert await page.run("return document.activeElement.id") == "panel-title"
+        await page.click("[data-close]")
+        await page.click("[data-testid=view-graph]")
+        await page.wait_for_text("[data-testid=live-graph]", "web-1")
+        await page.open(f"{console_url}/insights")
+        await page.click("[data-testid=chart-frequency] a .hit")
+        await page.wait_for_text("[data-testid=behind]", "completed deployment")
+        await page.open(f"{console_url}/chains/{filled.chain}")
+        await page.wait_for_text("[data-testid=chain-text]", "Block 2 of 3")
+        await page.click("[data-testid=open-palette]")
+        await page.fill("[data-testid=palette] input", "checkou")
+        await page.wait_for_text("[data-testid=palette] [data-testid=result]", "checkout")
 
 
 async def test_a_deployment_is_read_and_approved_in_firefox_without_scripts(

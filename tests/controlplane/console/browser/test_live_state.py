@@ -195,7 +195,7 @@ async def test_differences_are_shown_by_resource_and_side_by_side(
     section = page.get_by_test_id("diff-section")
     await expect(section.locator("summary")).to_contain_text("web-1")
     await expect(section.locator(".counts")).to_have_text("+1 \N{MINUS SIGN}1")
-    await page.get_by_role("button", name="Side by side").click()
+    await page.get_by_text("Side by side").click()
     pair = section.locator(".pair", has=page.locator(".remove"))
     await expect(pair.locator(".remove")).to_contain_text("replicas: 5")
     await expect(pair.locator(".add")).to_contain_text("replicas: 2")

@@ -224,12 +224,26 @@ function onFindKey(event) {
 }
 
 // Switches that only change how the lines look: `data-line-style` is the class of lines without it.
-function toggleLineStyle(button) {
-  const { lineStyle, param } = button.dataset;
-  const isOn = !logBox().classList.toggle(lineStyle);
+function setLineStyle(button, isOn) {
+  logBox().classList.toggle(button.dataset.lineStyle, !isOn);
   if (isOn) button.setAttribute("aria-current", "true");
   else button.removeAttribute("aria-current");
-  history.replaceState(history.state, "", withParams({ [param]: isOn ? "" : "0" }));
+}
+
+function toggleLineStyle(button) {
+  const { param } = button.dataset;
+  const isOn = !button.hasAttribute("aria-current");
+  setLineStyle(button, isOn);
+  const isUsual = isOn !== (param === "times" && isNarrow());
+  history.replaceState(history.state, "", withParams({ [param]: isUsual ? "" : Number(isOn).toString() }));
+}
+
+// A phone has no room for times: there they are off unless the address asks for them.
+const isNarrow = () => matchMedia("(max-width: 760px)").matches;
+
+function showUsualTimes() {
+  const button = document.querySelector("[data-param=times]");
+  if (button && isNarrow() && logBox()) setLineStyle(button, new URL(location).searchParams.get("times") === "1");
 }
 
 function showFullScreen(isFull) {
@@ -243,6 +257,7 @@ const isFullScreen = () => document.documentElement.classList.contains("full-log
 export function startLog() {
   const params = new URL(location).searchParams;
   const isPlaced = RANGE.test(location.hash) || ["at", "from", "find"].some((name) => params.get(name)) || params.get("follow") === "0";
+  showUsualTimes();
   follow(!isPlaced && hasEnd());
   showTarget();
   window.addEventListener("hashchange", showTarget);
@@ -284,6 +299,7 @@ export function startLog() {
 
 // Other lines are shown now: those of another stage, or what was found.
 export function resetLog() {
+  showUsualTimes();
   if (isFullScreen()) showFullScreen(Boolean(logBox()));
   unreadLines = 0;
   const input = tool("find");

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four cards above the charts of insights: how large the project is, and its last day."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipecd.controlplane.console.formatting import plural
+from pipecd.controlplane.console.status_badge import Tone
+from pipecd.controlplane.insight.deployments import CompletedDeployment
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.piped_pb2 import Piped
+
+_MAX_PIPEDS = 3
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a card's whole, in percent, with the text for it."""
+
+    text: str
+    percent: float
+    tone: Tone
+    href: str = ""
+
+
+@dataclass(frozen=True)
+class SummaryCard:
+    """A number, what it counts, and the parts it consists of."""
+
+    key: str
+    title: str
+    value: str
+    note: str
+    shares: tuple[Share, ...] = ()
+
+
+def summary_cards(
+    applications: Sequence[Application] | None,
+    pipeds: Sequence[Piped] | None,
+    last_day: Sequence[CompletedDeployment],
+) -> tuple[SummaryCard, ...]:
+    """The cards of upstream's console; None for lists that the user may not see."""
+    cards: list[SummaryCard] = []
+    if applications is not None:
+        cards += (_applications(applications), _by_piped(applications, pipeds or ()))
+    if pipeds is not None:
+        cards.append(_pipeds(pipeds))
+    return (*cards, _last_day(last_day))
+
+
+def _applications(applications: Sequence[Application]) -> SummaryCard:
+    disabled = sum(each.disabled for each in applications)
+    enabled = len(applications) - disabled
+    return SummaryCard(
+        "applications",
+        "Applications",
+        f"{len(applications):,}",
+        f"{enabled:,} enabled, {disabled:,} disabled" if disabled else "all enabled",
+        _shares(
+            len(applications),
+            ("enabled", enabled, Tone.OK, "/applications?activeStatus=enabled"),
+            ("disabled", disabled, Tone.OFF, "/applications?activeStatus=disabled"),
+        ),
+    )
+
+
+def _by_piped(applications: Sequence[Application], pipeds: Sequence[Piped]) -> SummaryCard:
+    """The pipeds with most applications."""
+    names = {piped.id: piped.name for piped in pipeds}
+    counts = Counter(each.piped_id for each in applications).most_common()
+    largest = counts[0][1] if counts else 0
+    return SummaryCard(
+        "by-piped",
+        "Applications by piped",
+        f"{len(counts):,}",
+        f"{'piped has' if len(counts) == 1 else 'pipeds have'} applications",
+        tuple(
+            Share(
+                f"{names.get(id, id[:8])}: {count:,}",
+                100 * count / largest,
+                Tone.RUN,
+                f"/applications?pipedId={id}",
+            )
+            for id, count in counts[:_MAX_PIPEDS]
+        ),
+    )
+
+
+def _pipeds(pipeds: Sequence[Piped]) -> SummaryCard:
+    enabled = [piped for piped in pipeds if not piped.disabled]
+    online = sum(piped.status == Piped.ONLINE for piped in enabled)
+    disabled = len(pipeds) - len(enabled)
+    return SummaryCard(
+        "pipeds",
+        "Pipeds",
+        f"{online:,} of {len(enabled):,}",
+        f"online, {disabled:,} disabled" if disabled else "online",
+        _shares(
+            len(enabled),
+            ("online", online, Tone.OK, "/settings/piped?status=online"),
+            ("not online", len(enabled) - online, Tone.BAD, "/settings/piped?status=offline"),
+        ),
+    )
+
+
+def _last_day(deployments: Sequence[CompletedDeployment]) -> SummaryCard:
+    failed = sum(each.status is DeploymentStatus.FAILURE for each in deployments)
+    rate = f", {100 * failed / len(deployments):.0f} % failed" if deployments else ""
+    return SummaryCard(
+        "last-day",
+        "Last 24 hours",
+        f"{len(deployments):,}",
+        f"completed {plural(len(deployments), 'deployment').partition(' ')[2]}{rate}",
+        _shares(
+            len(deployments),
+            ("did not fail", len(deployments) - failed, Tone.OK, ""),
+            ("failed", failed, Tone.BAD, "/deployments?status=5&since=24h"),
+        ),
+    )
+
+
+def _shares(whole: int, *parts: tuple[str, int, Tone, str]) -> tuple[Share, ...]:
+    """The parts of a whole that are not empty."""
+    return tuple(
+        Share(f"{count:,} {text}", 100 * count / whole, tone, href)
+        for text, count, tone, href in parts
+        if count
+    )

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains, traces, events, insights and the overview of a project with some weeks of history."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.async_api import expect
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.jobs.chains import ChainController
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.events import EventReport
+from pipecd.model.clock import Now
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model import event_pb2
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
+from servers.filled_project import COMMIT, FilledProject
+
+pytestmark = pytest.mark.browser
+
+
+async def test_a_chain_is_followed_block_by_block(
+    *,
+    open_page: OpenPage,
+    filled: FilledProject,
+    cases: UseCases,
+    stores: Stores,
+    bus: MemoryBus,
+    piped: PipedCaller,
+    reports: PipedReports,
+    new_deployment: Callable[[], Deployment],
+    now: Now,
+) -> None:
+    page = await open_page("/chains")
+    await expect(page.get_by_test_id("chain-row")).to_contain_text("1 of 3 succeeded")
+    await page.get_by_role("link", name="cart").click()
+    await page.wait_for_url(f"**/chains/{filled.chain}")
+    text, blocks = page.get_by_test_id("chain-text"), page.get_by_test_id("chain-block")
+    await expect(text).to_have_text("Block 2 of 3 starts next; 1 block after it waits.")
+    await expect(blocks.nth(1)).to_contain_text("Waits for its deployment")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    # The deployments of the second block: one succeeds, the other fails.
+    chain = await stores.chains.get(filled.chain)
+    chains = ChainController(stores, bus, now=now)
+    for node, status in zip(
+        chain.blocks[1].nodes, (DeploymentStatus.SUCCESS, DeploymentStatus.FAILURE), strict=True
+    ):
+        deployment = new_deployment()
+        deployment.application_id = node.application_ref.application_id
+        deployment.application_name = node.application_ref.application_name
+        deployment.deployment_chain_id = filled.chain
+        deployment.deployment_chain_block_index = 1
+        await cases.deployment_reports.create(deployment, by=piped)
+        await reports.deployment(deployment, status)
+    await chains.resync()
+    await expect(page.get_by_test_id("chain-status")).to_have_text("Failed")
+    await expect(text).to_contain_text("Block 2 failed because of")
+    await blocks.nth(0).get_by_role("link", name="cart").click()
+    await page.wait_for_url("**/deployments/*")
+    await expect(page.locator(f"a[href='/chains/{filled.chain}']").first).to_be_visible()
+
+
+async def test_a_commit_is_traced_to_its_deployments(
+    open_page: OpenPage, filled: FilledProject, reports: PipedReports, cases: UseCases
+) -> None:
+    page = await open_page("/deployment-traces")
+    trace = page.get_by_test_id("trace-row")
+    await expect(trace).to_contain_text("0 of 1 deployment succeeded")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await trace.get_by_text("The whole message").click()
+    await expect(trace.locator("pre")).to_contain_text("The bank asks for it.")
+    deployment = await cases.deployments.get(
+        filled.deployment, by=ApiKeyCaller("shop", "k", "ci", may_write=False)
+    )
+    await reports.deployment(deployment, DeploymentStatus.SUCCESS)
+    await expect(page.get_by_test_id("trace-status")).to_have_text("1 of 1 deployment succeeded")
+    # What was open stays open.
+    await expect(trace.locator("pre")).to_be_visible()
+    await page.get_by_test_id("filter-q").fill(COMMIT[:7])
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**q={COMMIT[:7]}")
+    await trace.locator("a.stage").click()
+    await page.wait_for_url(f"**/deployments/{filled.deployment}")
+
+
+async def test_events_are_filtered_and_explain_their_result(
+    open_page: OpenPage,
+    filled: FilledProject,
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+) -> None:
+    page = await open_page("/events")
+    rows = page.get_by_test_id("event-row")
+    await expect(rows).to_have_count(4)
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    request = RegisterEventRequest(name="image-pushed", data="v9", labels={"app": "cart"})
+    id = await cases.events.register(request, by=program)
+    await expect(rows).to_have_count(5)
+    new = rows.filter(has_text="v9")
+    await expect(new).to_have_count(1)
+    report = EventReport(id, event_pb2.EVENT_SUCCESS, "committed c0ffee1 to site")
+    await cases.events.report_statuses([report], by=piped)
+    await expect(new.get_by_test_id("event-status")).to_have_text("Handled")
+    await page.get_by_test_id("filter-status").select_option(label="Failed")
+    await expect(rows).to_have_count(1)
+    await expect(rows.get_by_test_id("event-result")).to_contain_text("has no field image.tag")
+    await rows.get_by_role("link", name="image-pushed").click()
+    await page.wait_for_url(f"**/events/{filled.event}")
+    await expect(page.locator("#contexts")).to_contain_text("https://ci.example/runs/1472")
+
+
+async def test_insights_lead_to_the_deployments_behind_a_point(
+    open_page: OpenPage, filled: FilledProject
+) -> None:
+    page = await open_page("/insights")
+    await expect(page.get_by_test_id("card-applications")).to_contain_text("4")
+    await expect(page.get_by_test_id("chart-frequency").locator("a")).to_have_count(24)
+    # A part of the name is enough, and what is ambiguous is offered.
+    field = page.get_by_test_id("filter-app")
+    await field.fill("ch")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_test_id("candidates")).to_contain_text("2 applications contain “ch”")
+    await page.get_by_test_id("candidates").get_by_role("link", name="checkout").click()
+    await expect(page.get_by_test_id("chip-filter")).to_contain_text("checkout")
+    await field.fill("CAR")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_test_id("chip-filter")).to_contain_text("cart")
+    await expect(page.get_by_test_id("chart-value").first).to_have_text("16")
+    bar = page.get_by_test_id("chart-frequency").locator("a").last
+    label = await bar.get_attribute("aria-label") or ""
+    await bar.focus()
+    await page.keyboard.press("Enter")
+    behind = page.get_by_test_id("behind")
+    await expect(behind).to_contain_text(label.partition(":")[0])
+    await expect(behind).to_contain_text("1 completed deployment")
+    await behind.get_by_test_id("behind-row").get_by_role("link").click()
+    await page.wait_for_url("**/deployments/*")
+    await expect(page.locator("h1")).to_contain_text("cart")
+
+
+async def test_the_search_is_reached_on_a_phone(open_page: OpenPage, filled: FilledProject) -> None:
+    page = await open_page("/overview", viewport={"width": 390, "height": 800})
+    await page.get_by_test_id("find-link").click()
+    await page.keyboard.type("checkou")
+    result = page.get_by_test_id("palette").get_by_test_id("result").first
+    await expect(result).to_contain_text("checkout")
+    await result.click()
+    await page.wait_for_url("**/applications/*")
+    plain = await open_page(
+        "/overview", viewport={"width": 390, "height": 800}, java_script_enabled=False
+    )
+    await plain.get_by_test_id("find-link").click()
+    await plain.get_by_test_id("search-q").fill("checkou")
+    await plain.keyboard.press("Enter")
+    await expect(plain.get_by_test_id("result").first).to_contain_text("checkout")
+
+
+async def test_the_log_of_a_phone_has_times_on_demand_and_their_zone(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page(
+        f"/deployments/{running.id}",
+        viewport={"width": 390, "height": 800},
+        timezone_id="Asia/Tokyo",
+    )
+    time = page.locator("#L1 time")
+    await expect(time).not_to_be_visible()
+    await page.reload()
+    await expect(page.get_by_test_id("log-zone")).to_contain_text("JST")
+    await page.get_by_test_id("log-times").click()
+    await expect(time).to_be_visible()
+    assert "times=1" in page.url
+    await page.reload()
+    await expect(time).to_have_text("12:04:05")
+    assert (
+        await page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        == 0
+    )
