@@ -22,14 +22,17 @@ from faults.applications import Platform, all_applications
 from faults.layouts import Layout
 from faults.program import Release
 from faults.schedule import Step
+from faults.series import ResourceSeries
 from faults.shrinking import shrink
 from faults.trial import HEALED_SECONDS, Late, Trial, open_trial
 from faults.violation import Violation
-from faults.whole_installation import Options
+from faults.whole_installation import DISK_MEGABYTES, Options
 from servers.programs import NotInstalled, built_program
 
 ROUND_SECONDS = 24.0
 PIPEDS = 3
+RESOURCES = ("memory", "threads", "files")
+SOAK_MEGABYTES = 512
 _PROGRAMS = {Platform.TERRAFORM: "terraform", Platform.KUBERNETES: "kubebed"}
 
 
@@ -48,6 +51,10 @@ class Totals:
     deployments: int = 0
     recoveries: list[float] = field(default_factory=list[float])
     late: list[Late] = field(default_factory=list[Late])
+    growth: dict[str, dict[str, tuple[float, float]]] = field(
+        default_factory=dict[str, dict[str, tuple[float, float]]]
+    )
+    """The resources of each program in the second and in the last quarter of the time."""
     violations: list[str] = field(default_factory=list[str])
 
     def add(self, trial: Trial) -> None:
@@ -69,6 +76,11 @@ class Totals:
                 f"late on a busy machine: {each.seconds:.1f} s at load {each.load:.1f}, after "
                 f"{HEALED_SECONDS:.0f} s left: {'; '.join(each.left)[:500]}"
                 for each in self.late
+            ),
+            *(
+                f"{what} of {name}: {before:.0f} in the second quarter, {after:.0f} in the last"
+                for what, programs in self.growth.items()
+                for name, (before, after) in programs.items()
             ),
         ]
 
@@ -102,16 +114,33 @@ async def run_schedule(
     return violations, trial
 
 
-async def run_layout(directory: Path, options: Options, *, seed: int, seconds: float) -> Totals:
+@dataclass(frozen=True)
+class Pace:
+    """How many operations and faults there are per second."""
+
+    operations: float = 1.2
+    faults: float = 1.0
+
+
+RANDOM = Pace()
+# The memory of an installation is followed for a long time, with some faults.
+SOAK = Pace(operations=0.8, faults=0.15)
+
+
+async def run_layout(
+    directory: Path, options: Options, *, seed: int, seconds: float, pace: Pace = RANDOM
+) -> Totals:
     """Rounds on one layout for so long, after a violation on a new installation.
 
-    The time of installing does not count.
+    The time of installing does not count. The resources of the last installation are written.
     """
     totals, installations = Totals(), 0
     while seconds > 0:
         installations += 1
         place = directory / f"{options.layout}-{installations}"
         async with open_trial(place, options) as trial:
+            series = ResourceSeries(trial.used)
+            sampling = asyncio.create_task(series.run())
             if trial.violations:
                 _report_violations(place, trial, 0, "start")
                 seconds = 0.0
@@ -119,7 +148,13 @@ async def run_layout(directory: Path, options: Options, *, seed: int, seconds: f
                 began, first = time.monotonic(), len(trial.history.records)
                 totals.rounds += 1
                 name = f"{seed}/{options.layout}/{totals.rounds}"
-                steps = schedule.generate(name, trial.scene, seconds=ROUND_SECONDS)
+                steps = schedule.generate(
+                    name,
+                    trial.scene,
+                    seconds=ROUND_SECONDS,
+                    operations=pace.operations,
+                    faults=pace.faults,
+                )
                 schedule.save(steps, place / "schedule.json")
                 await trial.run(steps)
                 seconds -= time.monotonic() - began
@@ -131,7 +166,10 @@ async def run_layout(directory: Path, options: Options, *, seed: int, seconds: f
                 )
                 if trial.violations:
                     _report_violations(place, trial, first, name)
+            sampling.cancel()
             totals.add(trial)
+            totals.growth = {what: series.growth(what) for what in RESOURCES}
+            series.save(directory / "resources", str(options.layout))
     return totals
 
 
@@ -179,6 +217,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--executables", type=Path, help="the bin directory of an installed release"
     )
+    parser.add_argument(
+        "--soak", action="store_true", help="few faults, to follow memory, threads and files"
+    )
     parser.add_argument("--schedule", type=Path, help="repeats a schedule on the first layout")
     parser.add_argument(
         "--shrink", type=int, default=0, metavar="RUNS", help="shortens the schedule"
@@ -194,7 +235,13 @@ async def campaign(chosen: argparse.Namespace) -> bool:
     applications = all_applications(platforms, PIPEDS)
     report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
     options = [
-        Options(layout, applications, PIPEDS, release=Release(executables=chosen.executables))
+        Options(
+            layout,
+            applications,
+            PIPEDS,
+            release=Release(executables=chosen.executables),
+            disk_megabytes=SOAK_MEGABYTES if chosen.soak else DISK_MEGABYTES,
+        )
         for layout in layouts
     ]
     if chosen.schedule is not None:
@@ -202,7 +249,10 @@ async def campaign(chosen: argparse.Namespace) -> bool:
     is_violated, results = False, dict[str, object]()
     for number, of_layout in enumerate(options):
         seconds = chosen.minutes * 60 / len(options)
-        totals = await run_layout(directory, of_layout, seed=chosen.seed, seconds=seconds)
+        pace = SOAK if chosen.soak else RANDOM
+        totals = await run_layout(
+            directory, of_layout, seed=chosen.seed, seconds=seconds, pace=pace
+        )
         is_violated |= bool(totals.violations)
         first, *more = totals.lines()
         report(f"{layouts[number]}: {first}")
@@ -216,6 +266,7 @@ async def campaign(chosen: argparse.Namespace) -> bool:
             "operations": totals.operations,
             "deployments": totals.deployments,
             "recoveries": [round(seconds, 1) for seconds in totals.recoveries],
+            "growth": totals.growth,
             "late": [asdict(late) for late in totals.late],
             "violations": totals.violations,
         }

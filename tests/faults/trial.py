@@ -6,9 +6,10 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class Trial:
     late: list[Late] = field(default_factory=list[Late])
     seen_logs: StageLogs = field(default_factory=StageLogs)
     first_resources: dict[str, Resources] = field(default_factory=dict[str, Resources])
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _checked_logs: list[str] = field(default_factory=list[str])
     _log_offsets: dict[Path, int] = field(default_factory=dict[Path, int])
 
@@ -118,7 +120,7 @@ class Trial:
         await self._observed(self._settle(CALM_SECONDS))
         self.recoveries.clear()
         self.late.clear()
-        self.first_resources = self._used()
+        self.first_resources = self.used()
 
     async def run(self, steps: Sequence[Step]) -> list[Violation]:
         """Carries out a schedule, heals and checks; returns the violations."""
@@ -154,11 +156,16 @@ class Trial:
         while True:
             for replica in range(len(self.installed.replicas)):
                 with suppress(*UNANSWERED):
-                    self._observed_deployments(await self.reader.newest(replica))
+                    await self._read_deployments(partial(self.reader.newest, replica))
                     await self._read_running_logs(replica)
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _observed_deployments(self, listed: Sequence[Deployment]) -> None:
+    async def _read_deployments(self, read: Callable[[], Awaitable[list[Deployment]]]) -> None:
+        """Reads and compares; an answer is compared with those that came before it was requested."""
+        async with self._reading:
+            self._compare(await read())
+
+    def _compare(self, listed: Sequence[Deployment]) -> None:
         before = dict(self.observer.deployments)
         self._report(self.observer.observe(listed, at=time.time()))
         for deployment in listed:
@@ -223,7 +230,7 @@ class Trial:
             for name in tuple(self.workload.disabled):
                 await self.workload.enable(name)
             await self._approve_all()
-            self._observed_deployments(await self.reader.changed())
+            await self._read_deployments(self.reader.changed)
             applications = await self.reader.applications()
             unhandled = await self._unhandled()
         except UNANSWERED as e:
@@ -300,7 +307,7 @@ class Trial:
     # Checking
 
     async def _check(self) -> None:
-        self._observed_deployments(await self.reader.all())
+        await self._read_deployments(self.reader.all)
         self._report(check(await self._evidence()))
 
     async def _evidence(self) -> Evidence:
@@ -340,7 +347,7 @@ class Trial:
             tracebacks=self._tracebacks(),
             resources=[
                 (name, self.first_resources[name], now)
-                for name, now in self._used().items()
+                for name, now in self.used().items()
                 if name in self.first_resources
             ],
         )
@@ -394,7 +401,7 @@ class Trial:
                 found.append(f"{program.name}: {text}")
         return found
 
-    def _used(self) -> dict[str, Resources]:
+    def used(self) -> dict[str, Resources]:
         """What the replicas and the pipeds themselves use."""
         pids = {replica.name: replica.pid for replica in self.installed.replicas}
         pids |= {piped.program.name: piped.pid for piped in self.installed.pipeds}

@@ -98,6 +98,8 @@ class Options:
     first_releases: Mapping[str, str] = field(default_factory=dict[str, str])
     """The names of the releases that programs are of at first."""
     seeded_bugs: Sequence[str] = ()
+    disk_megabytes: int = DISK_MEGABYTES
+    """The size of the disk of each workspace, and of the control plane's."""
 
 
 @dataclass
@@ -392,7 +394,7 @@ async def open_whole_installation(
     """Installs and starts everything, with a first revision of every application pushed."""
     async with AsyncExitStack() as stack:
         disks = stack.enter_context(ExitStack())
-        data_disk = _small_disk(directory / "data", disks)
+        data_disk = _small_disk(directory / "data", disks, options.disk_megabytes)
         stores = await stack.enter_async_context(open_stores(options.layout, directory))
         kubernetes = None
         if any(each.platform is Platform.KUBERNETES for each in options.applications):
@@ -445,7 +447,7 @@ async def open_whole_installation(
             for n in range(stores.replicas)
         ]
         for piped in installed.pipeds:
-            piped.disk = _small_disk(piped.workspace, disks)
+            piped.disk = _small_disk(piped.workspace, disks, options.disk_megabytes)
         async with asyncio.TaskGroup() as tasks:
             for number in range(stores.replicas):
                 tasks.create_task(installed.start_replica(number))
@@ -454,8 +456,8 @@ async def open_whole_installation(
         yield installed
 
 
-def _small_disk(directory: Path, disks: ExitStack) -> SmallDisk | None:
-    disk = mounted(directory, megabytes=DISK_MEGABYTES)
+def _small_disk(directory: Path, disks: ExitStack, megabytes: int) -> SmallDisk | None:
+    disk = mounted(directory, megabytes=megabytes)
     if disk is not None:
         disks.callback(disk.unmount)
     return disk
