@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
@@ -21,6 +22,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.control_plane import running
 from servers.origin import Origin
 from servers.polling import eventually
+from servers.programs import OUR_LAUNCHER
 from servers.server import free_port, is_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -81,10 +83,16 @@ class Upgrades:
         file = self.setup.directory / "runs"
         return file.read_text().split() if file.exists() else []
 
-    def push(self, seconds: float = 0.1) -> str:
-        """Changes the application, whose script records its begin and its end."""
-        runs = self.setup.directory / "runs"
-        script = f"echo begin >> {runs}; sleep {seconds}; echo end >> {runs}"
+    def push(self, *, waits: bool = False) -> str:
+        """Changes the application, whose script records its begin and its end.
+
+        A script that waits does so until `let_end`.
+        """
+        runs, wait = self.setup.directory / "runs", ""
+        if waits:
+            self._may_end.unlink(missing_ok=True)
+            wait = f"while [ ! -e {self._may_end} ]; do sleep 0.1; done; "
+        script = f"echo begin >> {runs}; {wait}echo end >> {runs}"
         stages = [
             {"name": "SCRIPT_RUN", "with": {"run": script}},
             {"name": "WAIT", "with": {"duration": "100ms"}},
@@ -96,6 +104,19 @@ class Upgrades:
         }
         document = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
         return self.origin.commit({"cart/app.pipecd.yaml": json.dumps(document)})
+
+    def let_end(self) -> None:
+        """Lets scripts end that wait."""
+        self._may_end.touch()
+
+    @property
+    def _may_end(self) -> Path:
+        return self.setup.directory / "may-end"
+
+    async def is_draining(self) -> bool:
+        """Whether the running piped waits for its stage before it hands over."""
+        leases = self.setup.plane.cases.piped_leases
+        return (await leases.get(self.setup.piped.id)).draining
 
     async def deployed(self, commit: str) -> Deployment:
         """Returns the deployment of a commit, which must succeed."""
@@ -144,12 +165,14 @@ async def upgrading(
 async def test_a_version_takes_over_while_a_stage_runs_which_runs_once(upgrades: Upgrades) -> None:
     upgrades.offer("v2")
     async with upgrading(upgrades) as launcher:
-        commit = upgrades.push(seconds=6)
+        commit = upgrades.push(waits=True)
         await eventually(lambda: upgrades.runs == ["begin"], WITHIN)
         await upgrades.setup.set_desired_version("v2")
-        # The new one runs beside the old one, which does not stop while its stage runs.
-        await eventually(lambda: upgrades.alive() == ["v1", "v2"], WITHIN)
+        # The new one waits beside the old one, which does not stop while its stage runs.
+        await eventually(upgrades.is_draining, WITHIN)
+        assert upgrades.alive() == ["v1", "v2"]
         assert status(launcher)["starting"] == "v2"
+        upgrades.let_end()
         await eventually(lambda: upgrades.alive() == ["v2"], WITHIN)
         assert upgrades.runs == ["begin", "end"]
         await upgrades.deployed(commit)
@@ -161,10 +184,12 @@ async def test_a_version_takes_over_while_a_stage_runs_which_runs_once(upgrades:
 
 async def test_a_changed_configuration_takes_over_in_the_same_way(upgrades: Upgrades) -> None:
     async with upgrading(upgrades):
-        commit = upgrades.push(seconds=4)
+        commit = upgrades.push(waits=True)
         await eventually(lambda: upgrades.runs == ["begin"], WITHIN)
         upgrades.setup.write_config("  name: another\n")
-        await eventually(lambda: upgrades.alive() == ["v1", "v1"], WITHIN)
+        await eventually(upgrades.is_draining, WITHIN)
+        assert upgrades.alive() == ["v1", "v1"]
+        upgrades.let_end()
         await upgrades.deployed(commit)
         await eventually(lambda: upgrades.alive() == ["v1"], WITHIN)
         assert upgrades.runs == ["begin", "end"]
@@ -284,3 +309,45 @@ async def test_another_piped_id_is_taken_over_by_stopping_the_running_one(
         assert status(launcher)["error"] == ""
         assert upgrades.alive() == ["v1"]
         assert is_running(upgrades.processes[-1][1])
+
+
+@asynccontextmanager
+async def launched(upgrades: Upgrades) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Runs the program `launcher` with versions that are files."""
+    setup = upgrades.setup
+    for name, content in setup.server.files.items():
+        (setup.directory / name).write_bytes(content)
+        (setup.directory / name).chmod(0o755)
+    process = await asyncio.create_subprocess_exec(
+        OUR_LAUNCHER, "launcher", f"--config-file={setup.config}", "--default-version=v1",
+        f"--piped-release=file://{setup.directory}/piped_{{version}}", f"--home-dir={setup.home}",
+        *upgrades.flags,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_launcher_that_ends_during_a_takeover_is_started_again(
+    upgrades: Upgrades, how: signal.Signals
+) -> None:
+    """Both pipeds end with it, and the next launcher continues with the desired version."""
+    upgrades.offer("v2")
+    async with launched(upgrades) as process:
+        commit = upgrades.push(waits=True)
+        await eventually(lambda: upgrades.runs == ["begin"], WITHIN)
+        await upgrades.setup.set_desired_version("v2")
+        await eventually(upgrades.is_draining, WITHIN)
+        assert upgrades.alive() == ["v1", "v2"]
+        process.send_signal(how)
+        assert await process.wait() == (0 if how is signal.SIGTERM else -how)
+        await eventually(lambda: upgrades.alive() == [], WITHIN)
+    upgrades.let_end()
+    async with launched(upgrades):
+        await upgrades.deployed(commit)
+        assert upgrades.alive() == ["v2"]
+    await eventually(lambda: upgrades.alive() == [], WITHIN)
