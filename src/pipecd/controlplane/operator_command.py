@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml
 
 from pipecd.commandline import flags
 from pipecd.config.controlplane import ControlPlaneSpec
@@ -39,7 +40,7 @@ _CONNECT_SECONDS = 2.0
 
 @click.group()
 def project() -> None:
-    """Add and list projects, and reset the password of their administrators."""
+    """Add, list, show and change projects, and reset the password of their administrators."""
 
 
 @click.group("api-key")
@@ -59,7 +60,7 @@ def _operator_flags(command: F) -> F:
 
 _OUTPUT = click.option(
     "--output",
-    type=click.Choice(("table", "json")),
+    type=click.Choice(("table", "json", "yaml", "name")),
     default="table",
     show_default=True,
     help="The form of the result.",
@@ -94,6 +95,40 @@ def add_project(**options: Any) -> None:
 def list_projects(**options: Any) -> None:
     """List the projects."""
     _print(_run(options, "list-projects", {}), options["output"])
+
+
+@project.command("show")
+@click.argument("id")
+@_OUTPUT
+@_operator_flags
+def show_project(**options: Any) -> None:
+    """Show the settings of a project."""
+    _print(_run(options, "show-project", {"id": options["id"]}), options["output"])
+
+
+@project.command("update")
+@click.argument("id")
+@click.option("--description", help="What the project is for.")
+@click.option("--shared-sso", help="The shared SSO configuration of the project; empty for none.")
+@click.option(
+    "--password",
+    type=click.Choice(("enabled", "disabled")),
+    help="Whether its administrator may sign in with a password.",
+)
+@_OUTPUT
+@_operator_flags
+def update_project(**options: Any) -> None:
+    """Change settings of a project; flags that are not set change nothing.
+
+    Projects are neither deleted nor disabled: their deployments, events and logs name them. Disable
+    the pipeds and API keys of one that is no longer used.
+    """
+    names = ("description", "shared_sso", "password")
+    changes = {name: options[name] for name in names if options[name] is not None}
+    if not changes:
+        raise UserMistake("there is nothing to change", hint="set one of the flags; see --help")
+    rows = _run(options, "update-project", {"id": options["id"], **changes})
+    _print(rows, options["output"])
 
 
 @project.command("reset-password")
@@ -243,9 +278,19 @@ async def _relaying(bus: Bus) -> AsyncGenerator[None]:
 
 
 def _print(rows: Rows, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(rows))
-        return
+    match output:
+        case "json":
+            click.echo(json.dumps(rows))
+        case "yaml":
+            click.echo(yaml.safe_dump(rows, sort_keys=False, allow_unicode=True), nl=False)
+        case "name":
+            for row in rows:
+                click.echo(next(iter(row.values())))
+        case _:
+            _print_table(rows)
+
+
+def _print_table(rows: Rows) -> None:
     if not rows:
         return
     titles = [name.upper().replace("_", " ") for name in rows[0]]

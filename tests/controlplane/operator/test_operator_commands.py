@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from pipecd.controlplane.operator.socket import run_on_server, socket_path
 from pipecd.controlplane.operator_command import api_key, hash_password, project
 from pipecd.controlplane.usecases.projects import StaticAdmin
-from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
+from pipecd.model.errors import AlreadyExists, Conflict, NotFound, PipecdError, UserMistake
 from pipecd.secrets.keys import key_matches
 from servers.control_plane import StartControlPlane, start_control_plane
 
@@ -64,9 +65,36 @@ def test_projects_and_keys_of_a_database_that_no_server_has_open(config: Path) -
     assert reset["password"] != "hello-shop"
 
 
+def test_somebody_can_sign_in_after_every_change(config: Path) -> None:
+    invoke(project, "add shop", config)
+    with pytest.raises(Conflict, match="Nobody could sign in any more"):
+        invoke(project, "update shop --password disabled", config)
+    assert " enabled " in invoke(project, "list", config)
+
+
+def test_a_project_is_shown_and_changed(config: Path) -> None:
+    invoke(project, "add shop --description books", config)
+    [shown] = json.loads(invoke(project, "show shop --output json", config))
+    assert (shown["id"], shown["description"], shown["password"]) == ("shop", "books", "enabled")
+    assert (shown["username"], shown["roles"]) == ("admin", "Admin, Editor, Viewer")
+    [changed] = json.loads(invoke(project, "update shop --description toys --output json", config))
+    assert changed == {**shown, "description": "toys"}
+    assert yaml.safe_load(invoke(project, "show shop --output yaml", config)) == [changed]
+    assert invoke(project, "list --output name", config) == "declared\nshop\n"
+
+
 @pytest.mark.parametrize(
     ("command", "line", "error", "text"),
     [
+        pytest.param(project, "show nope", NotFound, "there is no project nope", id="an unknown project"),
+        pytest.param(project, "update declared", UserMistake, "nothing to change", id="no change"),
+        pytest.param(
+            project, "update declared --description x", Conflict, "configuration",
+            id="a project of the configuration is changed there",
+        ),
+        pytest.param(
+            project, "update declared --shared-sso x", UserMistake, "shared SSO", id="an unknown SSO",
+        ),
         pytest.param(project, "add declared", AlreadyExists, "declared", id="a declared project"),
         pytest.param(project, "add a/b", UserMistake, "cannot be the id", id="not an id"),
         pytest.param(

@@ -10,10 +10,15 @@ from typing import TypeAlias
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
-from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin
+from pipecd.controlplane.usecases.projects import (
+    ProjectUseCases,
+    StaticAdmin,
+    check_can_sign_in,
+)
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.keys import new_secret
 
 Arguments: TypeAlias = Mapping[str, str]
@@ -44,6 +49,8 @@ class InstallationUseCases:
         self._operations: dict[str, Callable[[Arguments], Awaitable[Rows]]] = {
             "add-project": self._add_project,
             "list-projects": self._list_projects,
+            "show-project": self._show_project,
+            "update-project": self._update_project,
             "reset-password": self._reset_password,
             "add-api-key": self._add_api_key,
             "set-api-key-role": self._set_api_key_role,
@@ -62,11 +69,7 @@ class InstallationUseCases:
 
     async def _add_project(self, arguments: Arguments) -> Rows:
         shared_sso = arguments["shared_sso"]
-        if shared_sso and shared_sso not in self._shared_sso:
-            raise UserMistake(
-                f"there is no shared SSO configuration {shared_sso}",
-                hint="name one of spec.sharedSSOConfigs of the control plane",
-            )
+        self._check_shared_sso(shared_sso)
         password = arguments["password"] or new_secret(_PASSWORD_LENGTH)
         admin = StaticAdmin(arguments["username"], password)
         await self._projects.add(
@@ -85,6 +88,49 @@ class InstallationUseCases:
             }
             for project in await self._projects.list_all()
         ]
+
+    async def _show_project(self, arguments: Arguments) -> Rows:
+        operator = await self._operator_of(arguments["id"])
+        project = await self._projects.get(by=operator)
+        keys = await self._api_keys.list(by=operator, enabled=True)
+        provider = ProjectSSOConfig.Provider.Name(project.sso.provider)
+        return [
+            {
+                "id": project.id,
+                "description": project.desc,
+                "username": project.static_admin.username,
+                "password": "disabled" if project.static_admin_disabled else "enabled",
+                "sso": provider if project.HasField("sso") else "",
+                "shared_sso": project.shared_sso_name,
+                "users_without_role": "viewers" if project.allow_stray_as_viewer else "refused",
+                "roles": ", ".join(role.name for role in project.rbac_roles),
+                "user_groups": ", ".join(f"{g.sso_group}: {g.role}" for g in project.user_groups),
+                "api_keys": str(len(keys)),
+                "created_at": _time(project.created_at),
+            }
+        ]
+
+    async def _update_project(self, arguments: Arguments) -> Rows:
+        """Changes what the arguments name, and nothing else."""
+        operator = await self._operator_of(arguments["id"])
+        self._check_shared_sso(arguments.get("shared_sso", ""))
+
+        def change(project: Project) -> None:
+            project.desc = arguments.get("description", project.desc)
+            project.shared_sso_name = arguments.get("shared_sso", project.shared_sso_name)
+            if "password" in arguments:
+                project.static_admin_disabled = arguments["password"] == "disabled"  # noqa: S105
+            check_can_sign_in(project)
+
+        await self._projects.change(change, by=operator)
+        return await self._show_project(arguments)
+
+    def _check_shared_sso(self, name: str) -> None:
+        if name and name not in self._shared_sso:
+            raise UserMistake(
+                f"there is no shared SSO configuration {name}",
+                hint="name one of spec.sharedSSOConfigs of the control plane",
+            )
 
     async def _reset_password(self, arguments: Arguments) -> Rows:
         return [_credentials(arguments["id"], await self._projects.reset_admin(arguments["id"]))]
