@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.pluginhost.tool_registry import Tool, ToolRegistry
+from pipecd.plugins.process.client import SupervisorClient
+from pipecd.plugins.process.http_head import Malformed, Sender, parse_request
 from pipecd.proto.plugin import host_pb2
 from pipecd.proto.plugin.deployment_pb2 import FetchDefinedStagesRequest
 from pipecd.sdk.testing import MemoryHost
 from servers import other_user
-from servers.control_plane import open_control_plane
+from servers.control_plane import open_control_plane, start_control_plane
 from servers.origin import Origin
 from servers.other_user import as_nobody, below
 from servers.polling import eventually
@@ -353,6 +355,129 @@ async def test_another_user_reads_what_is_meant_for_everyone(
     assert [Path(name).name for name in readable] == ["lock"]
     assert await as_nobody(other_user.read, str(shared_directory / "started")) == ""
     assert await as_nobody(other_user.below, str(shared_directory / "origin"))
+
+
+@dataclass(frozen=True)
+class SocketAttack:
+    """A function of another user on the path of a file; `request` is sent if it is a socket."""
+
+    file: str
+    function: Callable[..., Any]
+    request: dict[str, Any] | None = None
+
+
+def operation(operation: str, **arguments: str) -> SocketAttack:
+    request = {"operation": operation, "arguments": arguments}
+    return SocketAttack("pipecd.db.sock", other_user.request_line, request)
+
+
+def control(name: str, **more: Any) -> SocketAttack:
+    request = {"request": name, **more}
+    return SocketAttack("control/supervisor.sock", other_user.request_line, request)
+
+
+ATTACKS_ON_THE_OPERATOR: dict[str, SocketAttack] = {
+    "the list of projects": operation("list-projects"),
+    "another project": operation("add-project", id="mine"),
+    "a new password of an admin": operation("reset-password", id="demo"),
+    "a key of a project": operation("add-api-key", project="demo", name="x", role="READ_WRITE"),
+    "no request at all": SocketAttack("pipecd.db.sock", other_user.connect),
+    "a socket in place of the operator's": SocketAttack(
+        "pipecd.db.sock", other_user.replace_socket
+    ),
+    "the database": SocketAttack("pipecd.db", other_user.read),
+    "the log of the database": SocketAttack("pipecd.db-wal", other_user.read),
+}
+ATTACKS_ON_THE_SUPERVISOR: dict[str, SocketAttack] = {
+    "what runs": control("status"),
+    "the version of the supervisor": control("hello"),
+    "a program of one's own": control("apply", application={"id": "x", "name": "x"}),
+    "the end of an application": control("remove", application="web"),
+    "the end of all programs": control("shut-down"),
+    "the listening sockets": control("hand-over"),
+    "an impostor of the supervisor": SocketAttack(
+        "control/supervisor.sock", other_user.replace_socket
+    ),
+    "the state with the environment of programs": SocketAttack(
+        "control/state.json", other_user.read
+    ),
+    "the log of the supervisor": SocketAttack("control/supervisor.log", other_user.read),
+    "every file of the supervisor": SocketAttack("", other_user.below),
+}
+
+
+async def try_attack(attack: SocketAttack, directory: Path) -> Any:
+    path = str(directory / attack.file)
+    arguments = [path] if attack.request is None else [path, json.dumps(attack.request)]
+    return await as_nobody(attack.function, *arguments)
+
+
+@pytest.fixture(scope="module")
+async def database(shared_directory: Path) -> AsyncGenerator[Path]:
+    """The database of a control plane on SQLite, in a directory that every user may enter."""
+    directory = shared_directory / "server"
+    directory.mkdir(mode=0o755)
+    async with start_control_plane(directory):
+        (socket,) = directory.rglob("*.sock")
+        socket.parent.chmod(0o755)
+        yield socket.with_suffix("")
+
+
+@pytest.mark.parametrize("attack", ATTACKS_ON_THE_OPERATOR.values(), ids=ATTACKS_ON_THE_OPERATOR)
+async def test_another_user_is_no_operator(attack: SocketAttack, database: Path) -> None:
+    name = attack.file.replace("pipecd.db", database.name)
+    attack = replace(attack, file=name)
+    assert not await try_attack(attack, database.parent)
+    request = json.dumps({"operation": "list-projects", "arguments": {}})
+    answer = await asyncio.to_thread(other_user.request_line, f"{database}.sock", request)
+    assert "rows" in json.loads(answer), "the user of the server is an operator"
+
+
+@pytest.fixture(scope="module")
+async def supervisor(shared_directory: Path) -> AsyncGenerator[Path]:
+    """The directory of a supervisor of programs, which their users must be able to enter."""
+    client = SupervisorClient.at(shared_directory / "processes")
+    await client.ensure()
+    yield client.directory.path
+    await client.shut_down()
+
+
+@pytest.mark.parametrize(
+    "attack", ATTACKS_ON_THE_SUPERVISOR.values(), ids=ATTACKS_ON_THE_SUPERVISOR
+)
+async def test_another_user_does_not_control_programs(
+    attack: SocketAttack, supervisor: Path
+) -> None:
+    assert not await try_attack(attack, supervisor)
+    assert await SupervisorClient.at(supervisor).statuses() == []
+
+
+# What a client says about itself, which a program behind the router may believe.
+ATTACKS_BY_HEADERS: dict[str, bytes] = {
+    "another address": b"X-Forwarded-For: 10.0.0.1",
+    "another address in lower case": b"x-forwarded-for: 10.0.0.1",
+    "another address with underscores": b"X_Forwarded_For: 10.0.0.1",
+    "another address with both": b"X-Forwarded_For: 10.0.0.1",
+    "another address, twice": b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: 10.0.0.1",
+    "another protocol": b"X-Forwarded-Proto: 10.0.0.1",
+    "another host": b"X-Forwarded-Host: 10.0.0.1",
+    "another address by the standard": b"Forwarded: for=10.0.0.1",
+    "a removal of what the router adds": b"X: 10.0.0.1\r\nConnection: X-Forwarded-For, X",
+    "a folded line": b"X: y\r\n X-Forwarded-For: 10.0.0.1",
+    "a bare line feed": b"X: y\nX-Forwarded-For: 10.0.0.1",
+    "a blank before the colon": b"X-Forwarded-For : 10.0.0.1",
+    "a null byte": b"X\0: y\r\nX-Forwarded-For: 10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("fields", ATTACKS_BY_HEADERS.values(), ids=ATTACKS_BY_HEADERS)
+def test_a_client_of_the_router_says_nothing_about_itself(fields: bytes) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: web\r\n" + fields + b"\r\n\r\n"
+    sender = Sender(b"192.0.2.7", is_trusted=False, authority=b"web")
+    with suppress(Malformed):
+        forwarded = parse_request(head, sender).head
+        assert b"10.0.0.1" not in forwarded
+        assert b"X-Forwarded-For: 192.0.2.7\r\n" in forwarded
 
 
 @dataclass(frozen=True)

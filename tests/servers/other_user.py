@@ -142,6 +142,31 @@ def connect(path: str) -> bool:
         return True
 
 
+def request_line(path: str, request: str) -> str:
+    """Sends a line to a Unix socket and returns what it answers."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_SECONDS)
+        try:
+            client.connect(path)
+            client.sendall(request.encode() + b"\n")
+            return client.recv(65536).decode()
+        except OSError:
+            return ""
+
+
+def replace_socket(path: str) -> bool:
+    """Removes a socket, or moves it away, and listens in its place."""
+    for take in (Path(path).unlink, lambda: Path(path).rename(f"{path}.old")):
+        try:
+            take()
+        except OSError:
+            continue
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path)
+        return True
+    return False
+
+
 def take_port(port: int) -> bool:
     """Answers on a port in place of the plugin that is about to listen there; was it called?"""
     probed = threading.Event()
