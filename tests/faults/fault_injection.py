@@ -115,6 +115,7 @@ class FaultInjector:
 
     async def round(self) -> None:
         """Faults and pushes for a while, then healing and the checks."""
+        self.back_up_workspace()
         ends = time.monotonic() + ROUND_SECONDS
         observing = asyncio.create_task(self.observer.run())
         try:
@@ -256,14 +257,19 @@ class FaultInjector:
     async def restore_old_workspace(self) -> None:
         """A workspace from a backup, which knows nothing of what came after it."""
         await self.piped.kill()
-        directory = self.workspace.directory
-        backup = directory.with_name("backup")
-        if backup.exists():
-            self._clear_workspace()
-            shutil.copytree(backup, directory, symlinks=True, dirs_exist_ok=True)
-        else:
-            shutil.copytree(directory, backup, symlinks=True)
+        self._clear_workspace()
+        shutil.copytree(self._backup, self.workspace.directory, symlinks=True, dirs_exist_ok=True)
         await self.piped.start()
+
+    @property
+    def _backup(self) -> Path:
+        return self.workspace.directory.with_name("backup")
+
+    def back_up_workspace(self) -> None:
+        """Copies the workspace once; what vanishes meanwhile is not copied."""
+        if not self._backup.exists():
+            with suppress(OSError, shutil.Error):
+                shutil.copytree(self.workspace.directory, self._backup, symlinks=True)
 
     async def damage_workspace(self) -> None:
         """Garbage in a file of a workspace that is in use."""

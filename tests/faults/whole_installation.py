@@ -493,7 +493,7 @@ def _launcher_arguments(
 ) -> list[str]:
     """A launcher that fetches every version from a directory where all are the same program.
 
-    Each writes when it is launched, and its process id.
+    Each writes when it is launched, and its process id, unless it is only asked for its flags.
     """
     releases = installed.directory / "releases"
     executables = installed.options.release.executables or Path(sys.executable).parent
@@ -502,7 +502,8 @@ def _launcher_arguments(
         file = releases / version / "piped"
         file.parent.mkdir(parents=True)
         file.write_text(
-            f'#!/bin/sh\n{record}\necho $$ > {piped.pid_file}\nexec {executables / "piped"} "$@"\n'
+            f'#!/bin/sh\ncase "$*" in *--help) ;; *) {record}\necho $$ > {piped.pid_file};; esac\n'
+            f'exec {executables / "piped"} "$@"\n'
         )
         file.chmod(0o755)
     _, *flags = piped_arguments(config, "--log-encoding=json")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxies do what the faults say, and count only what happened."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from faults.network import RpcProxy, TcpProxy
+
+METHOD = "/service/Report"
+
+
+class Upstream(grpc.GenericRpcHandler):
+    """A control plane that counts its calls and the connections that they came by."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        async def serve(request: bytes, context: Any) -> bytes:
+            self.calls.append(context.peer())
+            return request
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+
+@asynccontextmanager
+async def proxied() -> AsyncGenerator[tuple[Upstream, TcpProxy, RpcProxy], None]:
+    upstream, server = Upstream(), grpc.aio.server()
+    server.add_generic_rpc_handlers([upstream])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with TcpProxy([port]).serve() as balancer, RpcProxy(balancer.port).serve() as calls:
+        yield upstream, balancer, calls
+    await server.stop(0)
+
+
+async def call(proxy: RpcProxy, piped: str) -> grpc.StatusCode:
+    """One call of a piped, which waits until the proxy serves."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+        try:
+            await channel.unary_unary(METHOD)(
+                b"x", metadata=(("authorization", f"shop,{piped},key"),), wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as e:
+            return e.code()
+    return grpc.StatusCode.OK
+
+
+async def test_every_piped_has_a_connection_of_its_own_to_the_balancer() -> None:
+    async with proxied() as (upstream, balancer, proxy):
+        for piped in ("a", "b", "a", "c"):
+            assert await call(proxy, piped) is grpc.StatusCode.OK
+        assert balancer.accepted == 3
+        assert len(set(upstream.calls)) == 3
+
+
+@pytest.mark.parametrize(("when", "arrived"), [("before", 0), ("after", 1)])
+async def test_a_piped_that_dies_before_a_call_does_not_make_it(when: str, arrived: int) -> None:
+    killed: list[str] = []
+
+    def kill(piped: str) -> bool:
+        killed.append(piped)
+        return piped == "a"
+
+    async with proxied() as (upstream, _, proxy):
+        proxy.at_call["Report", when] = kill
+        assert await call(proxy, "b") is grpc.StatusCode.OK
+        upstream.calls.clear()
+        await call(proxy, "a")
+        assert len(upstream.calls) == arrived
+        assert await call(proxy, "a") is grpc.StatusCode.OK
+    assert killed == ["b", "a"]
+
+
+async def test_effects_are_counted_when_they_happen() -> None:
+    async with proxied() as (upstream, _, proxy):
+        proxy.losing["Report"], proxy.doubling = 1, {"Report"}
+        assert not proxy.effects
+        assert await call(proxy, "a") is grpc.StatusCode.UNAVAILABLE
+        assert proxy.effects == {"lost": 1, "doubled": 1}
+        assert len(upstream.calls) == 2
