@@ -182,6 +182,29 @@ async def test_an_alias_that_a_killed_stage_created_is_not_the_original_traffic(
     assert (served["Code"]["ImageUri"], weights) == (f"{IMAGE}:v1", {})
 
 
+@pytest.mark.parametrize("after", ["UpdateFunctionCode", "PublishVersion", "UpdateAlias"])
+async def test_a_stage_that_is_killed_publishes_one_version(
+    application: Application, after: str
+) -> None:
+    old = await application.deploy(OLD)
+    new = application.commit(NEW, application.function("v2"), running=old)
+    loop = asyncio.get_running_loop()
+
+    def kill(call: Call) -> None:
+        if call.operation == after:
+            loop.call_soon_threadsafe(running.cancel)
+
+    application.amazon.on_answer = kill
+    running = asyncio.create_task(new.run("LAMBDA_SYNC"))
+    await asyncio.wait({running})
+    assert running.cancelled()
+    application.amazon.on_answer = None
+    assert (await new.run("LAMBDA_SYNC")).status is SUCCESS
+    listed = application.aws.list_versions_by_function(FunctionName=application.name)["Versions"]
+    assert [each["Version"] for each in listed] == ["$LATEST", "1", "2"]
+    assert application.traffic() == ("2", {})
+
+
 async def test_a_change_of_others_that_fails_while_it_is_waited_for_is_repaired(
     application: Application,
 ) -> None:

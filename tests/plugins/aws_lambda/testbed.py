@@ -79,6 +79,7 @@ class Application:
         result = await bench.run("LAMBDA_SYNC")
         assert result.status.name == "SUCCESS", result.message
         self.host.plugin_metadata.clear()
+        self.host.stage_metadata.clear()
         self.amazon.calls.clear()
         return bench
 

@@ -44,6 +44,11 @@ class Functions:
         except AwsMissing:
             return None
 
+    async def last_modified(self, name: str) -> str:
+        """Returns when the code or the configuration of a function was changed."""
+        live = await self.find(name)
+        return text_at(live, "Configuration", "LastModified")
+
     async def apply(
         self,
         function: LambdaFunction,

@@ -15,6 +15,8 @@ from pipecd.sdk.aws import ownership_tags
 _PERCENTAGE_KEY = "promote-percentage"
 # Whether this deployment has created the alias.
 _CREATED_ALIAS = "created-alias"
+# Which function the stage has sent, with the time of its last change.
+_APPLIED = "applied-function"
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,21 @@ class StageRun:
             return None
 
     async def _publish(self, function: LambdaFunction) -> str:
-        await self._apply(function, self.stage.target.commit, replaced=self.stage.running)
+        """Publishes a version, only one also if the stage is killed and repeated.
+
+        AWS publishes the same version again as long as the function does not change, and it changes
+        when the code is sent again.
+        """
+        commit = self.stage.target.commit
+        applied = await self.stage.metadata.get(_APPLIED)
+        if applied is None or applied != await self._mark(function.name, commit):
+            await self._apply(function, commit, replaced=self.stage.running)
+            await self.stage.metadata.put({_APPLIED: await self._mark(function.name, commit)})
         return await self.functions.publish(function.name)
+
+    async def _mark(self, name: str, commit: str) -> str:
+        """Returns what tells the function of this stage from one that somebody else has changed."""
+        return f"{commit} {await self.functions.last_modified(name)}"
 
     async def _apply(
         self, function: LambdaFunction, commit: str, *, replaced: Source | None
