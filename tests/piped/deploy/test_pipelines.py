@@ -13,9 +13,11 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.model.backoff import Backoff
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.errors import Conflict
 from pipecd.piped.deploy import run
 from pipecd.piped.source.sources import Source, Sources
 from pipecd.proto.model import chain_pb2
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.command_pb2 import Command
 from servers.control_plane import stage_statuses
 from servers.deployer import OpenDeployer
@@ -71,6 +73,33 @@ async def test_a_pipeline_of_real_stages_with_two_approvers(open_setup: OpenDepl
             "The script succeeded",
         ]
         assert done.stages[1].metadata["startTime"].isdecimal()
+
+
+async def test_one_person_with_an_api_key_is_one_approver(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
+        cases = setup.plane.cases
+        id = await setup.trigger(setup.push(PIPELINE, greeting="hello\n"))
+        waiting = await setup.until(
+            id, lambda d: len(d.stages) > 2 and d.stages[2].status == StageStatus.RUNNING
+        )
+        stage = waiting.stages[2].id
+        root, ann = (User("shop", name, ("Admin",)) for name in ("root", "ann"))
+        key = await cases.api_keys.generate("ci", APIKey.READ_WRITE, may_approve=True, by=root)
+        caller = await cases.api_keys.verify(key)
+        await setup.plane.wait_for_command(await cases.deployments.approve(id, stage, by=caller))
+        with pytest.raises(Conflict, match="root has approved this stage already"):
+            await cases.deployments.approve(id, stage, by=caller)
+        await cases.deployments.approve(id, stage, by=root)
+        lines = setup.plane.log_lines
+        while "root has approved already" not in await lines(id, stage):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        running = await cases.deployments.get(id, by=root)
+        assert running.stages[2].status == StageStatus.RUNNING, "two approvals of one person"
+        await cases.deployments.approve(id, stage, by=ann)
+        done = await setup.finished(id)
+        assert status(done) == "SUCCESS"
+        shown = done.stages[2].metadata["pipecd/stage-display-metadata"]
+        assert shown == "Approved by: root (API key ci), ann"
 
 
 async def test_a_rejected_approval_fails_the_deployment(open_setup: OpenDeployer) -> None:

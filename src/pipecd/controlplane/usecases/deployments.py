@@ -13,7 +13,12 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, operator_name, person
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.model.command import API_KEY_ID, API_KEY_NAME, REJECTION_KEY
-from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
+from pipecd.model.deployment import (
+    APPROVED_USERS_KEY,
+    DeploymentStatus,
+    ManualOperation,
+    StageStatus,
+)
 from pipecd.model.errors import Conflict, Denied, UserMistake
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -148,6 +153,7 @@ class DeploymentUseCases:
         deployment = await self._access.deployment(deployment_id, by=by, permission=_UPDATE)
         stage = running_stage(deployment, stage_id)
         _check_approver(stage, "approve", by)
+        _check_new_approval(stage, by)
         command = _decision_on(deployment, stage, by)
         command.type = Command.APPROVE_STAGE
         command.approve_stage.deployment_id = deployment.id
@@ -222,6 +228,16 @@ def _check_approver(stage: PipelineStage, verb: str, by: UserOrApiKey) -> None:
         raise Denied(
             f"You can't {verb} this deployment because you ({name}) are not in the "
             f"approver list: {', '.join(approvers)}"
+        )
+
+
+def _check_new_approval(stage: PipelineStage, by: UserOrApiKey) -> None:
+    """Tells a program that its approval would not count; the console does not offer it again."""
+    # Names may contain commas.
+    approved = f", {stage.metadata.get(APPROVED_USERS_KEY, '')}, "
+    if isinstance(by, ApiKeyCaller) and f", {person(by)}, " in approved:
+        raise Conflict(
+            f"{person(by)} has approved this stage already", hint="another person must approve it"
         )
 
 
