@@ -24,7 +24,7 @@ from faults.program import Release
 from faults.schedule import Step
 from faults.series import ResourceSeries
 from faults.shrinking import shrink
-from faults.trial import HEALED_SECONDS, Late, Trial, open_trial
+from faults.trial import CALM_SECONDS, HEALED_SECONDS, Late, Trial, open_trial
 from faults.violation import Violation
 from faults.whole_installation import DISK_MEGABYTES, Options
 from servers.programs import NotInstalled, built_program
@@ -106,12 +106,16 @@ def available_platforms(wanted: Sequence[Platform]) -> list[Platform]:
 
 
 async def run_schedule(
-    directory: Path, options: Options, steps: Sequence[Step]
+    directory: Path,
+    options: Options,
+    steps: Sequence[Step],
+    *,
+    first_seconds: float = CALM_SECONDS,
 ) -> tuple[list[Violation], Trial]:
     """One schedule on a new installation."""
-    async with open_trial(directory, options) as trial:
-        violations = [*trial.violations, *await trial.run(steps)]
-    return violations, trial
+    async with open_trial(directory, options, first_seconds=first_seconds) as trial:
+        await trial.run(steps)
+    return trial.violations, trial
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,9 @@ RIGHT: dict[str, Evidence] = {
     "an event that was superseded": replace(
         GOOD, requests=[EVENT, LATER_EVENT], events=event(event_pb2.EVENT_OUTDATED)
     ),
+    "an event of an application whose file is broken": replace(
+        GOOD, requests=[EVENT], events=event(event_pb2.EVENT_NOT_HANDLED), broken={"web"}
+    ),
     "an event that was handled": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_SUCCESS), event_commits={"v1": 1}
     ),

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -86,6 +86,7 @@ class Trial:
     late: list[Late] = field(default_factory=list[Late])
     seen_logs: StageLogs = field(default_factory=StageLogs)
     first_resources: dict[str, Resources] = field(default_factory=dict[str, Resources])
+    _heads: Mapping[str, Head] = field(default_factory=dict[str, Head])
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _checked_logs: list[str] = field(default_factory=list[str])
     _log_offsets: dict[Path, int] = field(default_factory=dict[Path, int])
@@ -115,9 +116,9 @@ class Trial:
     def targets(self) -> TargetReader:
         return TargetReader(self.installed, self.workload.revisions)
 
-    async def settle_first(self) -> None:
+    async def settle_first(self, within: float) -> None:
         """Waits until every application is deployed for the first time."""
-        await self._observed(self._settle(CALM_SECONDS))
+        await self._observed(self._settle(within))
         self.recoveries.clear()
         self.late.clear()
         self.first_resources = self.used()
@@ -232,11 +233,12 @@ class Trial:
             await self._approve_all()
             await self._read_deployments(self.reader.changed)
             applications = await self.reader.applications()
-            unhandled = await self._unhandled()
+            heads = await asyncio.to_thread(self.targets.heads)
+            unhandled = await self._unhandled(heads)
         except UNANSWERED as e:
             text = f"the control plane does not answer: {type(e).__name__} {str(e)[:300]}"
             return [Violation("nothing is stuck", text)]
-        heads = await asyncio.to_thread(self.targets.heads)
+        self._heads = heads
         left = list(unhandled)
         deployments = self.deployments
         for name, application in tuple(self.installed.applications.items()):
@@ -288,8 +290,16 @@ class Trial:
                     if person not in approved:
                         await self.workload.approve_stage(deployment, stage, person)
 
-    async def _unhandled(self) -> list[Violation]:
-        """The commands and events that are not handled yet."""
+    async def _unhandled(self, heads: Mapping[str, Head]) -> list[Violation]:
+        """The commands and events that are not handled yet.
+
+        Nobody watches the events of an application whose file is broken.
+        """
+        unwatched = {
+            application.event
+            for name, application in self.installed.applications.items()
+            if name in heads and heads[name].is_broken
+        }
         left: list[Violation] = []
         for request in self.workload.requests:
             if not request.id or request.kind == "event":
@@ -300,7 +310,7 @@ class Trial:
                 left.append(Violation("nothing is stuck", text, request.application))
         if any(request.kind == "event" for request in self.workload.requests):
             for event in (await self.reader.events()).values():
-                if not event.status:
+                if not event.status and event.name not in unwatched:
                     left.append(Violation("nothing is stuck", f"event {event.id} is not handled"))
         return left
 
@@ -325,6 +335,7 @@ class Trial:
             truth=installed.truth.read(),
             cluster_writes=installed.truth.writes,
             failing=self.targets.failing(),
+            broken={name for name, head in self._heads.items() if head.is_broken},
             running_programs=self.targets.running_programs(),
             requests=requests,
             commands=commands,
@@ -424,8 +435,10 @@ def _notifications(installed: WholeInstallation) -> Iterable[Notification]:
 
 
 @asynccontextmanager
-async def open_trial(directory: Path, options: Options) -> AsyncGenerator[Trial, None]:
-    """An installation on which everything has been deployed once."""
+async def open_trial(
+    directory: Path, options: Options, *, first_seconds: float = CALM_SECONDS
+) -> AsyncGenerator[Trial, None]:
+    """An installation on which everything has been deployed once, within so many seconds."""
     history = History.begin(directory / "history.jsonl")
     async with open_whole_installation(directory, options) as installed:
         trial = Trial(
@@ -435,5 +448,5 @@ async def open_trial(directory: Path, options: Options) -> AsyncGenerator[Trial,
             Injector(installed, history),
             Reader(installed),
         )
-        await trial.settle_first()
+        await trial.settle_first(first_seconds)
         yield trial
