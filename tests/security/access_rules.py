@@ -184,7 +184,7 @@ ADMIN_FORMS = frozenset(
         "POST /settings/piped/{id}/keys/drop", "POST /settings/project/webhook", "POST /settings/project/webhook/remove",
         "POST /settings/project/admin", "POST /settings/project/admin/enable", "POST /settings/project/admin/disable",
         "POST /settings/project/sso/github", "POST /settings/project/sso/oidc", "POST /settings/project/sso/remove",
-        "POST /settings/project/roles", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
+        "POST /settings/project/roles", "POST /settings/project/roles/grid", "POST /settings/project/roles/update/grid", "POST /settings/project/groups/update", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
         "POST /settings/project/groups", "POST /settings/project/groups/delete", "POST /settings/project/sessions/user",
         "POST /settings/project/sessions/all", "POST /settings/api-key", "POST /settings/api-key/{id}/disable",
         "POST /settings/piped/upgrade", "POST /settings/project/sso/github/try", "POST /settings/project/sso/oidc/try",

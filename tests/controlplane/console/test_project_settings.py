@@ -7,6 +7,7 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
+from pipecd.controlplane.auth.rbac_policy import render_policies
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
@@ -125,7 +126,8 @@ async def test_a_role_is_added_used_changed_and_deleted(
     await submit("groups", group="org/night", role="watchers")
     shown = await page(admin_browser)
     assert "resources=piped;actions=list" in shown
-    assert "<td>org/night</td>" in shown
+    assert "org/night</span></td>" in shown
+    assert "Members of org/night have the role watchers now." in shown
     watcher = User("shop", "wendy", ("watchers",))
     assert await cases.pipeds.list(by=watcher) == ()
     await submit("roles/update", name="watchers", policies="resources=piped{env:dev};actions=get")
@@ -134,8 +136,46 @@ async def test_a_role_is_added_used_changed_and_deleted(
     await submit("groups/delete", group="org/night")
     await submit("roles/delete", name="watchers")
     shown = await page(admin_browser)
+    assert "The role watchers is deleted." in shown
     assert "org/night" not in shown
-    assert "watchers" not in shown
+    assert 'data-role="watchers"' not in shown
+
+
+async def test_a_role_is_added_and_changed_in_the_grid(
+    submit: SubmitPageForm, admin_browser: httpx2.AsyncClient, stores: Stores
+) -> None:
+    ticks = {"application.get": "on", "application.list": "on", "application.labels": "env:dev"}
+    response = await submit("roles/grid", name="devs", **ticks)
+    assert (response.status_code, response.headers["location"]) == (303, f"{PAGE}#roles")
+    (role,) = (await stores.projects.get("shop")).rbac_roles
+    assert render_policies(role.policies) == "resources=application{env:dev};actions=get,list"
+    shown = await page(admin_browser)
+    assert re.search(r'name="application.get"[^>]* checked', shown)
+    assert not re.search(r'name="application.delete"[^>]* checked', shown)
+    ticks = {f"piped.{action}": "on" for action in ("get", "list", "create", "update", "delete")}
+    await submit("roles/update/grid", name="devs", **ticks)
+    (role,) = (await stores.projects.get("shop")).rbac_roles
+    assert render_policies(role.policies) == "resources=piped;actions=*"
+    # What is wrong is said beside the ticks, which stay.
+    refused = await submit(
+        "roles/update/grid", name="devs", **{"event.get": "on", "event.labels": "x"}
+    )
+    assert refused.status_code == 422
+    assert "Write the labels of events as key:value" in refused.text
+    assert re.search(r'name="event.get"[^>]* checked', refused.text)
+    empty = await submit("roles/grid", name="nothing")
+    assert "Tick what the role allows" in empty.text
+
+
+async def test_a_group_gets_another_role(submit: SubmitPageForm, stores: Stores) -> None:
+    await submit("groups", group="org/night", role="Viewer")
+    assert (await submit("groups/update", group="org/night", role="Editor")).status_code == 303
+    (group,) = (await stores.projects.get("shop")).user_groups
+    assert (group.sso_group, group.role) == ("org/night", "Editor")
+    for fields in ({"group": "org/night", "role": "gone"}, {"group": "x", "role": "Viewer"}):
+        assert (await submit("groups/update", **fields)).status_code == 422
+    (group,) = (await stores.projects.get("shop")).user_groups
+    assert group.role == "Editor"
 
 
 async def test_the_only_way_to_sign_in_cannot_be_disabled(

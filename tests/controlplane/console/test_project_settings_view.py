@@ -5,7 +5,8 @@ import pytest
 
 from pipecd.controlplane.auth.rbac import BUILT_IN_ROLES
 from pipecd.controlplane.auth.rbac_policy import parse_policies
-from pipecd.controlplane.console.project_settings_view import RESOURCE_NAMES, role_grants
+from pipecd.controlplane.console.project_settings_view import role_grants
+from pipecd.controlplane.console.role_grid import RESOURCE_NAMES
 from pipecd.proto.model.project_pb2 import ProjectRBACRole
 
 

@@ -32,7 +32,7 @@ _RESOURCES = {
 }
 _ACTIONS = {"*": Action.ALL, **{a.name.lower(): a for a in Action if a is not Action.ALL}}
 _BLANK = re.compile(r"\n[^\S\n]*\n")
-_DELIMITERS = "=;,{}:"
+DELIMITERS = "=;,{}:"
 
 
 def parse_policies(text: str) -> tuple[ProjectRBACPolicy, ...]:
@@ -139,7 +139,7 @@ class _Parser:
 
     def _take_word(self) -> str:
         begin = self._at
-        while (character := self._next()) and character not in _DELIMITERS:
+        while (character := self._next()) and character not in DELIMITERS:
             self._at += 1
         return "".join(c.text for c in self._characters[begin : self._at])
 

@@ -78,7 +78,7 @@ def _by_piped(applications: Sequence[Application], pipeds: Sequence[Piped]) -> S
         f"{'piped has' if len(counts) == 1 else 'pipeds have'} applications",
         tuple(
             Share(
-                f"{names.get(id, id[:8])}: {count:,}",
+                f"{count:,} of {names.get(id, id[:8])}",
                 100 * count / largest,
                 Tone.RUN,
                 f"/applications?pipedId={id}",

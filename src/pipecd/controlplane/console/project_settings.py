@@ -16,6 +16,7 @@ from pipecd.controlplane.auth.request_origin import lockout_source
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console import pipeds
+from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
     Endpoint,
@@ -25,12 +26,21 @@ from pipecd.controlplane.console.page_context import (
 from pipecd.controlplane.console.project_settings_view import (
     GITHUB,
     OIDC,
-    RESOURCE_NAMES,
     SSO_FIELDS,
     ProjectSettingsView,
     WebhookView,
     project_settings_view,
     webhook_view,
+)
+from pipecd.controlplane.console.role_grid import (
+    ACTIONS,
+    LABELLED,
+    RESOURCE_NAMES,
+    GridRow,
+    field_name,
+    labels_name,
+    parse_grid,
+    policies_of,
 )
 from pipecd.controlplane.console.sign_in import (
     STATE_COOKIE,
@@ -58,26 +68,29 @@ class ProjectSettingsPages:
         self._context, self._sso = context, sso
 
     def routes(self) -> list[Route]:
-        page, action = self._context.page, self._context.action
-        forms: dict[str, Change] = {
-            "admin/enable": self.enable_admin,
-            "admin/disable": self.disable_admin,
-            f"sso/{GITHUB}": self.set_github,
-            f"sso/{OIDC}": self.set_oidc,
-            "sso/remove": self.remove_sso,
-            "roles": self.add_role,
-            "roles/update": self.update_role,
-            "roles/delete": self.delete_role,
-            "groups": self.add_group,
-            "groups/delete": self.delete_group,
-            "sessions/user": self.end_sessions_of_user,
-            "sessions/all": self.end_all_sessions,
+        page = self._context.page
+        forms: dict[str, tuple[Change, str]] = {
+            "admin/enable": (self.enable_admin, "The static admin can sign in again."),
+            "admin/disable": (self.disable_admin, "The static admin is disabled."),
+            f"sso/{GITHUB}": (self.set_github, "Single sign-on with GitHub is saved."),
+            f"sso/{OIDC}": (self.set_oidc, "Single sign-on with OpenID Connect is saved."),
+            "sso/remove": (self.remove_sso, "Single sign-on is removed."),
+            "roles": (self.add_role, "The role {name} is added."),
+            "roles/grid": (self.add_role_of_grid, "The role {name} is added."),
+            "roles/update": (self.update_role, "The role {name} is saved."),
+            "roles/update/grid": (self.update_role_of_grid, "The role {name} is saved."),
+            "roles/delete": (self.delete_role, "The role {name} is deleted."),
+            "groups": (self.add_group, "Members of {group} have the role {role} now."),
+            "groups/update": (self.update_group, "Members of {group} have the role {role} now."),
+            "groups/delete": (self.delete_group, "Members of {group} have no role any more."),
+            "sessions/user": (self.end_sessions_of_user, "The sessions of {username} have ended."),
+            "sessions/all": (self.end_all_sessions, "All sessions of the project have ended."),
+            "webhook": (self.rotate_webhook_secret, "The webhook has a new secret."),
+            "webhook/remove": (self.remove_webhook, "The webhook is removed."),
         }
         return [
             Route("/settings", page(self.redirect_to_first), methods=["GET"]),
             Route(PATH, page(self.show_page), methods=["GET"]),
-            Route(f"{PATH}/webhook", action(self.rotate_webhook_secret), methods=["POST"]),
-            Route(f"{PATH}/webhook/remove", action(self.remove_webhook), methods=["POST"]),
             Route(
                 f"{PATH}/admin",
                 self._context.validated_action("admin", self.set_admin, self.show_page),
@@ -92,15 +105,22 @@ class ProjectSettingsPages:
                 for provider, try_it in ((GITHUB, self.try_github), (OIDC, self.try_oidc))
             ),
             *(
-                Route(f"{PATH}/{name}", self._form(name, change), methods=["POST"])
-                for name, change in forms.items()
+                Route(f"{PATH}/{name}", self._form(name, change, done), methods=["POST"])
+                for name, (change, done) in forms.items()
             ),
         ]
 
-    def _form(self, name: str, change: Change) -> Endpoint:
+    def _form(self, name: str, change: Change, done: str) -> Endpoint:
+        """A form of the page; `done` says what has happened, with values of the form."""
+
         async def handler(request: Request, session: BrowserSession) -> Response:
-            await change(await request.form(), session.user)
-            return RedirectResponse(f"{PATH}#{name.partition('/')[0]}", 303)
+            # Before the form is read: who may not change anything gets no hints about its fields.
+            await self._context.cases.access.require(session.user, _UPDATE)
+            form = await request.form()
+            await change(form, session.user)
+            values = {key: str(value).strip() for key, value in form.items()}
+            flash = Flash(done.format_map(values))
+            return self._context.redirect(session, f"{PATH}#{name.partition('/')[0]}", flash)
 
         return self._context.validated_action(name, handler, self.show_page)
 
@@ -126,7 +146,12 @@ class ProjectSettingsPages:
             error=error,
             sso_fields=SSO_FIELDS,
             secret_fields=CLIENT_FIELDS,
-            resources=tuple(RESOURCE_NAMES.values()),
+            resources=RESOURCE_NAMES,
+            actions=ACTIONS,
+            labelled=LABELLED,
+            field_name=field_name,
+            labels_name=labels_name,
+            empty_row=GridRow(),
         )
 
     async def _project(self, request: Request, user: User) -> ProjectSettingsView | None:
@@ -154,18 +179,16 @@ class ProjectSettingsPages:
             may_end_sessions=may_update,
         )
 
-    async def rotate_webhook_secret(self, request: Request, session: BrowserSession) -> Response:
+    async def rotate_webhook_secret(self, _form: FormData, user: User) -> None:
         async def rotate() -> str:
-            await self._context.cases.webhooks.rotate(by=session.user)
+            await self._context.cases.webhooks.rotate(by=user)
             return PATH
 
         # A second rotation would end the validity of the first secret at once.
-        path = await self._context.deduplicator.run((session.token, PATH), rotate)
-        return RedirectResponse(path, 303)
+        await self._context.deduplicator.run((PATH, user.project, user.name), rotate)
 
-    async def remove_webhook(self, _request: Request, session: BrowserSession) -> Response:
-        await self._context.cases.webhooks.remove(by=session.user)
-        return RedirectResponse(PATH, 303)
+    async def remove_webhook(self, _form: FormData, user: User) -> None:
+        await self._context.cases.webhooks.remove(by=user)
 
     async def set_admin(self, request: Request, session: BrowserSession) -> Response:
         """Changes the static admin; if it is the user, the session goes on with the new password.
@@ -233,12 +256,24 @@ class ProjectSettingsPages:
         policies = parse_policies(_required(form, "policies"))
         await self._context.cases.roles.update(_required(form, "name"), policies, by=user)
 
+    async def add_role_of_grid(self, form: FormData, user: User) -> None:
+        policies = policies_of(parse_grid(_values(form)))
+        await self._context.cases.roles.add(_required(form, "name"), policies, by=user)
+
+    async def update_role_of_grid(self, form: FormData, user: User) -> None:
+        policies = policies_of(parse_grid(_values(form)))
+        await self._context.cases.roles.update(_required(form, "name"), policies, by=user)
+
     async def delete_role(self, form: FormData, user: User) -> None:
         await self._context.cases.roles.delete(_required(form, "name"), by=user)
 
     async def add_group(self, form: FormData, user: User) -> None:
         group, role = _required(form, "group"), _required(form, "role")
         await self._context.cases.roles.add_group(group, role, by=user)
+
+    async def update_group(self, form: FormData, user: User) -> None:
+        group, role = _required(form, "group"), _required(form, "role")
+        await self._context.cases.roles.update_group(group, role, by=user)
 
     async def delete_group(self, form: FormData, user: User) -> None:
         await self._context.cases.roles.delete_group(_required(form, "group"), by=user)
@@ -248,6 +283,10 @@ class ProjectSettingsPages:
 
     async def end_all_sessions(self, _form: FormData, user: User) -> None:
         await self._context.cases.sessions.end_all(by=user)
+
+
+def _values(form: FormData) -> dict[str, str]:
+    return {key: str(value) for key, value in form.items()}
 
 
 def _required(form: FormData, name: str) -> str:

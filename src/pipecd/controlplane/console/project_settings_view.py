@@ -8,6 +8,7 @@ from datetime import datetime
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, scope_of
 from pipecd.controlplane.auth.rbac_policy import render_policies
 from pipecd.controlplane.console.formatting import Timestamp, timestamp
+from pipecd.controlplane.console.role_grid import ACTIONS, RESOURCE_NAMES, RoleGrid, grid_of
 from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOConfig
 
@@ -54,27 +55,17 @@ class SsoView:
 
 @dataclass(frozen=True)
 class RoleView:
-    """A role; `grants` says for each of `RESOURCE_NAMES` what it allows."""
+    """A role; `grants` says for each of `RESOURCE_NAMES` what it allows.
+
+    `grid` is None if its policies can be edited as text only.
+    """
 
     name: str
     policies: str
+    grid: RoleGrid | None
     grants: tuple[str, ...]
     is_built_in: bool
     groups: tuple[str, ...]
-
-
-# The rows of the grid of roles.
-RESOURCE_NAMES: Mapping[Resource, str] = {
-    Resource.APPLICATION: "Applications",
-    Resource.DEPLOYMENT: "Deployments",
-    Resource.PIPED: "Pipeds",
-    Resource.EVENT: "Events",
-    Resource.DEPLOYMENT_CHAIN: "Deployment chains",
-    Resource.INSIGHT: "Insights",
-    Resource.API_KEY: "API keys",
-    Resource.PROJECT: "Project settings",
-}
-_ACTIONS = tuple(action for action in Action if action is not Action.ALL)
 
 
 def role_grants(role: ProjectRBACRole) -> tuple[str, ...]:
@@ -83,7 +74,7 @@ def role_grants(role: ProjectRBACRole) -> tuple[str, ...]:
 
 
 def _grant(role: ProjectRBACRole, resource: Resource) -> str:
-    scopes = {action: scope_of((role,), Permission(resource, action)) for action in _ACTIONS}
+    scopes = {action: scope_of((role,), Permission(resource, action)) for action in ACTIONS}
     on_all = [action for action, scope in scopes.items() if scope.is_everything]
     on_some = [a for a, scope in scopes.items() if not (scope.is_everything or scope.is_empty)]
     texts = [_action_text(on_all)] if on_all else []
@@ -92,7 +83,7 @@ def _grant(role: ProjectRBACRole, resource: Resource) -> str:
 
 
 def _action_text(actions: Sequence[Action]) -> str:
-    if len(actions) == len(_ACTIONS):
+    if len(actions) == len(ACTIONS):
         return "everything"
     if all(action.is_reading for action in actions):
         return "read"
@@ -130,6 +121,7 @@ def project_settings_view(
             RoleView(
                 role.name,
                 render_policies(role.policies),
+                grid_of(role.policies),
                 role_grants(role),
                 role.is_builtin,
                 tuple(group for group, name in groups if name == role.name),

@@ -9,12 +9,15 @@ from playwright.async_api import Request, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.console import formatting
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.deployments import APPROVAL_STAGE
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import StageStatus
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.piped_pb2 import Piped
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -83,31 +86,62 @@ async def test_everything_works_without_scripts(
     await expect(page.locator("body")).to_have_text("2026-01-02T03:04:05Z line 1")
 
 
-@pytest.mark.parametrize("width", [1280, 1024, 360])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_page_fits_and_names_its_controls(
-    *,
-    width: int,
-    theme: str,
-    open_page: OpenPage,
-    console_url: str,
-    running: Deployment,
-    application: Application,
+# A browser lays a name out as one word, and turns text after the mark around.
+HOSTILE = "\u202e" + "n" * 10_000
+
+
+@pytest.fixture
+async def hostile_names(
+    stores: Stores, application: Application, running: Deployment, reports: PipedReports
 ) -> None:
-    page = await open_page(
-        "/applications", viewport={"width": width, "height": 800}, color_scheme=theme
-    )
-    for path in (
+    """Gives whatever has a name the longest one that can be stored."""
+
+    def rename(stored: Application) -> None:
+        stored.name, stored.git_path.path = HOSTILE[:50], HOSTILE
+        stored.git_path.repo.id = HOSTILE
+        stored.labels["team"] = HOSTILE[:200]
+        stored.sync_state.status = ApplicationSyncStatus.INVALID_CONFIG
+        stored.sync_state.timestamp = 1
+        stored.sync_state.reason = stored.description = HOSTILE
+
+    def rename_deployment(stored: Deployment) -> None:
+        stored.application_name = HOSTILE[:36]
+        stored.summary = stored.trigger.strategy_summary = HOSTILE
+        commit = stored.trigger.commit
+        commit.message = commit.author = commit.branch = HOSTILE
+        stored.labels["team"] = HOSTILE[:200]
+        for stage in stored.stages:
+            stage.name = stage.desc = HOSTILE
+        stored.stages[1].name = APPROVAL_STAGE
+        stored.stages[1].authorized_operators.append(HOSTILE)
+
+    def rename_piped(stored: Piped) -> None:
+        stored.name, stored.desc = HOSTILE[:50], HOSTILE
+        stored.version = stored.desired_version = HOSTILE
+        stored.repositories.add(id=HOSTILE, remote=HOSTILE, branch=HOSTILE)
+
+    await reports.lines(running, "s1", HOSTILE)
+    await reports.stage(running, "s1", StageStatus.FAILURE, HOSTILE)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    await stores.applications.update(application.id, rename)
+    await stores.deployments.update(running.id, rename_deployment)
+    await stores.pipeds.update(application.piped_id, rename_piped)
+
+
+def pages_of(application: Application, deployment: Deployment) -> tuple[str, ...]:
+    return (
         "/overview",
         "/applications",
+        f"/applications?q={HOSTILE[:2000]}&labels[0]=team:{HOSTILE[:2000]}",
         "/applications/add",
+        f"/applications/sync?refused={application.id}",
         f"/applications/{application.id}",
         f"/applications/{application.id}/settings",
         "/deployments",
-        f"/deployments/{running.id}",
-        f"/deployments/{running.id}?tab=changes",
-        f"/deployments/{running.id}?tab=timeline",
-        f"/deployments/{running.id}?stage=s1&find=line&only=matches",
+        f"/deployments/{deployment.id}",
+        f"/deployments/{deployment.id}?tab=changes",
+        f"/deployments/{deployment.id}?tab=timeline",
+        f"/deployments/{deployment.id}?stage=s1&find=n&only=matches",
         "/chains",
         "/deployment-traces",
         "/events",
@@ -121,21 +155,87 @@ async def test_every_page_fits_and_names_its_controls(
         "/settings/project",
         "/docs/api",
         "/nowhere",
-    ):
+    )
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 768, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_fits_and_names_its_controls(
+    *,
+    width: int,
+    theme: str,
+    open_page: OpenPage,
+    console_url: str,
+    running: Deployment,
+    application: Application,
+) -> None:
+    viewport = {"width": width, "height": 800}
+    page = await open_page("/applications", viewport=viewport, color_scheme=theme)
+    wrong: list[str] = []
+    for path in pages_of(application, running):
         await page.goto(console_url + path)
         found = await page.evaluate(CHECK)
-        assert found == {"overflow": 0, "unnamed": [], "headings": 1, "landmarks": LANDMARKS}, path
+        expected = {"overflow": 0, "cut": [], "unnamed": [], "headings": 1, "landmarks": LANDMARKS}
+        if found != expected:
+            wrong.append(f"{path[:80]}: {found}")
+    assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("width", [1440, 1024, 768, 390])
+async def test_every_page_fits_with_hostile_names(
+    *,
+    width: int,
+    open_page: OpenPage,
+    console_url: str,
+    running: Deployment,
+    application: Application,
+    hostile_names: None,
+) -> None:
+    viewport = {"width": width, "height": 800}
+    page = await open_page("/applications", viewport=viewport)
+    wrong: list[str] = []
+    for path in pages_of(application, running):
+        await page.goto(console_url + path)
+        found = await page.evaluate(CHECK)
+        # No name is wider than the page or turns the words around it.
+        turned = await page.evaluate(UNISOLATED)
+        if found["overflow"] or found["cut"] or found["headings"] != 1 or turned:
+            wrong.append(f"{path[:80]}: {found['overflow']} {found['cut']} {turned}")
+    assert not wrong, "\n".join(wrong)
+
+
+# Elements in which words of ours follow a name with a mark of direction, which turns them around.
+UNISOLATED = r"""() => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const isIsolated = (e) => /isolate|plaintext/.test(getComputedStyle(e).unicodeBidi) ||
+        !getComputedStyle(e).display.startsWith("inline") || getComputedStyle(e).display.includes("-");
+    const found = [];
+    while (walker.nextNode()) {
+        const text = walker.currentNode, element = text.parentElement;
+        if (!text.data.includes("\u202e") || !element.checkVisibility() || element.closest(".lines")) continue;
+        const isLast = /n[\u201d.,]*\s*$/.test(text.data) && !text.nextSibling?.textContent.trim();
+        if (!isIsolated(element) || !isLast) found.push(element.outerHTML.replace(/n{9,}/g, "N").slice(0, 200));
+    }
+    return found;
+}"""
 # The help is in the menu of the account.
 LANDMARKS = ["header", "Main", "Help", "main"]
 CHECK = """() => {
     const name = (e) => e.getAttribute("aria-label") || e.textContent.trim() || e.title ||
-        (e.id && document.querySelector(`label[for="${e.id}"]`)?.textContent) || "";
+        [...(e.labels ?? [])].map((label) => label.textContent.trim()).join();
     const root = document.documentElement;
     const shown = (e) => e.checkVisibility();
+    const scrolls = (e) => e !== root && (getComputedStyle(e).overflowX !== "visible" || scrolls(e.parentElement));
+    const right = (e) => Math.max(e.getBoundingClientRect().right,
+        getComputedStyle(e).overflowX === "visible" ? e.getBoundingClientRect().left + e.scrollWidth : 0);
+    const isWide = (e) => right(e) > root.clientWidth + 1 && !e.matches(".skip") &&
+        (!scrolls(e.parentElement) || (innerWidth > 760 && e.matches(".topbar *")));
     return {
         overflow: Math.max(0, root.scrollWidth - root.clientWidth),
+        // Elements that make the page wider than the window, and controls of the top bar outside of it.
+        cut: [...document.querySelectorAll("body *")]
+            .filter((e) => shown(e) && isWide(e) && ![...e.children].some((c) => isWide(c)))
+            .slice(0, 5).map((e) => e.outerHTML.replace(/n{9,}/g, "N").slice(0, 160)),
         unnamed: [...document.querySelectorAll("a, button, summary, input:not([type=hidden]), select")]
             .filter((e) => shown(e) && !name(e)).map((e) => e.outerHTML),
         headings: document.querySelectorAll("h1").length,

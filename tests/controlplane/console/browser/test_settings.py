@@ -20,7 +20,7 @@ async def test_an_api_key_is_generated_used_and_disabled(
     page = await open_page("/settings", java_script_enabled=scripts)
     await page.get_by_role("link", name="API keys").click()
     await expect(page.get_by_test_id("empty")).to_contain_text("No API keys yet")
-    await page.get_by_label("Name").fill("deploy from CI")
+    await page.get_by_label("Name", exact=True).fill("deploy from CI")
     await page.get_by_label("Read and write").check()
     await page.get_by_role("button", name="Generate and show the key").click()
     key = await page.get_by_test_id("api-key").inner_text()
@@ -70,6 +70,58 @@ async def test_changing_the_own_password_keeps_the_session(
     # The other browser, which knows only the old password, is signed out.
     await other.reload()
     await expect(other.get_by_test_id("expired")).to_be_visible()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_roles_and_groups_are_changed_and_ask_before_they_go(
+    *, scripts: bool, open_page: OpenPage, cases: UseCases, admin: User
+) -> None:
+    page = await open_page("/settings/project", java_script_enabled=scripts)
+    await page.get_by_text("Add a role").click()
+    form = page.get_by_test_id("role-add")
+    await form.get_by_label("Name").fill("watchers")
+    await form.get_by_label("Pipeds: list").check()
+    await form.get_by_label("Applications: get").check()
+    await form.get_by_label("Labels of applications").fill("env:dev")
+    await form.get_by_role("button", name="Add the role").click()
+    await expect(page.get_by_test_id("flash")).to_have_text("The role watchers is added.")
+    assert await cases.pipeds.list(by=User("shop", "wendy", ("watchers",))) == ()
+    await page.get_by_label("Team or group").fill("org/night")
+    await page.get_by_test_id("group-add").get_by_label("Role").select_option("watchers")
+    await page.get_by_test_id("group-add").get_by_role("button", name="Add").click()
+    group = page.get_by_test_id("group")
+    await expect(group).to_contain_text("watchers")
+    remove = page.get_by_role("button", name="Remove org/night")
+    await expect(remove).to_be_hidden()
+    await group.locator("summary").click()
+    await group.get_by_label("Role of its members").select_option("Viewer")
+    await group.get_by_role("button", name="Save").click()
+    await expect(group.locator("td").nth(1)).to_have_text("Viewer")
+    await group.locator("summary").click()
+    await remove.click()
+    await expect(group).to_have_count(0)
+    delete = page.get_by_role("button", name="Delete the role watchers")
+    await expect(delete).to_be_hidden()
+    await page.get_by_text("Change or delete watchers").click()
+    await expect(page.get_by_test_id("role-grid-form").get_by_label("Pipeds: list")).to_be_checked()
+    await page.get_by_text("Delete watchers", exact=True).click()
+    await delete.click()
+    await expect(page.get_by_test_id("flash")).to_have_text("The role watchers is deleted.")
+
+
+async def test_the_webhook_asks_before_it_changes(open_page: OpenPage) -> None:
+    page = await open_page("/settings/project")
+    await page.get_by_test_id("webhook-create").click()
+    for summary, button in (
+        ("Rotate the secret", "Create a new secret"),
+        ("Remove the webhook", "Remove the webhook"),
+    ):
+        confirm = page.get_by_role("button", name=button)
+        await expect(confirm).to_be_hidden()
+        await page.locator("summary").filter(has_text=summary).click()
+        await confirm.click()
+        await expect(page.get_by_test_id("flash")).to_contain_text("The webhook")
+    await expect(page.get_by_test_id("webhook-create")).to_be_visible()
 
 
 async def test_locking_oneself_out_asks_twice(
