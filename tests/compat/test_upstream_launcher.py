@@ -57,4 +57,5 @@ async def test_the_desired_version_may_be_one_of_upstream(
                 "", [agent.id], by=installation.admin
             )
             await installation.eventually(is_ours, launcher)
-        assert "piped ended during its trial" not in launcher.text
+        assert "piped failed to start" not in launcher.text
+        assert "piped not started" not in launcher.text

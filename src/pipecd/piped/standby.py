@@ -26,16 +26,18 @@ from pipecd.secrets.decrypter import open_decrypter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+_MAX_REASON = 500
+
 
 def report_of(
     phase: Phase, config: PipedConfig, failures: Iterable[StartFailure], *, has_lease: bool
 ) -> PipedReport:
     """Returns the report of which plugins and deploy targets a piped can use."""
     unusable = {
-        _name(each.plugin, each.target): each.reason for each in failures if not each.is_temporary
+        _name(each.plugin, each.target): each.reason[:_MAX_REASON]
+        for each in (*config.unusable, *failures)
+        if not (isinstance(each, StartFailure) and each.is_temporary)
     }
-    for each in config.unusable:
-        unusable.setdefault(_name(each.plugin, each.target), each.reason)
     names = [
         name
         for plugin, targets in deploy_target_names(config).items()

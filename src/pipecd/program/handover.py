@@ -23,6 +23,7 @@ FLAG = "handover-fd"
 """The flag of piped with the file descriptor; a version without it cannot wait."""
 
 _MAX_LINE, _MAX_ORDER = 1 << 20, 64
+_SEND_SECONDS = 5.0
 # Lower descriptors have a meaning for the shell that starts a program.
 _FIRST_DESCRIPTOR = 10
 
@@ -75,8 +76,20 @@ class LauncherConnection:
 
     def report(self, report: PipedReport) -> None:
         """Sends a report; a launcher that has ended ends this process anyway."""
-        with suppress(OSError):
-            self._socket.send(json.dumps(asdict(report)).encode() + b"\n")
+        self.send(json.dumps(asdict(report)).encode())
+
+    def send(self, line: bytes) -> None:
+        """Sends a line to the launcher, which reads it at once."""
+        self._socket.settimeout(_SEND_SECONDS)
+        try:
+            self._socket.sendall(line + b"\n")
+        except OSError:
+            pass
+        finally:
+            self._socket.setblocking(False)
+
+    def close(self) -> None:
+        self._socket.close()
 
     def received_order(self) -> StartOrder | None:
         """Returns the order that the launcher has sent already; None if this piped has to wait."""
@@ -105,6 +118,9 @@ class PipedConnection:
         os.close(self.descriptor)
 
     def close(self) -> None:
+        """Ends the connection, also for who reads reports."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def send_order(self, order: StartOrder) -> None:
