@@ -206,18 +206,12 @@ async def print_finished_deployments(
                 continue
             since = first_seen.setdefault(signal.id, time.monotonic())
             deployment = await plane.stores.deployments.get(signal.id)
-            status = DeploymentStatus(deployment.status)
-            if not status.is_completed:
+            if not DeploymentStatus(deployment.status).is_completed:
                 continue
             printed.add(signal.id)
             del first_seen[signal.id]
-            commit = deployment.trigger.commit
-            terminal.show_deployment(
-                f"{deployment.application_name} at {commit.hash[:7]} ({commit.message})",
-                status,
-                time.monotonic() - since,
-                f"{plane.cases.address}/deployments/{deployment.id}",
-            )
+            url = f"{plane.cases.address}/deployments/{deployment.id}"
+            terminal.show_deployment(deployment, time.monotonic() - since, url)
             if deployment.application_name == SERVICE:
                 counted = visitors.take_counts()
                 if deployment.running_commit_hash:

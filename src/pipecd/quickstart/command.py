@@ -32,7 +32,9 @@ def quickstart(**given: Any) -> None:
     directory = given["data_dir"]
     path = Path(directory).expanduser() if directory else Path.home() / ".pipecd" / "quickstart"
     if given["break"]:
-        data = DataDir(path.resolve())
-        Terminal().show_broken(data, asyncio.run(break_service(data, at_most=_PATIENCE_SECONDS)))
+        data, terminal = DataDir(path.resolve()), Terminal()
+        with terminal.step("Breaking the web service"):
+            commit = asyncio.run(break_service(data, at_most=_PATIENCE_SECONDS))
+        terminal.show_broken(data, commit)
         return
     run_until_signal(run_quickstart(path, given["port"], Terminal()))

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir
 
 
@@ -47,16 +48,17 @@ Change the other sample application and commit; PipeCD deploys the commit:
 
 [dim]Ctrl-C stops it; the next start resumes with the same data.[/dim]""")
 
-    def show_deployment(
-        self, name: str, status: DeploymentStatus, seconds: float, url: str
-    ) -> None:
-        """Prints how a deployment ended."""
-        succeeded = status is DeploymentStatus.SUCCESS
-        mark = "[green]✓[/green]" if succeeded else "[red]✗[/red]"
+    def show_deployment(self, deployment: Deployment, seconds: float, url: str) -> None:
+        """Prints how a deployment ended, and why it failed."""
+        status, commit = DeploymentStatus(deployment.status), deployment.trigger.commit
+        mark = "[green]✓[/green]" if status is DeploymentStatus.SUCCESS else "[red]✗[/red]"
+        name = f"{deployment.application_name} at {commit.hash[:7]} ({commit.message})"
         self._console.print(
             f"{mark} {escape(name)}: {status.name.lower()} after {seconds:.1f} s"
             f"  [dim]{escape(url)}[/dim]"
         )
+        for line in failure_lines(deployment):
+            self._console.print(f"  [dim]{escape(line)}[/dim]")
 
     def show_visitors(self, requests: int, failed: int) -> None:
         """Prints what the visitors of the web service got during a deployment."""
@@ -74,6 +76,18 @@ Repair it:
 
     def show_stopped(self) -> None:
         self._console.print("\nstopped; the next start resumes with the same data")
+
+
+def failure_lines(deployment: Deployment) -> list[str]:
+    """Returns what failed in a deployment, and what its rollback did about it."""
+    if DeploymentStatus(deployment.status) is not DeploymentStatus.FAILURE:
+        return []
+    return [
+        f"{stage.name}: {stage.status_reason}"
+        for stage in deployment.stages
+        if stage.status == StageStatus.FAILURE
+        or (stage.rollback and stage.status == StageStatus.SUCCESS)
+    ]
 
 
 _NO_SERVICE = """This directory is of an earlier version, whose repository has no web service.

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Program
+from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Listener, Program
 from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase
 from pipecd.plugins.process.rollout import rollout_progress
 
@@ -53,6 +53,15 @@ def status(phase: Phase, *, restarts: int = 0, crashes: int = 0) -> ApplicationS
             "port 80 is in use",
             False,
             id="the router cannot listen",
+        ),
+        pytest.param(
+            replace(
+                status(Phase.HEALTHY),
+                desired=replace(status(Phase.HEALTHY).desired, listener=Listener("127.0.0.1", 80)),
+            ),
+            "",
+            False,
+            id="the router does not listen yet",
         ),
         pytest.param(
             replace(status(Phase.HEALTHY), serving={"primary": "another"}),

@@ -278,7 +278,7 @@ def status(
         exit="exited",
     )
     traffic = {"canary": VariantTraffic(requests, errors, requests, errors)}
-    return ApplicationStatus(desired, (instance,), {"canary": 10}, traffic=traffic)
+    return ApplicationStatus(desired, (instance,), routed={"canary": 10}, traffic=traffic)
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,13 @@ class SupervisedApplication:
 
     def status(self) -> ApplicationStatus:
         """Returns what runs."""
+        is_reachable = self.endpoint.listener is not None or self.desired.listener is None
+        routed = {name: route.weight for name, route in self._routes.items()}
         return ApplicationStatus(
             desired=self.desired,
             instances=tuple(sorted(self.instances.values(), key=lambda i: i.id)),
-            routed={name: route.weight for name, route in self._routes.items()},
+            listener=self.endpoint.listener,
+            routed=routed if is_reachable else {},
             serving=dict(self._serving),
             traffic=self.endpoint.traffic(),
             listen_error=self.endpoint.error,

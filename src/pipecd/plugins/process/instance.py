@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pipecd.plugins.process.desired import DesiredApplication, HealthProbe, ProgramLimits
+from pipecd.plugins.process.desired import DesiredApplication, HealthProbe, Listener, ProgramLimits
 
 
 class Phase(Enum):
@@ -112,6 +112,8 @@ class ApplicationStatus:
 
     desired: DesiredApplication
     instances: tuple[Instance, ...] = ()
+    listener: Listener | None = None
+    """Where the router listens now."""
     routed: Mapping[str, int] = field(default_factory=dict[str, int])
     """The shares that the router gives to the variants now."""
     serving: Mapping[str, str] = field(default_factory=dict[str, str])

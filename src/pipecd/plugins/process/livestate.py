@@ -177,6 +177,7 @@ def has_changed(before: ApplicationStatus | None, after: ApplicationStatus) -> b
 def _shown(status: ApplicationStatus) -> object:
     return (
         status.desired,
+        status.listener,
         status.routed,
         status.listen_error,
         status.status_page,

@@ -33,7 +33,8 @@ def rollout_progress(status: ApplicationStatus, variant: str) -> Progress:
             return Progress(text, failure=failure, failed=instance)
     identity = wanted.program.identity
     is_served = status.serving.get(variant) == identity or not status.desired.weights.get(variant)
-    return Progress(text, is_done=healthy >= wanted.replicas and is_served)
+    is_listening = status.listener == status.desired.listener
+    return Progress(text, is_done=healthy >= wanted.replicas and is_served and is_listening)
 
 
 def timeout_failure(status: ApplicationStatus, variant: str) -> Progress:

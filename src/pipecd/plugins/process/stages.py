@@ -64,7 +64,7 @@ class StageRun:
         wanted, variant = await self._release(self.stage.target)
         desired = self._only(variant, wanted.listener)
         await self._roll_out(desired, PRIMARY)
-        return await self._finished(f"Commit {variant.program.commit[:7]} runs", desired)
+        return await self._serves(f"Commit {variant.program.commit[:7]} runs", desired)
 
     async def roll_out_canary(self) -> StageResult:
         """PROCESS_CANARY_ROLLOUT: starts the new version beside the old one, without requests."""
@@ -77,10 +77,9 @@ class StageRun:
         if before is None or before.program.identity != variant.program.identity:
             current = replace(current, weights=ALL_TO_PRIMARY)
         await self._roll_out(current.with_variant(CANARY, variant), CANARY)
-        noun = "instance" if replicas == 1 else "instances"
-        return StageResult.succeeded(
-            f"{replicas} {noun} of commit {variant.program.commit[:7]} run as canary"
-        )
+        commit = variant.program.commit[:7]
+        run = f"instance of commit {commit} runs" if replicas == 1 else f"instances of {commit} run"
+        return StageResult.succeeded(f"{replicas} {run} as canary")
 
     async def route_traffic(self) -> StageResult:
         """PROCESS_TRAFFIC_ROUTING: sets the shares of the variants."""
@@ -116,7 +115,7 @@ class StageRun:
         wanted, variant = await self._release(self.stage.target)
         desired = replace(current.with_variant(PRIMARY, variant), listener=wanted.listener)
         await self._roll_out(desired, PRIMARY)
-        return await self._finished(f"Commit {variant.program.commit[:7]} runs as primary", desired)
+        return await self._serves(f"Commit {variant.program.commit[:7]} runs as primary", desired)
 
     async def clean_canary(self) -> StageResult:
         """PROCESS_CANARY_CLEAN: sends all requests to primary and ends the canary."""
@@ -126,7 +125,8 @@ class StageRun:
         desired = replace(current.with_variant(CANARY, None), weights=ALL_TO_PRIMARY)
         await self.client.apply(desired)
         await self._wait_for_end(lambda i: i.variant == CANARY, current)
-        return await self._finished("The canary has ended", desired)
+        await self._remove_releases(desired)
+        return StageResult.succeeded("The canary has ended")
 
     async def rollback(self) -> StageResult:
         """PROCESS_ROLLBACK: all requests go to the running commit again."""
@@ -142,7 +142,7 @@ class StageRun:
         wanted, variant = await self._release(self.stage.running)
         desired = self._only(variant, wanted.listener)
         await self._roll_out(desired, PRIMARY)
-        return await self._finished(f"Commit {variant.program.commit[:7]} runs again", desired)
+        return await self._serves(f"Commit {variant.program.commit[:7]} runs again", desired)
 
     async def warn_of_status_page(self) -> None:
         """Logs that error rates cannot be read, which the next stage may need."""
@@ -288,14 +288,19 @@ class StageRun:
         tail = f" ({lines[-1].strip()})" if lines else ", and printed nothing"
         return UserMistake(f"{progress.failure}{tail}", hint=_REMEDY)
 
-    async def _finished(self, text: str, desired: DesiredApplication) -> StageResult:
-        """Removes the releases that nothing needs any more."""
-        status = await self.client.status(self._nothing.id)
-        kept = {Path(variant.program.release) for variant in desired.variants.values()}
-        kept |= {Path(instance.release) for instance in status.instances} if status else set()
-        await asyncio.to_thread(remove_releases, self._releases, kept, previous=1)
+    async def _serves(self, text: str, desired: DesiredApplication) -> StageResult:
+        await self._remove_releases(desired)
         address = f" at {desired.listener}" if desired.listener else ""
         return StageResult.succeeded(f"{text}{address}")
+
+    async def _remove_releases(self, desired: DesiredApplication) -> None:
+        """Removes the releases that nothing needs any more, except for the previous one."""
+        status = await self.client.status(self._nothing.id)
+        kept = {Path(variant.program.release) for variant in desired.variants.values()}
+        used = {Path(each.release) for each in status.instances} if status else set[Path]()
+        # What still ends is of the previous one.
+        previous = 0 if used - kept else 1
+        await asyncio.to_thread(remove_releases, self._releases, kept | used, previous=previous)
 
 
 _REMEDY = (
