@@ -2,8 +2,9 @@
 """Our own time of a deployment to ECS, and the cost of the live state of many services.
 
 AWS is moto behind the layer of the tests, in a process of its own. The time of a deployment is that
-of a pipeline with a canary, without the time in requests to AWS. Then measures how much processor
-time and how many requests the live state and drift of many services take.
+of a pipeline with a canary behind a load balancer, without the time in requests to AWS. Then
+measures how much processor time and how many requests the live state and drift of many services
+take, beside the rate of reads that AWS documents for an account and region.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from statistics import median
 from typing import Any
 
 import boto3
+from botocore.client import BaseClient
 
 from pipecd.observe.log import configure
 from pipecd.plugins.ecs.plugin import EcsPlugin
@@ -43,9 +46,13 @@ threading.Event().wait()
 REGION, CLUSTER = "eu-west-1", "bench"
 STAGES: list[tuple[str, dict[str, Any]]] = [
     ("ECS_CANARY_ROLLOUT", {"scale": 50}),
+    ("ECS_TRAFFIC_ROUTING", {"canary": 20}),
     ("ECS_PRIMARY_ROLLOUT", {}),
+    ("ECS_TRAFFIC_ROUTING", {"primary": 100}),
     ("ECS_CANARY_CLEAN", {}),
 ]
+# ECS refills the bucket of each kind of reads with 20 requests a second.
+ALLOWED = 20 * 60
 # Piped asks for the live state every minute, and a snapshot counts for half of one.
 MINUTES, MINUTE, FRESH = 3, 60.0, 31.0
 
@@ -62,12 +69,22 @@ def amazon() -> Iterator[str]:
 
 
 class Requests:
-    """Counts the requests to AWS and their time."""
+    """Counts the requests to AWS, every page of a list, and the time of those who wait for them."""
 
     def __init__(self) -> None:
-        self.count, self.seconds = 0, 0.0
+        self.seconds = 0.0
+        self.counts: Counter[str] = Counter()
         for name in ("call", "collect"):
             setattr(AwsAccount, name, self._timed(getattr(AwsAccount, name)))
+        client: Any = BaseClient
+        client._make_api_call = self._counted(client._make_api_call)
+
+    def _counted(self, method: Any) -> Any:
+        def counted(client: Any, operation: str, parameters: Any) -> Any:
+            self.counts[operation] += 1
+            return method(client, operation, parameters)
+
+        return counted
 
     def _timed(self, method: Any) -> Any:
         async def timed(*args: Any, **named: Any) -> Any:
@@ -75,13 +92,42 @@ class Requests:
             try:
                 return await method(*args, **named)
             finally:
-                self.count += 1
                 self.seconds += time.perf_counter() - began
 
         return timed
 
 
-def commit(plugin: EcsPlugin, host: MemoryHost, url: str, directory: Path, name: str) -> StageBench:
+def create_load_balancer(url: str) -> dict[str, Any]:
+    """Creates a load balancer and returns the target groups of primary and canary."""
+    ec2, elb = (
+        boto3.client(name, region_name=REGION, endpoint_url=url) for name in ("ec2", "elbv2")
+    )
+    network: Any = ec2.describe_subnets()["Subnets"]
+    made = elb.create_load_balancer(Name="lb", Subnets=[each["SubnetId"] for each in network[:2]])
+    place = {"Protocol": "HTTP", "Port": 80, "TargetType": "ip", "VpcId": network[0]["VpcId"]}
+    groups = {
+        name: elb.create_target_group(Name=name, **place)["TargetGroups"][0]["TargetGroupArn"]
+        for name in ("primary", "canary")
+    }
+    targets = [{"TargetGroupArn": arn, "Weight": 1} for arn in groups.values()]
+    elb.create_listener(
+        LoadBalancerArn=made["LoadBalancers"][0]["LoadBalancerArn"],
+        Protocol="HTTP",
+        Port=80,
+        DefaultActions=[{"Type": "forward", "ForwardConfig": {"TargetGroups": targets}}],
+    )
+    container = {"containerName": "web", "containerPort": 80}
+    return {name: {"targetGroupArn": arn, **container} for name, arn in groups.items()}
+
+
+def commit(
+    plugin: EcsPlugin,
+    host: MemoryHost,
+    url: str,
+    directory: Path,
+    name: str,
+    groups: dict[str, Any] | None = None,
+) -> StageBench:
     directory.mkdir(exist_ok=True)
     container = {"name": "web", "image": "web:v1", "memory": 128}
     task = {"family": "web", "containerDefinitions": [container]}
@@ -94,7 +140,8 @@ def commit(plugin: EcsPlugin, host: MemoryHost, url: str, directory: Path, name:
     }
     (directory / "taskdef.json").write_text(json.dumps(task))
     (directory / "service.json").write_text(json.dumps(service))
-    given = {"serviceDefinitionFile": "service.json", "accessType": "SERVICE_DISCOVERY"}
+    access = {"targetGroups": groups} if groups else {"accessType": "SERVICE_DISCOVERY"}
+    given = {"serviceDefinitionFile": "service.json", **access}
     spec = {"name": name, "plugins": {"ecs": {"input": given}}}
     config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
     target = DeployTarget("aws", {}, {"region": REGION, "endpoint": url})
@@ -120,16 +167,19 @@ async def measure(url: str, deployments: int, services: int) -> None:
     async with AsyncExitStack() as lifetime:
         directory = Path(lifetime.enter_context(tempfile.TemporaryDirectory()))
         await plugin.prepare(StartContext(PluginEntry("ecs"), host, lifetime))
-        bench = commit(plugin, host, url, directory / "web", "web")
+        bench = commit(plugin, host, url, directory / "web", "web", create_load_balancer(url))
         await run(bench, "ECS_SYNC")
         own: list[float] = []
+        requests.counts.clear()
         for _ in range(deployments):
             began, in_requests = time.perf_counter(), requests.seconds
             for stage, options in STAGES:
                 await run(bench, stage, options)
             own.append(time.perf_counter() - began - (requests.seconds - in_requests))
         p50, worst = median(own), max(own)
+        each = requests.counts.total() / deployments
         print(f"own time of a deployment   p50 {p50:5.2f} s   worst {worst:5.2f} s   (target: 0.5)")
+        print(f"requests of a deployment   {each:8.0f}")
 
         benches: list[StageBench] = []
         for number in range(services):
@@ -137,7 +187,8 @@ async def measure(url: str, deployments: int, services: int) -> None:
             await run(benches[-1], "ECS_SYNC")
         now = time.monotonic()
         states = [await plugin.live_state(bench.live_context()) for bench in benches]
-        count, before = requests.count, _processor_time()
+        requests.counts.clear()
+        before = _processor_time()
         for half in range(2 * MINUTES):
             # Half of the applications are asked for in each half of a minute.
             plugin._snapshots.clock = lambda half=half: now + (half + 1) * FRESH
@@ -146,9 +197,10 @@ async def measure(url: str, deployments: int, services: int) -> None:
             if {state.sync.status for state in states} != {SyncStatus.SYNCED}:
                 raise SystemExit("an application is not synced")
         share = (_processor_time() - before) / (MINUTES * MINUTE)
-        rate = (requests.count - count) / MINUTES
+    rates = {name: count / MINUTES for name, count in requests.counts.most_common()}
     print(f"{services} services, live state and drift   {share:6.1%} of a core   (target: 5 %)")
-    print(f"{services} services, requests a minute      {rate:6.0f}")
+    for name, rate in rates.items():
+        print(f"{services} services, {name:<24} {rate:6.0f} a minute   (AWS allows {ALLOWED:,})")
 
 
 def _processor_time() -> float:

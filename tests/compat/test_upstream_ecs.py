@@ -16,6 +16,7 @@ from pipecd.sdk import PluginEntry, StartContext
 from pipecd.sdk.testing import MemoryHost, StageBench
 from plugins.ecs.testbed import EXTERNAL, Application, Balancer
 from servers.amazon import REGION, Amazon
+from servers.comparison import write_comparison
 from servers.upstream_plugin import RunStage, upstream_plugin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -95,11 +96,17 @@ def application(amazon: Amazon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Application(tmp_path, EcsPlugin(), MemoryHost(), amazon)
 
 
+def reset(application: Application) -> None:
+    """Empties the account; upstream deletes task sets with tasks and without force."""
+    application.amazon.reset()
+    application.rules.requires_force = False
+
+
 async def deployed(
     application: Application, run: RunStage, *, until: int, rolled_back: bool
 ) -> list[dict[str, Any]]:
     """Returns the resources after each stage, beginning with an empty account."""
-    application.amazon.reset()
+    reset(application)
     application.amazon.client("ecs").create_cluster(clusterName="prod")
     balancer = Balancer(application.amazon).create()
     application.input = balancer.input
@@ -130,7 +137,9 @@ async def test_the_resources_after_each_stage_are_the_same(
         theirs = await deployed(application, run, until=len(STAGES), rolled_back=False)
     async with ours() as run:
         own = await deployed(application, run, until=len(STAGES), rolled_back=False)
-    for name, their, our in zip(["ECS_SYNC", *(n for n, _ in STAGES)], theirs, own, strict=True):
+    names = ["ECS_SYNC", *(name for name, _ in STAGES)]
+    write_comparison("upstream-ecs.txt", names, theirs, own)
+    for name, their, our in zip(names, theirs, own, strict=True):
         assert our == their, name
 
 
@@ -142,6 +151,8 @@ async def test_the_resources_after_a_rollback_are_the_same(
         *_, theirs = await deployed(application, run, until=until, rolled_back=True)
     async with ours() as run:
         *_, own = await deployed(application, run, until=until, rolled_back=True)
+    names = [f"ECS_ROLLBACK after {STAGES[until - 1][0]}"]
+    write_comparison(f"upstream-ecs-rollback-{until}.txt", names, [theirs], [own])
     # Upstream's rollback marks the tasks of the old commit with the failed one.
     corrected = json.loads(json.dumps(theirs).replace("web-2", "web-1"))
     assert own == corrected

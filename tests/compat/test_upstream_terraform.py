@@ -19,6 +19,7 @@ from pipecd.sdk import PluginEntry, StartContext
 from pipecd.sdk.testing import MemoryHost, StageBench
 from plugins.terraform.testbed import Application as TerraformApplication
 from plugins.terraform.testbed import data
+from servers.comparison import write_comparison
 from servers.installation import Program
 from servers.our_installation import OpenInstallation
 from servers.programs import OUR_PIPED
@@ -239,6 +240,8 @@ async def test_the_resources_after_each_stage_are_the_same(
     async with AsyncExitStack() as lifetime:
         await plugin.prepare(StartContext(PluginEntry("terraform"), host, lifetime))
         seen = await resources_after_each_stage(own, run_ours)
+    names = [f"{stage} of commit {commit}" for commit, stage in STAGES]
+    write_comparison("upstream-terraform.txt", names, expected, seen)
     rows = zip(STAGES, seen, expected, strict=True)
     assert [(stage, ours) for stage, ours, _ in rows] == list(zip(STAGES, expected, strict=True))
     # A plan changes nothing, and the rollback restores what the commit before had.

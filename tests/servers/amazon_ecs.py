@@ -50,6 +50,8 @@ class EcsRules:
     standalone: dict[str, Parameters] = field(default_factory=dict[str, Parameters])
     is_slow: bool = False
     """Whether tasks take a long time to start."""
+    requires_force: bool = True
+    """Whether a task set with tasks is deleted only with force, as AWS does."""
     rollouts: Rollouts = field(default_factory=Rollouts)
     _created: dict[tuple[str, str, str], Parameters] = field(
         default_factory=dict[tuple[str, str, str], Parameters]
@@ -68,7 +70,7 @@ class EcsRules:
         self.standalone.clear()
         self.rollouts.reset()
         self._created.clear()
-        self.is_slow = False
+        self.is_slow, self.requires_force = False, True
         ecs_backend().reset()
 
     def check(self, call: Call) -> None:
@@ -192,7 +194,8 @@ class EcsRules:
             return
         if is_primary:
             raise _invalid("The primary task set cannot be deleted.")
-        if not call.parameters.get("force") and found[0].scale["value"]:
+        is_forced = call.parameters.get("force") or not self.requires_force
+        if not is_forced and found[0].scale["value"]:
             raise _invalid("The task set must be scaled down to 0, or deleted with force.")
 
     def _cluster(self, call: Call) -> Any:

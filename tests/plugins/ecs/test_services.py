@@ -33,6 +33,30 @@ async def test_the_target_group_of_primary_is_that_of_the_service(
     assert group["targetGroupArn"] == balancer.primary
 
 
+async def test_rolling_updates_leave_the_number_of_tasks_to_autoscaling(
+    application: Application,
+) -> None:
+    without_count = {key: ROLLING[key] for key in ROLLING if key != "desiredCount"}
+    assert (await application.commit("web:1", ROLLING).run("ECS_SYNC")).status is SUCCESS
+    application.amazon.client("ecs").update_service(cluster="prod", service="web", desiredCount=7)
+    application.next_stage()
+    two = application.commit("web:2", without_count)
+    assert (await two.run("ECS_SYNC")).status is SUCCESS
+    assert (application.service["desiredCount"], application.service["runningCount"]) == (7, 7)
+    # Autoscaling goes on while the next commit is deployed.
+    application.rules.rollouts.reads = 3
+    application.amazon.after(
+        "DescribeServices",
+        lambda: application.amazon.client("ecs").update_service(
+            cluster="prod", service="web", desiredCount=9
+        ),
+    )
+    application.next_stage()
+    three = application.commit("web:3", without_count, running=two)
+    assert (await three.run("ECS_SYNC")).status is SUCCESS
+    assert (application.service["desiredCount"], application.service["runningCount"]) == (9, 9)
+
+
 async def test_rolling_updates_have_no_canary(application: Application) -> None:
     failed = await application.commit("web:1", ROLLING).run("ECS_CANARY_ROLLOUT", {"scale": 10})
     assert failed.status is FAILURE

@@ -92,13 +92,25 @@ async def test_stickiness_and_other_actions_of_a_rule_stay(
     assert balancer.rule_weights(rule) == {"primary": 80, "canary": 20}
 
 
-async def test_a_network_load_balancer(application: Application, amazon: Amazon) -> None:
+async def test_a_canary_behind_a_network_load_balancer_and_its_rollback(
+    application: Application, amazon: Amazon
+) -> None:
     balancer = Balancer(amazon, "nlb").create(kind="network")
     application.input = balancer.input
     listener = balancer.listener(80)
-    bench = application.commit("web:1")
-    assert (await bench.run("ECS_TRAFFIC_ROUTING", {"canary": 30})).status is SUCCESS
+    one = application.commit("web:1")
+    assert (await one.run("ECS_SYNC")).status is SUCCESS
+    two = application.commit("web:2", running=one)
+    for index, (stage, options) in enumerate(
+        [("ECS_CANARY_ROLLOUT", {"scale": 50}), ("ECS_TRAFFIC_ROUTING", {"canary": 30})]
+    ):
+        application.next_stage()
+        assert (await two.run(stage, options, index=index)).status is SUCCESS
     assert balancer.weights(listener) == {"primary": 70, "canary": 30}
+    application.next_stage()
+    assert (await two.run("ECS_ROLLBACK", is_rollback=True)).status is SUCCESS
+    assert balancer.weights(listener) == {"primary": 100, "canary": 0}
+    assert application.task_sets == [("web:1", "PRIMARY", 100)]
 
 
 async def test_a_rule_that_somebody_else_edited(
