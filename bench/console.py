@@ -16,28 +16,43 @@ from pathlib import Path
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.jobs.insights import (
+    ChunkWriter,
+    MonthWriter,
+    collect_applications,
+    collect_deployments,
+)
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.web import WebServer, http_server
-from pipecd.model.clock import utc_now
+from pipecd.model.clock import to_unix, utc_now
+from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.chain_pb2 import (
+    ChainApplicationRef,
+    ChainBlock,
+    ChainNode,
+    DeploymentChain,
+)
 from pipecd.proto.model.livestate_pb2 import (
     ApplicationLiveState,
     ApplicationLiveStateSnapshot,
     ApplicationLiveStateVersion,
     ResourceState,
 )
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from rig.history import LARGE, Scale, id_of, write_history
 
 KEY = b"0123456789abcdef0123456789abcdef\n"
 IDLE_SECONDS = 5.0
 RESOURCES = 1000
+EVENTS, CHAINS, KEYS = 1000, 200, 20
 TIMING = """() => {
   const page = performance.getEntriesByType("navigation")[0];
   const loaded = performance.getEntriesByType("resource");
@@ -97,6 +112,7 @@ class Bench:
         application = await self._stores.applications.get(id_of("application", 7))
         piped = PipedCaller(application.project_id, application.piped_id)
         await self._cases.livestate.report(live_state(application, healthy=True), by=piped)
+        registered = await self._fill(application)
         await self._first_load()
         for name, path in (
             ("overview", "/overview"),
@@ -107,13 +123,50 @@ class Bench:
             ("graph of 1,000", f"/applications/{application.id}/live?view=graph"),
             ("deployments", "/deployments"),
             ("deployment", f"/deployments/{id_of('deployment', 7)}"),
+            ("deployment, changes", f"/deployments/{id_of('deployment', 7)}?tab=changes"),
+            ("chains", "/chains"),
+            ("traces", "/deployment-traces"),
+            ("events", "/events"),
+            ("insights", "/insights?range=1y&res=monthly"),
+            ("insights, part of a name", "/insights?app=app-4"),
             ("pipeds", "/settings/piped"),
+            ("piped", f"/settings/piped/{registered}"),
+            ("API keys", "/settings/api-key"),
             ("project settings", "/settings/project"),
         ):
             await self._page(name, path, repeats)
         await self._page("search applications", "/applications?q=app-4", repeats)
         await self._page("search deployments", "/deployments?q=app-4", repeats)
+        await self._page("search anything", "/search?q=app-4", repeats)
         await self._change(application, piped, repeats)
+
+    async def _fill(self, application: Application) -> str:
+        """Fills the pages besides the two lists; returns the id of a registered piped."""
+        program = ApiKeyCaller(LARGE, "key", "ci", may_write=True)
+        for number in range(EVENTS):
+            commit = f"{number:040x}" if number % 4 == 0 else ""
+            event = RegisterEventRequest(
+                name="image-pushed",
+                data=f"registry.example/app:{number}",
+                labels={"app": f"app-{number % 100}"},
+                commit_hash=commit,
+                commit_url=f"https://git.example/{commit}" if commit else "",
+                commit_title=f"Change {number}",
+                commit_author="ann",
+            )
+            await self._cases.events.register(event, by=program)
+        for number in range(CHAINS):
+            await self._stores.chains.add(chain(application, number))
+        for number in range(KEYS):
+            await self._cases.api_keys.generate(f"key {number}", APIKey.READ_ONLY, by=self._user)
+        chunks, months = (
+            ChunkWriter(self._stores.files, chunk_size=1000),
+            MonthWriter(self._stores.files),
+        )
+        await collect_deployments(self._stores, "chunks", chunks.write)
+        await collect_deployments(self._stores, "months", months.write)
+        await collect_applications(self._stores)
+        return (await self._cases.pipeds.register("tokyo", "the first", by=self._user)).id
 
     async def _context(self) -> BrowserContext:
         context = await self._browser.new_context(viewport={"width": 1440, "height": 900})
@@ -176,6 +229,22 @@ async def _wait_for_health(page: Page, text: str) -> None:
     await page.wait_for_function(
         "text => document.querySelector('[data-testid=app-health]')?.textContent.trim() === text",
         arg=text,
+    )
+
+
+def chain(application: Application, number: int) -> DeploymentChain:
+    """A chain of two blocks."""
+    node = ChainNode(
+        application_ref=ChainApplicationRef(
+            application_id=application.id, application_name=application.name
+        )
+    )
+    return DeploymentChain(
+        id=id_of("chain", number),
+        project_id=LARGE,
+        blocks=[ChainBlock(nodes=[node]), ChainBlock(nodes=[node, node])],
+        created_at=to_unix(utc_now()) - number * 60,
+        updated_at=to_unix(utc_now()) - number * 60,
     )
 
 

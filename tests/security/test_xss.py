@@ -24,11 +24,19 @@ from pipecd.controlplane.console.live_updates import parse_topics
 from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, LogQuery, log_view
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.usecases.events import EventReport
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl.plan_preview_comment import MARKER, as_markdown
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.event_pb2 import EVENT_FAILURE
+from pipecd.proto.model.livestate_pb2 import (
+    ApplicationLiveState,
+    ApplicationLiveStateSnapshot,
+    ApplicationLiveStateVersion,
+    ResourceState,
+)
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
@@ -104,7 +112,19 @@ def audit(page: str) -> PageAudit:
     return parser
 
 
-async def publish(site: Site, payload: str, number: int) -> tuple[str, str]:
+@dataclass(frozen=True)
+class Published:
+    """The ids of what contains a payload."""
+
+    application: str
+    deployment: str
+    event: str
+    chain: str
+    piped: str
+    resource: str
+
+
+async def publish(site: Site, payload: str, number: int) -> Published:
     """Stores the payload wherever users and pipeds can write text; returns what pages to open."""
     cases, admin = site.plane.cases, site.plane.admin
     short = payload[:36]
@@ -151,8 +171,30 @@ async def publish(site: Site, payload: str, number: int) -> tuple[str, str]:
         commit_hash=f"{number:040x}", commit_url=payload, commit_title=payload,
         commit_message=f"{payload}\n\n{payload}", commit_author=payload,
     )  # fmt: skip
-    await cases.events.register(event, by=admin)
-    return application_id, deployment.id
+    event_id = await cases.events.register(event, by=admin)
+    report = EventReport(event_id, EVENT_FAILURE, payload)
+    await cases.events.report_statuses([report], by=reporter)
+    resource = ResourceState(
+        id=payload, name=payload, resource_type=short, resource_metadata={payload: payload},
+        health_status=ResourceState.UNHEALTHY, health_description=payload, deploy_target=short,
+        plugin_name=short, created_at=1, updated_at=1,
+    )  # fmt: skip
+    state = ApplicationLiveStateSnapshot(
+        application_id=application_id, application_live_state=ApplicationLiveState(resources=[resource]),
+        version=ApplicationLiveStateVersion(timestamp=1),
+    )  # fmt: skip
+    await cases.livestate.report(state, by=reporter)
+    first = new_deployment(application, f"first-of-chain-{number}")
+    fill_deployment(first, payload)
+    await cases.chains.create(first, [], by=reporter)
+    return Published(
+        application_id,
+        deployment.id,
+        event_id,
+        first.deployment_chain_id,
+        registered.id,
+        f"{short}/{payload}",
+    )
 
 
 def fill_deployment(deployment: Deployment, payload: str) -> None:
@@ -195,22 +237,38 @@ ATTACKS = {
 @pytest.mark.parametrize("payload", ATTACKS.values(), ids=ATTACKS)
 async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -> None:
     number = list(ATTACKS.values()).index(payload)
-    application, deployment = await publish(site, payload, number)
+    published = await publish(site, payload, number)
+    application, deployment = published.application, published.deployment
+    live = f"/applications/{application}/live"
     paths = (
+        "/overview",
         "/applications",
         f"/applications/{application}",
         f"/applications/{application}?diff=split",
+        f"/applications/{application}/settings",
+        f"/applications/{application}/encrypt",
+        live,
+        f"{live}?view=graph",
+        f"{live}?res={quote(published.resource, safe='')}",
+        f"{live}?q={quote(payload)}&kind={quote(payload)}",
         "/applications/add",
         "/deployments",
         f"/deployments/{deployment}",
         f"/deployments/{deployment}?stage=s1",
+        f"/deployments/{deployment}?stage=s1&find={quote(payload)}",
+        f"/deployments/{deployment}?tab=changes",
+        f"/deployments/{deployment}?tab=timeline",
         "/chains",
+        f"/chains/{published.chain}",
         "/deployment-traces",
         "/events",
+        f"/events/{published.event}",
         f"/events?q={quote(payload)}",
         f"/search?q={quote(payload)}",
         f"/insights?app={quote(payload)}",
         "/settings/piped",
+        f"/settings/piped/{published.piped}",
+        "/settings/api-key",
         "/settings/project",
         f"/nowhere/{payload}".replace("\t", "%09").replace("\x1b", "%1b").replace("\x07", "%07")
         .replace("\r", "%0d"),
@@ -229,8 +287,14 @@ async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -
 
 
 async def test_a_plain_text_is_shown(site: Site) -> None:
-    application, deployment = await publish(site, "fish & <chips>", 99)
-    for path in (f"/applications/{application}", f"/deployments/{deployment}?stage=s1"):
+    published = await publish(site, "fish & <chips>", 99)
+    live = f"/applications/{published.application}/live"
+    for path in (
+        f"/applications/{published.application}",
+        f"{live}?res={quote(published.resource, safe='')}",
+        f"/deployments/{published.deployment}?stage=s1",
+        f"/events/{published.event}",
+    ):
         text = "".join(audit((await site.browser.get(path)).text).text)
         assert "fish & <chips>" in text
 
@@ -310,7 +374,7 @@ def test_a_log_is_rendered_in_the_time_of_its_length(text: str) -> None:
 
 
 async def test_an_old_log_with_a_huge_code_is_shown(site: Site) -> None:
-    _, deployment = await publish(site, ATTACKS_LOGS["a code of 5,000 digits"], 98)
+    deployment = (await publish(site, ATTACKS_LOGS["a code of 5,000 digits"], 98)).deployment
     answer = await site.browser.get(f"/deployments/{deployment}?stage=s1")
     assert answer.status_code == 200
     assert "fine" in answer.text
@@ -326,7 +390,7 @@ async def test_logs_are_rendered_off_the_event_loop(
         return ansi_html(text, mark)
 
     monkeypatch.setattr(stage_log, "ansi_html", recorded)
-    _, deployment = await publish(site, "off the loop", 97)
+    deployment = (await publish(site, "off the loop", 97)).deployment
     await site.browser.get(f"/deployments/{deployment}?stage=s1")
     assert threads
     assert threading.main_thread() not in threads

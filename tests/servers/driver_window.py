@@ -48,7 +48,16 @@ class DriverWindow(ABC):
 
     async def click(self, selector: str) -> None:
         """Clicks where a user would; fails if something else covers it."""
-        await self.send("ElementClick", id=await self.find(selector))
+        async with asyncio.timeout(_WAIT_SECONDS):
+            while True:
+                try:
+                    await self.send("ElementClick", id=await self.find(selector))
+                except DriverError as e:
+                    # A live update replaced the element between the two commands.
+                    if "stale element reference" not in str(e):
+                        raise
+                else:
+                    return
 
     async def fill(self, selector: str, text: str) -> None:
         element = await self.find(selector)

@@ -162,7 +162,7 @@ async def test_resources_are_explored_and_anything_is_found(
         await page.click("[data-testid=view-graph]")
         await page.wait_for_text("[data-testid=live-graph]", "web-1")
         await page.open(f"{console_url}/insights")
-        await page.click("[data-testid=chart-frequency] a .hit")
+        await page.click("[data-testid=chart-frequency] a .bar")
         await page.wait_for_text("[data-testid=behind]", "completed deployment")
         await page.open(f"{console_url}/chains/{filled.chain}")
         await page.wait_for_text("[data-testid=chain-text]", "Block 2 of 3")
