@@ -38,6 +38,19 @@ async def test_an_api_key_is_generated_used_and_disabled(
         await cases.api_keys.verify(key)
 
 
+async def test_a_key_that_approves_is_generated(
+    open_page: OpenPage, cases: UseCases, admin: User
+) -> None:
+    page = await open_page("/settings/api-key")
+    await page.get_by_label("Name", exact=True).fill("approvals")
+    await page.get_by_label("Read, write and approve").check()
+    await page.get_by_role("button", name="Generate and show the key").click()
+    caller = await cases.api_keys.verify(await page.get_by_test_id("api-key").inner_text())
+    assert (caller.may_write, caller.may_approve, caller.creator) == (True, True, admin.name)
+    await page.get_by_role("link", name="Go to the API keys").click()
+    await expect(page.get_by_test_id("apikey-row")).to_contain_text("Read, write and approve")
+
+
 async def test_a_viewer_is_told_why_there_are_no_keys(open_page: OpenPage, viewer: User) -> None:
     page = await open_page("/settings/api-key", user=viewer)
     await expect(page.get_by_test_id("error-403")).to_contain_text("Your roles do not allow this")
