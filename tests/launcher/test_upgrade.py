@@ -277,6 +277,39 @@ async def test_a_version_that_fails_after_it_took_over_is_replaced_by_the_last_g
     assert [version for version, _ in upgrades.processes] == ["v1", "v2", "v1"]
 
 
+GREETER = f"""#!{sys.executable}
+from pipecd.sdk import Stage, StageContext, StagePlugin, StageResult, serve
+
+class Greet(StagePlugin):
+    stages = (Stage("GREET"),)
+
+    async def execute(self, stage: StageContext) -> StageResult:
+        return StageResult.succeeded("Hello")
+
+serve(Greet)
+"""
+
+
+async def test_a_plugin_that_does_not_start_any_more_brings_back_the_last_good_configuration(
+    upgrades: Upgrades,
+) -> None:
+    """Only its start shows that: the new piped does not start plugins before it has taken over."""
+    for name, content in {"good": GREETER, "bad": "#!/bin/sh\nexit 3\n"}.items():
+        program = upgrades.setup.directory / name
+        program.write_text(content)
+        program.chmod(0o755)
+    plugins = f"  plugins: [{{name: greeter, url: 'file://{upgrades.setup.directory}/%s'}}]\n"
+    upgrades.setup.write_config(plugins % "good")
+    async with upgrading(upgrades) as launcher:
+        upgrades.setup.write_config(plugins % "bad")
+        lost = "cannot use what the running one uses: greeter:"
+        await eventually(lambda: lost in status(launcher)["error"], WITHIN)
+        await eventually(lambda: len(upgrades.processes) == 3, WITHIN)
+        await until_ready(launcher, "v1", WITHIN)
+        assert "/good" in upgrades.passed_config
+        await upgrades.deploys()
+
+
 async def test_without_a_lease_the_running_piped_stops_when_the_new_one_is_ready(
     upgrades: Upgrades,
 ) -> None:

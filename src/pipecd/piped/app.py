@@ -349,12 +349,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
             unusable=settings.config.unusable,
             workspace=workspace,
             service_port=settings.plugin_service_port,
-            downloads=PluginDownloads(
-                settings.plugins_dir,
-                redownload=settings.redownload_plugins,
-                digests=workspace / PLUGIN_DIGESTS,
-                require_checksum=spec.require_checksum,
-            ),
+            downloads=_plugin_downloads(settings),
             timeouts=PluginTimeouts(grace=settings.grace),
         )
     )
@@ -381,6 +376,15 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         telemetry=telemetry,
         plugins=plugins,
         workers=workers,
+    )
+
+
+def _plugin_downloads(settings: PipedSettings) -> PluginDownloads:
+    return PluginDownloads(
+        settings.plugins_dir,
+        redownload=settings.redownload_plugins,
+        digests=settings.workspace / PLUGIN_DIGESTS,
+        require_checksum=settings.config.spec.require_checksum,
     )
 
 
