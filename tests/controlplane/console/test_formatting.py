@@ -165,3 +165,15 @@ def test_times_name_their_zone(zone: str, text: str) -> None:
     shown = formatting.timestamp(to_unix(NOW), NOW.astimezone(ZoneInfo(zone)))
     assert shown
     assert (shown.exact, shown.iso) == (text, "2026-08-22T17:23:06Z")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        pytest.param("cart", "cart", id="a plain name"),
+        pytest.param("\u202ecart", "\u2068\u202ecart\u2069", id="a mark of direction"),
+        pytest.param("עגלה", "\u2068עגלה\u2069", id="from right to left"),
+    ],
+)
+def test_a_name_in_a_title(name: str, title: str) -> None:
+    assert formatting.isolate(name) == title

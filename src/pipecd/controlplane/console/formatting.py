@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from unicodedata import bidirectional
 from urllib.parse import urlsplit
 
 from pipecd.model.clock import from_unix, to_unix
@@ -30,6 +31,12 @@ _WORDS = """
 """
 _OPENING_WORDS = frozenset(_WORDS.split())
 _FIRST_WORD = re.compile(r"[a-z]+(?=\s|[.,!?…]|$)")
+
+
+# Letters that are written from right to left, and marks that change the direction.
+_OTHER_DIRECTIONS = frozenset(
+    ("R", "AL", "RLE", "RLO", "RLI", "LRE", "LRO", "LRI", "FSI", "PDF", "PDI")
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,15 @@ def clause(text: str) -> str:
     # What a program printed nothing after, such as "exited with code 1:".
     text = text.strip().rstrip(":").rstrip()
     return text if not text or text.endswith((".", "!", "?", "…")) else text + "."
+
+
+def isolate(text: str) -> str:
+    """The text so that its direction does not turn the words beside it around, without elements.
+
+    For the titles of pages, which cannot have `<bdi>`.
+    """
+    is_plain = all(bidirectional(c) not in _OTHER_DIRECTIONS for c in text)
+    return text if is_plain else f"\u2068{text}\u2069"
 
 
 def safe_link(url: str) -> str:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.formatting import sentence
+from pipecd.controlplane.console.formatting import isolate, sentence
 from pipecd.controlplane.console.markdown import description_html
 
 _DIRECTORY = Path(__file__).parent
@@ -110,7 +110,7 @@ class Renderer:
         )
         cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
         filters = cast("dict[str, Any]", self._environment.filters)
-        filters |= {"markdown": description_html, "sentence": sentence}
+        filters |= {"markdown": description_html, "sentence": sentence, "isolate": isolate}
 
     def render(self, template: str, **context: Any) -> str:
         return self._environment.get_template(template).render(**context)

@@ -126,6 +126,21 @@ async def test_an_approver_rejects_with_a_reason(
     await expect(page.get_by_test_id("log")).to_contain_text("Rejected by bob: not on a Friday.")
 
 
+async def test_an_approval_that_comes_too_late_says_so_where_it_was_given(
+    open_page: OpenPage, waiting: Deployment, reports: PipedReports, console_url: str
+) -> None:
+    ann = User("shop", "ann", ("Editor",))
+    path = f"/deployments/{waiting.id}?stage=s1&find=line"
+    # Without scripts, the page does not know what has happened.
+    page = await open_page(path, user=ann, java_script_enabled=False)
+    await reports.stage(waiting, "s2", StageStatus.SUCCESS)
+    await page.get_by_test_id("approve-button").click()
+    await expect(page.get_by_test_id("flash")).to_have_text(
+        "The approval came too late: WAIT_APPROVAL has already succeeded."
+    )
+    assert page.url == console_url + path
+
+
 async def test_an_ended_deployment_can_be_synced_again(
     *,
     open_page: OpenPage,

@@ -94,6 +94,8 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
     await page.get_by_role("button", name="Add and show the key").click()
     key = page.get_by_test_id("piped-key")
     await expect(key).to_be_visible()
+    snippet = await page.get_by_test_id("snippet").inner_text()
+    assert snippet.splitlines()[:3] == ["apiVersion: pipecd.dev/v1beta1", "kind: Piped", "spec:"]
     # What happens elsewhere does not take it away.
     (piped,) = await cases.pipeds.list(by=admin)
     await cases.pipeds.update(piped.id, "production", "", by=admin)
