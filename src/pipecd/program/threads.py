@@ -17,11 +17,16 @@ async def wait_until_done(task: "asyncio.Future[T]") -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        # Also a caller that is cancelled again while it waits leaves an exception behind.
+        task.add_done_callback(_retrieve_exception)
         await asyncio.wait({task})
-        # Retrieving the exception keeps the event loop from logging it as unhandled.
-        if not task.cancelled():
-            task.exception()
         raise
+
+
+def _retrieve_exception(task: "asyncio.Future[T]") -> None:
+    """Keeps the event loop from logging the exception as unhandled."""
+    if not task.cancelled():
+        task.exception()
 
 
 class ThreadPool:
