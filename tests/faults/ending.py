@@ -4,7 +4,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from faults.applications import FaultyApplication, Platform
+from faults.applications import FaultyApplication, Platform, Shape
 from faults.evidence import FOREVER, InjectedFault, Requested
 from faults.violation import Violation
 from pipecd.model.application import SyncStatus
@@ -114,10 +114,14 @@ def unsettled(
         return left
     if head.is_broken:
         rule, problem = _problem_of_broken(sync)
+    elif application.shape is Shape.FOLLOWER:
+        # Commits do not trigger it; the rule of chains says when it is deployed.
+        rule, problem = "", ""
     else:
         rule, problem = _problem_of_deployed(application, head, own, content_of, sync, explained)
     if not problem and (sync.status is SyncStatus.DEPLOYING or sync.is_deploying):
-        rule, problem = "the sync state is right", "is still deploying"
+        which = "the sync state" if sync.status is SyncStatus.DEPLOYING else "the flag"
+        rule, problem = "the sync state is right", f"is still deploying according to {which}"
     elif not problem and sync.status is SyncStatus.INVALID_CONFIG and not head.is_broken:
         rule, problem = "the sync state is right", f"is reported as invalid: {sync.reason}"
     return [Violation(rule, f"{name} {problem}", name)] if problem else []

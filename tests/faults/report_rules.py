@@ -134,7 +134,9 @@ def stage_logs(evidence: Evidence) -> Iterable[Violation]:
         if line.what == "end":
             ended[line.deployment].append(line)
     for id_ in evidence.read_logs:
-        for line in ended[id_]:
+        # A run that is repeated was interrupted, and nobody may have read its lines.
+        last = {line.label: line for line in ended[id_]}
+        for line in last.values():
             yield from _missing_run(evidence, deployments[id_], line)
     for (id_, stage), lines in evidence.logs.items():
         lane = deployments[id_].application_name if id_ in deployments else ""

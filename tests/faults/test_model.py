@@ -154,6 +154,13 @@ RIGHT: dict[str, Evidence] = {
         logs={("d", "d-0"): ["L 7 1 3", "Piped was restarted", "L 8 1 1"]},
         seen_logs={},
     ),
+    "a script that ended when its piped was killed, and whose lines nobody read": replace(
+        GOOD,
+        truth=[line("begin", 1), line("end", 1.2), line("begin", 2, pid="8"), line("end", 2.2, pid="8")],
+        interruptions={"p": [1.1]},
+        logs={("d", "d-0"): ["L 8 1 1"]},
+        seen_logs={},
+    ),
     "a sync with its deployment": replace(
         GOOD,
         deployments=[BY_COMMAND],
@@ -507,6 +514,9 @@ ENDINGS: dict[str, Ending] = {
         SCRIPTS, Head("2", running="1", fails=True),
         [deployment("o", commit="old"), deployment(status=D.FAILURE, reason="exit 1")], SYNCED, "",
     ),
+    "an application that only a chain deploys": (
+        TWO[1], Head("2", running="1"), [deployment(commit="old", application="shop")], SYNCED, "",
+    ),
     "a user cancels the deployment of the head": (
         SCRIPTS, Head("2", running="2"), [deployment("cancelled", D.CANCELLED, reason="by ann")], SYNCED, "",
     ),
@@ -559,7 +569,11 @@ ENDINGS: dict[str, Ending] = {
     ),
     "an application that deploys for ever": (
         SCRIPTS, Head("2", running="2"), [deployment()], SyncState(SyncStatus.DEPLOYING),
-        "the sync state is right: web is still deploying",
+        "the sync state is right: web is still deploying according to the sync state",
+    ),
+    "an application whose flag is not reset": (
+        SCRIPTS, Head("2", running="2"), [deployment()], SyncState(SyncStatus.SYNCED, is_deploying=True),
+        "the sync state is right: web is still deploying according to the flag",
     ),
     "a cluster that runs the head and is reported as different": (
         CLUSTER, Head("2", running="2"), [deployment()], SyncState(SyncStatus.OUT_OF_SYNC, "1 differs"),

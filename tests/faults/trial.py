@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.applications import FaultyApplication, Platform, Shape
+from faults.applications import FaultyApplication, Platform
 from faults.ending import Head, SyncState, may_be_refused, unsettled
 from faults.evidence import FOREVER, Evidence, Notification, Resources
+from faults.execution_rules import chains
 from faults.history import History
 from faults.injection import RECORDED, Injector
 from faults.model import check
@@ -239,8 +240,12 @@ class Trial:
             text = f"the control plane does not answer: {type(e).__name__} {str(e)[:300]}"
             return [Violation("nothing is stuck", text)]
         self._heads = heads
-        left = list(unhandled)
         deployments = self.deployments
+        used = tuple(self.installed.applications.values())
+        left = [
+            *unhandled,
+            *chains(Evidence(applications=used, deployments=deployments)),
+        ]
         for name, application in tuple(self.installed.applications.items()):
             left += self._left_of(application, heads[name], applications.get(name), deployments)
         return left
@@ -261,13 +266,6 @@ class Trial:
         contents = {commit: of.get(name, "") for commit, of in self.installed.contents.items()}
         own = [each for each in deployments if each.application_name == name]
         explained = {each.id for each in own if self._may_be_refused(each, application)}
-        if application.shape is Shape.FOLLOWER:
-            # Commits do not trigger it, and the chain may cancel it; nothing of it may be left open.
-            head = Head(head.content, is_broken=head.is_broken, fails=head.fails)
-            contents |= dict.fromkeys(contents, head.content)
-            explained |= {each.id for each in own}
-            if head.fails:
-                return [each for each in unsettled(application, head, own, contents, sync=sync, explained=explained) if each.rule != "a failed stage fails its deployment"]  # fmt: skip
         return unsettled(application, head, own, contents, sync=sync, explained=explained)
 
     def _may_be_refused(self, deployment: Deployment, application: FaultyApplication) -> bool:
@@ -285,7 +283,11 @@ class Trial:
             if DeploymentStatus(deployment.status) is not DeploymentStatus.RUNNING:
                 continue
             if stage := waiting_stage(deployment, ManualOperation.APPROVE):
-                approved = {r.person for r in self.workload.requests if r.stage == stage.id and r.is_acknowledged}  # fmt: skip
+                approved = {
+                    request.person
+                    for request in self.workload.requests
+                    if request.stage == stage.id and request.is_acknowledged
+                }
                 for person in APPROVING:
                     if person not in approved:
                         await self.workload.approve_stage(deployment, stage, person)
@@ -327,7 +329,13 @@ class Trial:
         commands = {
             r.id: await self.reader.command(r.id) for r in requests if r.id and r.kind != "event"
         }
-        failed_previews = [r.id for r in requests if r.kind == "preview" and r.id and CommandStatus(commands[r.id].status) is CommandStatus.FAILED]  # fmt: skip
+        failed_previews = [
+            request.id
+            for request in requests
+            if request.kind == "preview"
+            and request.is_acknowledged
+            and CommandStatus(commands[request.id].status) is CommandStatus.FAILED
+        ]
         return Evidence(
             applications=tuple(installed.applications.values()),
             piped_ids=[piped.id for piped in installed.pipeds],
