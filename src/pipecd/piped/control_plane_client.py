@@ -163,8 +163,6 @@ class ControlPlaneClient:
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
         )
-        self._call_batch = piped_service_rpc(channel, "CallBatch", CallBatchResponse)
-        self._batcher = CallBatcher(self._send_batch)
         self._chance = chance
         self._available = asyncio.Event()
         # Whether a call failed because the control plane is unavailable, and none succeeded since.
@@ -251,6 +249,16 @@ class ControlPlaneClient:
     @cached_property
     def report_plugin_failures(self) -> Rpc[Message, ReportPluginFailuresResponse]:
         return self._own_rpc(ReportPluginFailuresResponse, UNTIL_AVAILABLE)
+
+    @cached_property
+    def _batcher(self) -> CallBatcher:
+        call_batch = piped_service_rpc(self._channel, "CallBatch", CallBatchResponse)
+
+        async def send(request: CallBatchRequest, deadline: float) -> CallBatchResponse:
+            with self._channel.expect_response():
+                return await call_batch(request, timeout=deadline, metadata=self.lease.metadata)
+
+        return CallBatcher(send)
 
     def _own_rpc(
         self, response: type[ResponseT], policy: RpcRetryPolicy
@@ -378,10 +386,6 @@ class ControlPlaneClient:
             return await call_alone()
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
-
-    async def _send_batch(self, request: CallBatchRequest, deadline: float) -> CallBatchResponse:
-        with self._channel.expect_response():
-            return await self._call_batch(request, timeout=deadline, metadata=self.lease.metadata)
 
     async def _error(self, error: grpc.aio.AioRpcError, authorization: str) -> PipecdError:
         if error.code() in _UNAVAILABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED}:
