@@ -81,6 +81,8 @@ class Evidence:
     """Applications with the commits and nonces of their revisions that are meant to fail."""
     broken: Collection[str] = ()
     """Applications whose file does not parse in the end, so that nobody watches their events."""
+    broken_commits: Collection[tuple[str, str]] = ()
+    """Applications with the commits at which their file does not parse."""
     running_programs: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """The programs of process applications that run in the end, as `variant of commit`."""
     requests: Sequence[Requested] = ()

@@ -168,17 +168,28 @@ def cluster_writes(evidence: Evidence) -> Iterable[Violation]:
 
 def chains(evidence: Evidence) -> Iterable[Violation]:
     """A deployment that succeeded and has a chain is followed by one of the next application."""
+    rule = "a chain reaches its followers"
     followers = {a.name: a.follower for a in evidence.applications if a.shape is Shape.CHAIN}
     reached = {(d.deployment_chain_id, d.application_name) for d in evidence.deployments}
     for each in evidence.deployments:
         name, chain = each.application_name, each.deployment_chain_id
         if name not in followers or DeploymentStatus(each.status) is not DeploymentStatus.SUCCESS:
             continue
+        follower = followers[name]
         if not chain:
-            text = f"{each.id} of {name} succeeded without a chain"
-            yield Violation("a chain reaches its followers", text, name)
-        elif (chain, followers[name]) not in reached:
-            text = (
-                f"{each.id} of {name} succeeded, and chain {chain} did not deploy {followers[name]}"
-            )
-            yield Violation("a chain reaches its followers", text, name)
+            yield Violation(rule, f"{each.id} of {name} succeeded without a chain", name)
+        elif (chain, follower) not in reached and _can_follow(evidence, each, follower):
+            text = f"{each.id} of {name} succeeded, and chain {chain} did not deploy {follower}"
+            yield Violation(rule, text, name)
+
+
+def _can_follow(evidence: Evidence, first: Deployment, follower: str) -> bool:
+    """Whether the file of the follower parses, and no user disabled it meanwhile."""
+    if (follower, first.trigger.commit.hash) in evidence.broken_commits:
+        return False
+    begin = evidence.first_seen.get(first.id, 0.0) - _SEEN_LATE
+    end = evidence.completed_at.get(first.id, FOREVER) + _SEEN_LATE
+    return not any(
+        request.kind == "disable" and request.application == follower and begin <= request.at <= end
+        for request in evidence.requests
+    )

@@ -2,7 +2,7 @@
 """What runs in the end, by the targets themselves: scripts, programs, states of Terraform, the cluster."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,14 +89,20 @@ class TargetReader:
     def failing(self) -> set[tuple[str, str]]:
         """Applications with the commits and the nonces of revisions that are meant to fail."""
         nonces = {nonce for nonce, revision in self.revisions.items() if revision.fails}
-        names = self.installed.applications
-        by_commit = {
+        by_nonce = {(name, nonce) for name in self.installed.applications for nonce in nonces}
+        return self._commits_of(nonces) | by_nonce
+
+    def broken_commits(self) -> set[tuple[str, str]]:
+        """Applications with the commits at which their file does not parse."""
+        return self._commits_of({n for n, revision in self.revisions.items() if revision.is_broken})
+
+    def _commits_of(self, nonces: Collection[str]) -> set[tuple[str, str]]:
+        return {
             (name, commit)
             for commit, of_commit in self.installed.contents.items()
             for name, content in of_commit.items()
             if self.installed.nonces.get(content) in nonces
         }
-        return by_commit | {(name, nonce) for name in names for nonce in nonces}
 
     def running_programs(self) -> dict[str, list[str]]:
         """The programs of process applications that run, which wrote their process id themselves."""

@@ -214,6 +214,18 @@ RIGHT: dict[str, Evidence] = {
         of_target(Platform.PROCESS, started(1)), running_programs={"web": ["primary of new"]}
     ),
     "objects that a deployment wrote": written((1, "1"), (2, "1")),
+    "a chain whose follower has a broken file": replace(
+        GOOD,
+        applications=TWO,
+        deployments=[deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), chain="c")],
+        broken_commits={("shop", "new")},
+    ),
+    "a chain whose follower is disabled": replace(
+        GOOD,
+        applications=TWO,
+        deployments=[deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), chain="c")],
+        requests=[Requested("disable", "shop", at=2)],
+    ),
     "a chain that reached its follower": replace(
         GOOD,
         applications=TWO,

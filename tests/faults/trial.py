@@ -241,11 +241,15 @@ class Trial:
             return [Violation("nothing is stuck", text)]
         self._heads = heads
         deployments = self.deployments
-        used = tuple(self.installed.applications.values())
-        left = [
-            *unhandled,
-            *chains(Evidence(applications=used, deployments=deployments)),
-        ]
+        evidence = Evidence(
+            applications=tuple(self.installed.applications.values()),
+            deployments=deployments,
+            requests=self.workload.requests,
+            broken_commits=self.targets.broken_commits(),
+            first_seen=self.observer.first_seen,
+            completed_at=self.observer.completed_at,
+        )
+        left = [*unhandled, *chains(evidence)]
         for name, application in tuple(self.installed.applications.items()):
             left += self._left_of(application, heads[name], applications.get(name), deployments)
         return left
@@ -343,6 +347,7 @@ class Trial:
             truth=installed.truth.read(),
             cluster_writes=installed.truth.writes,
             failing=self.targets.failing(),
+            broken_commits=self.targets.broken_commits(),
             broken={name for name, head in self._heads.items() if head.is_broken},
             running_programs=self.targets.running_programs(),
             requests=requests,

@@ -278,6 +278,7 @@ class Workload:
         """Disables an application for a second."""
         id_ = self.installed.application_ids[application]
         self.disabled.add(application)
+        self.requests.append(Requested("disable", application, at=time.time()))
         async with self.installed.api() as api:
             request = pb.DisableApplicationRequest(application_id=id_)
             await api.DisableApplication(request, timeout=_TIMEOUT)
