@@ -123,10 +123,10 @@ class Machine:
 
     @asynccontextmanager
     async def started(self, unit: str, instance: str = "") -> AsyncIterator[Path]:
-        """Runs a unit; it must end cleanly on SIGTERM. Yields its log."""
+        """Runs a unit; it must end cleanly on SIGTERM. Yields the log of this run."""
         words, variables = self.command(unit, instance)
         log = self.root / f"{unit}{instance}.log"
-        with log.open("ab") as output:
+        with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *words, env=variables, stdout=output, stderr=output
             )
