@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import httpx2
 import pytest
 import structlog
@@ -18,13 +19,16 @@ from starlette.routing import Route
 
 from pipecd.config.controlplane import ConnectionsSpec
 from pipecd.controlplane import web
+from pipecd.controlplane.app import Ports
 from pipecd.controlplane.web import BodyBudget, WebServer, http_server
 from pipecd.model.address import parse_networks
 from pipecd.proto.service.piped_pb2 import ListApplicationsRequest
+from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire import admission as admission_module
 from pipecd.wire import listener as listener_module
 from pipecd.wire.admission import Admission, ConnectionLimits
 from servers.control_plane import ServedControlPlane, start_control_plane
+from servers.server import free_ports
 
 LIMITS = {"connections": ConnectionsSpec(max_waiting=40, max_waiting_per_address=20)}
 # More than the limits above.
@@ -357,6 +361,51 @@ async def test_a_stranger_does_not_fill_the_log(
     assert [record.message for record in caplog.records].count(
         "Invalid HTTP request received."
     ) == 1
+
+
+GRPC_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+ATTACKS_ON_GRPC_PORTS: dict[str, bytes] = {
+    "connections that say nothing": b"",
+    "connections that speak HTTP/2 and call nothing": GRPC_PREFACE,
+    "connections that begin a head": GRPC_PREFACE + bytes((0, 0, 9, 1, 0, 0, 0, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("sent", ATTACKS_ON_GRPC_PORTS.values(), ids=ATTACKS_ON_GRPC_PORTS)
+async def test_strangers_cannot_hold_the_connections_of_a_grpc_port(
+    sent: bytes, tmp_path: Path
+) -> None:
+    ports = Ports(*free_ports(6))
+    async with (
+        start_control_plane(tmp_path, spec=LIMITS, ports=ports) as plane,
+        AsyncExitStack() as stack,
+    ):
+        channel = await stack.enter_async_context(
+            grpc.aio.insecure_channel(f"127.0.0.1:{ports.piped_api}")
+        )
+        key = await plane.cases.pipeds.register("edge", "", by=plane.admin)
+        token = f"PIPED-TOKEN demo,{key.id},{key.key}"
+        stub = PipedServiceStub(channel)
+
+        async def call() -> None:
+            request, metadata = ListApplicationsRequest(), (("authorization", token),)
+            await stub.ListApplications(request, metadata=metadata, timeout=10)
+
+        await call()
+        opened = [await asyncio.open_connection("127.0.0.1", ports.piped_api) for _ in range(MANY)]
+        for _, writer in opened:
+            writer.write(sent)
+        closed = await asyncio.gather(*(is_closed(reader) for reader, _ in opened))
+        assert closed.count(False) <= 20
+        # The piped that was authenticated before, and one that comes now.
+        await call()
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{ports.piped_api}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as other:
+            stub = PipedServiceStub(other)
+            await call()
+        for _, writer in opened:
+            writer.close()
 
 
 async def test_all_bodies_together_have_a_budget() -> None:

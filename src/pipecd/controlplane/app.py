@@ -61,6 +61,7 @@ from pipecd.observe.admin import Page, admin_server, standard_pages
 from pipecd.observe.metrics import ServerMetrics, StoreMetrics
 from pipecd.observe.telemetry import Telemetry
 from pipecd.wire.admission import Admission, ConnectionLimits
+from pipecd.wire.grpc_connections import limited_connections
 from pipecd.wire.multiplexer import RelayedClients, multiplexed_port, tls_context
 from pipecd.wire.outbound import OutboundPolicy
 from pipecd.wire.server import UNIX, ServerOptions, TlsFiles, grpc_server
@@ -279,7 +280,7 @@ class _Servers:
         web = self.create_web_server(web_rpcs, api_rpcs, admission)
         stack.push_async_callback(web.stop)
 
-        async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> None:
+        async def serve(handlers: Sequence[grpc.GenericRpcHandler], host: str, port: int) -> int:
             server = grpc_server(
                 handlers,
                 host=host,
@@ -288,12 +289,17 @@ class _Servers:
                 grace=settings.grace_period,
                 options=ServerOptions(settings.reflection, self.readiness.is_ready),
             )
-            await stack.enter_async_context(server)
+            return await stack.enter_async_context(server)
 
         if (ports := settings.ports) is not None:
-            await serve([piped_rpcs, self.traces], settings.host, ports.piped_api)
-            await serve([web_rpcs], settings.host, ports.web_api)
-            await serve([api_rpcs], settings.host, ports.api)
+            bound = [
+                await serve([piped_rpcs, self.traces], settings.host, ports.piped_api),
+                await serve([web_rpcs], settings.host, ports.web_api),
+                await serve([api_rpcs], settings.host, ports.api),
+            ]
+            await stack.enter_async_context(
+                limited_connections(bound, admission, (piped_rpcs, web_rpcs, api_rpcs))
+            )
             await serve([authz_table(cases)], settings.host, ports.envoy_authz)
             http = http_server(web, host=settings.host, port=ports.http)
             await stack.enter_async_context(http)

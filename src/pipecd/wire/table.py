@@ -105,7 +105,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         self._authenticate = authenticate
         self._unimplemented = unimplemented
         self._observer = observer
-        self._on_authenticated: Callable[[str], None] | None = None
+        self._on_authenticated: list[Callable[[str], None]] = []
         self._unary = unary_rpcs((service, *extensions), handlers, unimplemented)
         self._streams = stream_rpcs(service, streams or {})
         self._open_streams: set[asyncio.Timeout] = set()
@@ -180,7 +180,7 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     def report_authenticated(self, to: Callable[[str], None]) -> None:
         """Has the peer of every authenticated call reported, which ends the limits of strangers."""
-        self._on_authenticated = to
+        self._on_authenticated.append(to)
 
     def open_streams(self) -> int:
         """Returns the number of open streams."""
@@ -229,8 +229,9 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
 
     async def _authenticated_caller(self, metadata: Metadata) -> CallerT:
         caller = await self._authenticate(metadata)
-        if self._on_authenticated is not None and metadata and metadata[-1][0] == PEER:
-            self._on_authenticated(str(metadata[-1][1]))
+        if metadata and metadata[-1][0] == PEER:
+            for report in self._on_authenticated:
+                report(str(metadata[-1][1]))
         return caller
 
     async def _invoke(
