@@ -52,6 +52,11 @@ class WebKit(DriverWindow):
             raise DriverError(f"{command}: {value['error']}: {value['message']}")
         return value
 
+    async def text(self, selector: str) -> str:
+        # Its command leaves out what is clipped when it overflows, also when it does not.
+        await self.find(selector)
+        return await self.run("return document.querySelector(arguments[0]).innerText", selector)
+
 
 @asynccontextmanager
 async def webkit(directory: Path) -> AsyncGenerator[WebKit]:

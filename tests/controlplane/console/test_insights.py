@@ -135,6 +135,6 @@ async def test_the_cards_count_the_project_and_its_last_day(
     assert cards["applications"].endswith("Applications 1 all enabled")
     assert cards["by-piped"].endswith("1 piped has applications")
     assert cards["pipeds"].endswith("0 of 1 online")
-    assert cards["last-day"].endswith("2 completed deployments, 50 % failed")
+    assert cards["last-day"].endswith("2 completed, 50 % failed")
     # They are about the whole project, and not shown for a part of it.
     assert 'data-testid="card-' not in (await admin_browser.get("/insights?app=cart")).text

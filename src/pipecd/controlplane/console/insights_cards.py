@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.formatting import plural
 from pipecd.controlplane.console.status_badge import Tone
 from pipecd.controlplane.insight.deployments import CompletedDeployment
 from pipecd.model.deployment import DeploymentStatus
@@ -112,7 +111,7 @@ def _last_day(deployments: Sequence[CompletedDeployment]) -> SummaryCard:
         "last-day",
         "Last 24 hours",
         f"{len(deployments):,}",
-        f"completed {plural(len(deployments), 'deployment').partition(' ')[2]}{rate}",
+        f"completed{rate}",
         _shares(
             len(deployments),
             ("did not fail", len(deployments) - failed, Tone.OK, ""),

@@ -22,7 +22,7 @@ showCurrentStage();
 // The first page that this browser opens; others, such as one with a new key, have no second view.
 if (isOtherZone && document.querySelector("main[data-poll]")) refresh();
 // On a phone the navigation scrolls.
-const nav = document.querySelector(".topbar nav");
+const nav = document.querySelector(".topbar > nav");
 if (nav && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = (nav.querySelector("[aria-current]")?.offsetLeft ?? 0) - nav.clientWidth / 3;
 
 document.addEventListener("click", async (event) => {
