@@ -108,7 +108,7 @@ async def test_every_way_to_stop_is_in_the_timeline_with_who_and_what_became_of_
     await expect(steps.filter(has_text="Triggered")).to_contain_text("by ann")
     # The timeline follows the deployment.
     await reports.stage(running, "s3", StageStatus.FAILURE, "too many errors")
-    await expect(steps.filter(has_text="ANALYSIS Failed")).to_contain_text("too many errors.")
+    await expect(steps.filter(has_text="ANALYSIS Failed")).to_contain_text("Too many errors.")
 
 
 @pytest.mark.parametrize("query", ["?stage=gone&tab=<script>&at=x&from=-1&match=1e9&only=<b>"])
