@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -79,6 +79,8 @@ class CloudRun(WebServer):
         """The images whose containers do not start, with the reason."""
         self.faults: list[Answer | None] = []
         """Answers to the next requests instead of the right ones; None closes the connection."""
+        self.on_answer: Callable[[Request], None] | None = None
+        """Is called when a request was carried out and before its client knows."""
         self.tokens = 0
         self._versions = 0
         self._lock = threading.Lock()
@@ -123,9 +125,12 @@ class CloudRun(WebServer):
             if self.faults:
                 return self.faults.pop(0)
             try:
-                return in_json(self._respond(request))
+                answer = in_json(self._respond(request))
             except Refused as e:
                 return e.answer
+        if self.on_answer:
+            self.on_answer(request)
+        return answer
 
     @property
     def _token(self) -> str:

@@ -49,7 +49,7 @@ class DeploymentWatch:
         newest = (await self.deployments())[0]
         await self.plane.cases.deployments.cancel(newest.id, True, False, by=self.plane.admin)
 
-    async def ended(self, count: int) -> Any:
+    async def ended(self, count: int, *, seconds: float = SECONDS) -> Any:
         """Waits until so many deployments have ended, and returns the newest of them."""
 
         async def newest() -> Any:
@@ -57,7 +57,7 @@ class DeploymentWatch:
             done = [each for each in listed if DeploymentStatus(each.status).is_completed]
             return done[0] if len(done) == count else None
 
-        return await eventually(newest, SECONDS)
+        return await eventually(newest, seconds)
 
 
 def statuses(deployment: Any) -> dict[str, StageStatus]:

@@ -8,7 +8,7 @@ The plugin `wait` is the smallest example.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pipecd.config.catalog import PluginConfig
@@ -137,7 +137,21 @@ class StagePlugin(ABC):
 
 
 class DeploymentPlugin(StagePlugin):
-    """A plugin that deploys to a platform."""
+    """A plugin that deploys to a platform.
+
+    With `rollback_stage` a pipeline ends with it, and it undoes all stages of this plugin.
+    """
+
+    rollback_stage: ClassVar[PlannedStage | None] = None
+
+    async def plan_pipeline(
+        self, requested: Sequence[RequestedStage], *, rollback: bool
+    ) -> Sequence[PlannedStage]:
+        planned = await super().plan_pipeline(requested, rollback=rollback)
+        if not rollback or not requested or self.rollback_stage is None:
+            return planned
+        first = min(stage.index for stage in requested)
+        return (*planned, replace(self.rollback_stage, index=first))
 
     @abstractmethod
     async def versions(self, plan: PlanContext) -> Sequence[Version]:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from pipecd.plugins.ecs.plugin import EcsPlugin
-from pipecd.sdk import DISPLAY_KEY, RequestedStage, SyncStrategy, UserMistake, Version
+from pipecd.sdk import (
+    DISPLAY_KEY,
+    DeployTarget,
+    PluginEntry,
+    RequestedStage,
+    SyncStrategy,
+    UserMistake,
+    Version,
+)
 from pipecd.sdk.testing import StageBench
 
 QUICK, PIPELINE = SyncStrategy.QUICK_SYNC, SyncStrategy.PIPELINE
@@ -30,7 +38,8 @@ def commit(
     section = {"input": given}
     spec = {"plugins": {"ecs": section}} if kind == "Application" else section
     config = {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
-    bench = StageBench(EcsPlugin(), directory, config=json.dumps(config))
+    entry = PluginEntry("ecs", {}, (DeployTarget("aws", {}, {"region": "eu-west-1"}),))
+    bench = StageBench(EcsPlugin(), directory, config=json.dumps(config), entry=entry)
     bench.entry = type(bench.entry)("ecs", {}, ())
     return bench
 

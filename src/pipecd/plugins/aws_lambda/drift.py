@@ -11,6 +11,7 @@ from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.aws import ownership_tags
 from pipecd.sdk.config import plain
 from pipecd.sdk.diff import Options, compare, render
+from pipecd.sdk.drift import drift_details
 from pipecd.sdk.unstructured import at, map_at, text_at
 
 # Fields that Git leaves open are no drift.
@@ -38,10 +39,9 @@ def drift(
     )
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
-    head = f"Diff between the defined state in Git at commit {commit[:7]} and actual live state:"
     # Live variables may be secrets of an older commit.
     text = render(nodes, masked=("spec.environments",))
-    details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}\n"
+    details = drift_details(commit, f"{text}\n")
     return SyncState(SyncStatus.OUT_OF_SYNC, "The function manifest is not synced", details)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pipecd.plugins.cloudrun.manifest import KIND, ServiceManifest
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.diff import MASK, MISSING, Node, Options, compare, is_list, is_map, render
+from pipecd.sdk.drift import drift_details
 from pipecd.sdk.unstructured import Body, without
 
 # Fields that Cloud Run adds to what Git declares are no drift.
@@ -42,9 +43,8 @@ def drift(
     nodes = compare(_compared(live), _compared(declared.body), replace(_LIVE_DIFF, ignored=paths))
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
-    head = f"Diff between the defined state in Git at commit {commit[:7]} and actual live state:"
     text = render([_without_values(node) for node in nodes])
-    details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}\n"
+    details = drift_details(commit, f"{text}\n")
     return SyncState(SyncStatus.OUT_OF_SYNC, "The service manifest is not synced", details)
 
 

@@ -18,7 +18,6 @@ from pipecd.plugins.cloudrun.manifest import ServiceManifest, read_manifest
 from pipecd.plugins.cloudrun.stages import StageRun
 from pipecd.sdk import (
     DeploymentPlugin,
-    DeployTarget,
     LiveContext,
     LiveState,
     LiveStatePlugin,
@@ -28,7 +27,6 @@ from pipecd.sdk import (
     Preview,
     PreviewContext,
     PreviewPlugin,
-    RequestedStage,
     Source,
     Stage,
     StageContext,
@@ -42,9 +40,11 @@ from pipecd.sdk import (
     Version,
 )
 from pipecd.sdk.polling import Polling
+from pipecd.sdk.targets import only_target
 
 PluginContext: TypeAlias = PlanContext | LiveContext | PreviewContext | StageContext
 _SYNC, _PROMOTE, _ROLLBACK = "CLOUDRUN_SYNC", "CLOUDRUN_PROMOTE", "CLOUDRUN_ROLLBACK"
+_ROLLBACK_STAGE = PlannedStage(_ROLLBACK, description="Rollback the deployment", is_rollback=True)
 # Cloud Run gives up a revision that does not start after some minutes, and says why.
 _POLLING = Polling(within=600)
 
@@ -66,6 +66,7 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         Stage(_ROLLBACK),
     )
     config = CONFIG
+    rollback_stage = _ROLLBACK_STAGE
 
     def __init__(self, polling: Polling = _POLLING) -> None:
         self._polling = polling
@@ -98,15 +99,7 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         planned = PlannedStage(
             _SYNC, description="Deploy the new version and configure all traffic to it"
         )
-        return (planned, _rollback_stage(0)) if rollback else (planned,)
-
-    async def plan_pipeline(
-        self, requested: Sequence[RequestedStage], *, rollback: bool
-    ) -> Sequence[PlannedStage]:
-        planned = list(await super().plan_pipeline(requested, rollback=rollback))
-        if rollback and requested:
-            planned.append(_rollback_stage(min(stage.index for stage in requested)))
-        return planned
+        return (planned, _ROLLBACK_STAGE) if rollback else (planned,)
 
     async def execute(self, stage: StageContext) -> StageResult:
         try:
@@ -135,10 +128,10 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
         desired = await _manifest(change, change.target)
         running = await _manifest(change, change.running) if change.running else None
-        return (preview(_only_target(change).name, running, desired),)
+        return (preview(only_target(change.targets, "Cloud Run").name, running, desired),)
 
     def _target(self, context: PluginContext) -> _OpenTarget:
-        target = _only_target(context)
+        target = only_target(context.targets, "Cloud Run")
         settings = target.settings(CloudRunTarget)
         known = self._open.get(target.name)
         if known is None or known.settings != settings:
@@ -153,20 +146,6 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
 
 async def _manifest(context: PluginContext, source: Source) -> ServiceManifest:
     return await asyncio.to_thread(read_manifest, source, context.plugin.name)
-
-
-def _only_target(context: PluginContext) -> DeployTarget:
-    if len(context.targets) != 1:
-        names = ", ".join(target.name for target in context.targets)
-        raise UserMistake(
-            f"a Cloud Run application has one deploy target, and this one has {names or 'none'}",
-            hint="choose one of them for the application",
-        )
-    return context.targets[0]
-
-
-def _rollback_stage(index: int) -> PlannedStage:
-    return PlannedStage(_ROLLBACK, index, "Rollback the deployment", is_rollback=True)
 
 
 PLUGIN = CloudRunPlugin

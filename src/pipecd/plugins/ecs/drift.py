@@ -16,6 +16,7 @@ from pipecd.plugins.ecs.snapshots import ServiceState
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.aws_documents import go_names
 from pipecd.sdk.diff import Options, compare, is_list, is_map, render
+from pipecd.sdk.drift import drift_details
 from pipecd.sdk.unstructured import Body, list_at, text_at
 from pipecd.sdk.yaml import write_yaml
 
@@ -89,9 +90,8 @@ def _compared(
     nodes = compare(actual, expected, options)
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
-    head = f"Diff between the defined state in Git at commit {commit[:7]} and actual live state:"
     text = render(nodes, masked=_secret_paths(actual, expected))
-    details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}"
+    details = drift_details(commit, text)
     return SyncState(SyncStatus.OUT_OF_SYNC, _OUT_OF_SYNC, details)
 
 

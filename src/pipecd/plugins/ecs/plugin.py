@@ -44,8 +44,12 @@ from pipecd.sdk import (
     Version,
 )
 from pipecd.sdk.aws import AwsAccount, AwsAccounts, AwsTarget, Polling
+from pipecd.sdk.targets import only_target
 
 _SYNC, _ROLLBACK = "ECS_SYNC", "ECS_ROLLBACK"
+_ROLLBACK_STAGE = PlannedStage(
+    _ROLLBACK, description="Rollback to previous task set", is_rollback=True
+)
 _CANARY_ROLLOUT, _TRAFFIC_ROUTING = "ECS_CANARY_ROLLOUT", "ECS_TRAFFIC_ROUTING"
 _V0_KIND = "ECSApp"
 Handler: TypeAlias = Callable[[Session], Awaitable[StageResult]]
@@ -61,13 +65,14 @@ _HANDLERS: Mapping[str, Handler] = {
 
 
 class EcsPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
-    """Deploys to the first deploy target of an application, an AWS account and region."""
+    """Deploys to the deploy target of an application, an AWS account and region."""
 
     stages = (
         *(Stage(name, options) for name, options in CONFIG.stages.items()),
         Stage(_ROLLBACK),
     )
     config = CONFIG
+    rollback_stage = _ROLLBACK_STAGE
     polling = Polling(within=600)
     _accounts: AwsAccounts
     _snapshots: Snapshots
@@ -95,7 +100,7 @@ class EcsPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
 
     async def quick_sync(self, *, rollback: bool) -> Sequence[PlannedStage]:
         planned = PlannedStage(_SYNC, description="Sync ECS service with given task definition")
-        return (planned, _rollback_stage(0)) if rollback else (planned,)
+        return (planned, _ROLLBACK_STAGE) if rollback else (planned,)
 
     async def plan_stage(
         self, requested: RequestedStage, *, rollback: bool
@@ -109,14 +114,6 @@ class EcsPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         else:
             return planned
         return [replace(stage, metadata={DISPLAY_KEY: shown}) for stage in planned]
-
-    async def plan_pipeline(
-        self, requested: Sequence[RequestedStage], *, rollback: bool
-    ) -> Sequence[PlannedStage]:
-        planned = list(await super().plan_pipeline(requested, rollback=rollback))
-        if rollback and requested:
-            planned.append(_rollback_stage(min(stage.index for stage in requested)))
-        return planned
 
     async def execute(self, stage: StageContext) -> StageResult:
         try:
@@ -138,7 +135,7 @@ class EcsPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return await live_state(look, ecs, self._snapshots, definitions)
 
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
-        target = change.targets[0].name if change.targets else ""
+        target = only_target(change.targets, "ECS").name
         running = change.running
         before = await load_definitions(running, change.plugin.name) if running else None
         return (preview(target, before, await load_definitions(change.target, change.plugin.name)),)
@@ -157,16 +154,8 @@ class EcsPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         return Session(stage, source, definitions, account, self.polling)
 
     def _account(self, targets: Sequence[DeployTarget]) -> AwsAccount:
-        if not targets:
-            raise UserMistake(
-                "the application has no deploy target",
-                hint="add an account and region to the deploy targets of the plugin ecs",
-            )
-        return self._accounts.account(targets[0].name, targets[0].settings(AwsTarget))
-
-
-def _rollback_stage(index: int) -> PlannedStage:
-    return PlannedStage(_ROLLBACK, index, "Rollback to previous task set", is_rollback=True)
+        target = only_target(targets, "ECS")
+        return self._accounts.account(target.name, target.settings(AwsTarget))
 
 
 PLUGIN = EcsPlugin
