@@ -115,10 +115,10 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a health check that hangs": (
         {
-            "args": ["-c", "import os, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(60)"],
-            "healthCheck": {"path": "/healthz", "timeout": "1s"},
+            "args": ["-S", "-c", "import os, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(60)"],
+            "healthCheck": {"path": "/healthz", "timeout": "4s"},
         },
-        "1s: GET /healthz on port",
+        "4s: GET /healthz on port",
     ),
     "a program that listens elsewhere": (
         {"args": ["-c", "import time; time.sleep(60)"], "healthCheck": {"timeout": "1s"}},

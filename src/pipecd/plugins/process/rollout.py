@@ -44,7 +44,9 @@ def timeout_failure(status: ApplicationStatus, variant: str) -> Progress:
     sick = [i for i in status.of(variant) if i.phase is not Phase.HEALTHY]
     if not sick:
         return Progress(progress.text, failure=f"{progress.text}, but they are not routed to")
-    why = sick[0].exit if sick[0].phase is Phase.EXITED else sick[0].health or sick[0].exit
+    # How it ended the last time says more than that it has just been started again.
+    failing, ended = sick[0].health, sick[0].exit
+    why = failing or ended if sick[0].phase is Phase.UNHEALTHY else ended or failing
     failure = (
         f"{variant} instance {sick[0].index} was not healthy within {wanted.health.timeout:g}s: "
         f"{why or 'it has not answered yet'}"
