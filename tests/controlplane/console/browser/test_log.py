@@ -277,6 +277,9 @@ async def test_all_chosen_lines_are_copied_also_those_that_are_not_loaded(
     await expect(page.get_by_test_id("log-chosen")).to_contain_text("Line 4990")
     await page.evaluate("location.hash = '#L2-L4990'")
     await expect(page.get_by_test_id("log-chosen")).to_contain_text("Lines 2 to 4990")
+    # The first of them are loaded, and the last are not any more.
+    await expect(page.locator("#L2")).to_be_attached()
+    await expect(page.locator("#L4990")).not_to_be_attached()
     await page.get_by_role("button", name="Copy text").click()
     await expect(page.get_by_test_id("toast")).to_contain_text("4,989 lines copied")
     copied = (await page.evaluate("navigator.clipboard.readText()")).split("\n")
