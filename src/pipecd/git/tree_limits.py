@@ -66,7 +66,7 @@ def check_size(total: TreeSize, limits: TreeLimits, *, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Directory:
+class _MeasuredTree:
     """What a directory contains itself, and its subdirectories by the ids of their trees."""
 
     own: TreeSize
@@ -102,7 +102,7 @@ class TreeSizes:
     ) -> dict[str, TreeSize]:
         """Returns the sizes of trees, by their ids."""
         sizes: dict[str, TreeSize] = {}
-        directories: dict[str, _Directory] = {}
+        directories: dict[str, _MeasuredTree] = {}
         level, distinct = list(dict.fromkeys(trees)), TreeSize()
         while level:
             unread = list[str]()
@@ -131,13 +131,13 @@ class TreeSizes:
             self._cache.put((id_, with_size), sizes[id_])
         return sizes
 
-    async def _read(self, trees: Sequence[str], with_size: bool) -> list[_Directory]:
-        directories = list[_Directory]()
+    async def _read(self, trees: Sequence[str], with_size: bool) -> list[_MeasuredTree]:
+        directories = list[_MeasuredTree]()
         for entries in await self._read_trees(trees):
             files = [e.id for e in entries if not e.is_directory and not e.is_submodule]
             size = await self._size_of(files) if with_size else 0
             below = tuple(each.id for each in entries if each.is_directory)
-            directories.append(_Directory(TreeSize(len(entries), size), below))
+            directories.append(_MeasuredTree(TreeSize(len(entries), size), below))
         return directories
 
     async def _size_of(self, files: Sequence[str]) -> int:
@@ -148,7 +148,7 @@ class TreeSizes:
 
 
 async def _add_up(
-    root: str, directories: dict[str, _Directory], sizes: dict[str, TreeSize]
+    root: str, directories: dict[str, _MeasuredTree], sizes: dict[str, TreeSize]
 ) -> None:
     """Adds the size of a tree and of those below it, leaves first, without recursion."""
     stack = [root]
