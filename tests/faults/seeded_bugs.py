@@ -57,8 +57,11 @@ def _lock_is_not_taken() -> None:
         def __delitem__(self, key: str) -> None:
             self.pop(key, None)
 
-    def next_deployments(listed: Sequence[Any], *, busy: Any, completed: Any) -> tuple[Any, ...]:
-        chosen = [d for d in listed if d.id not in completed and d.id not in started]
+    def next_deployments(
+        listed: Sequence[Any], *, busy: Any, completed: Any, unavailable: Any
+    ) -> tuple[Any, ...]:
+        ended = {*completed, *unavailable, *started}
+        chosen = [d for d in listed if d.id not in ended]
         started.update(d.id for d in chosen)
         return tuple(chosen)
 

@@ -41,10 +41,14 @@ PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE = (
         pytest.param([queued("a", "busy", PENDING, 1, 1)], [], id="a busy application"),
         pytest.param([queued("over", "x", RUNNING, 1, 1), queued("b", "x", PENDING, 2, 2)], ["b"], id="a completed deployment that is still listed"),
         pytest.param([queued("a", "x", DONE, 1, 1)], [], id="a completed deployment"),
+        pytest.param([queued("cancelling", "x", RUNNING, 1, 1), queued("b", "x", PENDING, 2, 2)], [], id="a started deployment that is being cancelled keeps its application busy"),
+        pytest.param([queued("cancelling", "x", PENDING, 1, 1), queued("b", "x", PENDING, 2, 2)], ["b"], id="a pending one that is being cancelled does not"),
     ],
 )  # fmt: skip
 def test_which_deployment_is_next(deployments: list[Deployment], expected: list[str]) -> None:
-    result = next_deployments(deployments, busy={"busy"}, completed={"over"})
+    result = next_deployments(
+        deployments, busy={"busy"}, completed={"over"}, unavailable={"cancelling"}
+    )
     assert [deployment.id for deployment in result] == expected
 
 
@@ -59,7 +63,7 @@ STATUSES = st.sampled_from([PENDING, PLANNED, RUNNING, ROLLING_BACK, DONE])
 )
 def test_every_application_with_open_deployments_has_one_next(rows: list[tuple[str, DeploymentStatus, int, int]]) -> None:  # fmt: skip
     listed = [queued(str(n), *row) for n, row in enumerate(rows)]
-    queue = next_deployments(listed, busy=(), completed=())
+    queue = next_deployments(listed, busy=(), completed=(), unavailable=())
     applications = [deployment.application_id for deployment in queue]
     assert sorted(applications) == sorted({a for a, status, _, _ in rows if status is not DONE})
 

@@ -100,8 +100,9 @@ class Deployer:
             if deferral.is_active(now, chain_changed=chain_changed)
         }
         unavailable = pending.supersede(listed, self._busy) | pending.in_progress
-        completed = self._completed | unavailable
-        for deployment in next_deployments(listed, busy=self._busy, completed=completed):
+        for deployment in next_deployments(
+            listed, busy=self._busy, completed=self._completed, unavailable=unavailable
+        ):
             if deployment.id not in self._deferred:
                 started = _RunningDeployment(
                     deployment.id, asyncio.get_running_loop().create_future()

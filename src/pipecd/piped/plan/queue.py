@@ -20,21 +20,30 @@ _PRIORITY = {
 
 
 def next_deployments(
-    deployments: Sequence[Deployment], *, busy: Collection[str], completed: Collection[str]
+    deployments: Sequence[Deployment],
+    *,
+    busy: Collection[str],
+    completed: Collection[str],
+    unavailable: Collection[str],
 ) -> tuple[Deployment, ...]:
     """Returns the next deployment of each idle application.
 
     `busy` are the ids of applications with a deployment in progress, `completed` those of
-    deployments that ended although `deployments` still lists them as open.
+    deployments that ended although `deployments` still lists them as open, `unavailable` those
+    that must not start now. One of these that has started, in an earlier process of piped, keeps
+    its application busy.
     """
     first: dict[str, tuple[int, int]] = {}
     for position, deployment in enumerate(deployments):
         application, status = deployment.application_id, DeploymentStatus(deployment.status)
         if application in busy or deployment.id in completed or status.is_completed:
             continue
+        if deployment.id in unavailable and status is DeploymentStatus.PENDING:
+            continue
         rank = (_PRIORITY[status], position)
         first[application] = min(first.get(application, rank), rank)
-    return tuple(deployments[position] for _, position in sorted(first.values()))
+    following = (deployments[position] for _, position in sorted(first.values()))
+    return tuple(deployment for deployment in following if deployment.id not in unavailable)
 
 
 def superseded(
