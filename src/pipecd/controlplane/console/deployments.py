@@ -58,7 +58,7 @@ _PAGE_SIZE = 50
 # What the page shows below the pipeline instead of a log.
 _TABS = ("changes", "timeline")
 # What the forms of the page send along, so that it looks the same after a command.
-_STATE_PARAMS = ("stage", "tab", "find", "only", "wrap", "diff")
+_STATE_PARAMS = ("stage", "tab", "find", "only", "wrap", "times", "diff")
 # Cancel modes of the form: (with rollback, without rollback).
 _CANCEL_MODES = {"": (False, False), "rollback": (True, False), "keep": (False, True)}
 
