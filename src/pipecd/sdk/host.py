@@ -17,8 +17,7 @@ from pipecd.proto.plugin import host_pb2 as pb
 
 _SSH = "GIT_SSH_COMMAND"
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
-# What a program needs to run and to reach the network; none of them is a credential of piped.
-_RENDERING_VARIABLES = (
+BASIC_VARIABLES = (
     "PATH",
     "HOME",
     "TMPDIR",
@@ -28,6 +27,7 @@ _RENDERING_VARIABLES = (
     *_PROXIES,
     *map(str.upper, _PROXIES),
 )
+"""What a program needs to run and to reach the network; none of them is a credential of piped."""
 # No transport that starts a program, and no other repository on the disk of piped.
 _RENDERING_TRANSPORTS = "git:http:https:ssh"
 
@@ -176,7 +176,7 @@ def rendering_variables(
     `git` is `Host.git_variables`. A branch that nobody has reviewed decides what such a program
     prints, so it gets none of the other variables of piped.
     """
-    inherited = {name: os.environ[name] for name in _RENDERING_VARIABLES if name in os.environ}
+    inherited = {name: os.environ[name] for name in BASIC_VARIABLES if name in os.environ}
     variables = git("")
     ssh = {_SSH: variables[_SSH]} if _SSH in variables else {}
     return {

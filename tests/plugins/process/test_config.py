@@ -158,6 +158,12 @@ def test_an_invalid_traffic_split_is_refused(options: dict[str, Any], message: s
 def test_the_router_listens_on_loopback_by_default() -> None:
     target = decode_plain({}, ProcessTarget, what="target")
     assert (target.host, target.directory, target.status_port) == ("127.0.0.1", "", 0)
+    assert target.variables == ()
+
+
+def test_a_target_lists_names_of_variables() -> None:
+    with pytest.raises(ConfigMistake, match="'A=B' is not the name of an environment variable"):
+        decode_plain({"variables": ["HOME", "A=B"]}, ProcessTarget, what="target")
 
 
 def test_the_directory_of_a_target_is_absolute() -> None:

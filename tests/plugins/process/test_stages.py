@@ -318,11 +318,13 @@ async def test_traffic_cannot_go_to_a_canary_that_does_not_run(service: Service)
     assert "there is no canary to send requests to" in failed.message
 
 
-async def test_a_program_has_the_environment_of_piped_and_its_own(
+async def test_a_program_has_its_own_variables_and_those_that_the_target_lists(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FROM_PIPED", "yes")
+    monkeypatch.setenv("LISTED", "yes")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "credential-4711")
     monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
+    service.target = {"variables": ["LISTED", "NOT_SET"]}
     script = (
         "import json, os, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(60)"
     )
@@ -333,10 +335,13 @@ async def test_a_program_has_the_environment_of_piped_and_its_own(
     assert (await asyncio.to_thread(log.stat)).st_mode & 0o777 == 0o600
     # Without a port, nothing tells whether the program has begun.
     text = await eventually(lambda: asyncio.to_thread(log.read_text), 30)
-    assert '"FROM_PIPED": "yes"' in text
+    assert '"LISTED": "yes"' in text
+    assert '"PATH"' in text
     assert '"OWN": "value"' in text
     assert '"PIPECD_COMMIT": "one"' in text
-    assert "GIT_SSH_COMMAND" not in text
+    for unwanted in ("AWS_SECRET_ACCESS_KEY", "GIT_SSH_COMMAND", "NOT_SET"):
+        assert unwanted not in text
+    assert "credential-4711" not in service.client.directory.state_file.read_text()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start programs as another user")

@@ -2,7 +2,7 @@
 """The configuration of the process plugin, which runs plain programs beside piped."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
@@ -88,9 +88,7 @@ class ProcessInput(Spec):
     @field_validator("env")
     @classmethod
     def _names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        wrong = [name for name in value if not _VARIABLE.fullmatch(name)]
-        if wrong:
-            raise ValueError(f"{wrong[0]!r} is not the name of an environment variable")
+        _check_names(value)
         return value
 
     @field_validator("grace_period")
@@ -153,12 +151,14 @@ class ProcessTarget(Spec):
 
     The router listens on `host`; programs, their logs and the state that a restarted piped
     needs are stored in `directory`, by default beside piped's own data. On `statusPort` of
-    loopback the error rates of variants and metrics can be read; 0 is none.
+    loopback the error rates of variants and metrics can be read; 0 is none. Programs get those
+    variables of piped's environment that `variables` names, in addition to a few harmless ones.
     """
 
     host: str = "127.0.0.1"
     directory: str = ""
     status_port: int = Field(default=0, ge=0, le=65535)
+    variables: tuple[str, ...] = ()
 
     @field_validator("directory")
     @classmethod
@@ -166,6 +166,18 @@ class ProcessTarget(Spec):
         if value and not PurePosixPath(value).is_absolute():
             raise ValueError(f"{value!r} must be an absolute path")
         return value
+
+    @field_validator("variables")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        _check_names(value)
+        return value
+
+
+def _check_names(variables: Iterable[str]) -> None:
+    for name in variables:
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of an environment variable")
 
 
 CONFIG = PluginConfig(

@@ -74,7 +74,7 @@ class Program:
 class DesiredVariant:
     """One version of an application that runs, with a number of instances.
 
-    `inherited` are the variables of piped's own environment. They do not make another program: a
+    `inherited` are variables of piped's own environment. They do not make another program: a
     restarted piped may have others.
     """
 

@@ -6,6 +6,7 @@ piped was killed: what already runs stays.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from pipecd.plugins.process.wanted import (
     WantedApplication,
     check_conflicts,
     check_limits,
+    inherited_variables,
     wanted_application,
 )
 from pipecd.sdk import (
@@ -203,7 +205,8 @@ class StageRun:
             copy_release, tree, source.commit, self._releases, user=settings.input.limits.user
         )
         self.log(f"Release {release.path.name} has {len(tree.files)} files")
-        return wanted, wanted.at(str(release.path), release.revision)
+        inherited = inherited_variables(os.environ, self.settings.variables)
+        return wanted, wanted.at(str(release.path), release.revision, inherited)
 
     async def _roll_out(self, desired: DesiredApplication, variant: str) -> None:
         wanted = desired.variants[variant]

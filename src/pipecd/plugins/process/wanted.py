@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the configuration of an application says shall run, as the supervisor takes it."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +16,13 @@ from pipecd.plugins.process.desired import (
 )
 from pipecd.plugins.process.programs import HAS_PROC
 from pipecd.sdk import UserMistake
+from pipecd.sdk.host import BASIC_VARIABLES
 
 _FILES = "files"
 _MAX_NAMED = 5
-# Credentials of piped for Git, which a deployed program does not need.
-_NOT_INHERITED = frozenset({"GIT_SSH_COMMAND", "GIT_ASKPASS"})
+# How a program writes texts and times, in addition to what every program needs.
+_LOCALE_VARIABLES = ("LANG", "LANGUAGE", "TZ")
+_LOCALE_PREFIX = "LC_"
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class WantedApplication:
     variant: DesiredVariant
     listener: Listener | None
 
-    def at(self, release: str, revision: int) -> DesiredVariant:
-        """Returns the variant with the place of its copied files."""
+    def at(self, release: str, revision: int, inherited: Mapping[str, str]) -> DesiredVariant:
+        """Returns the variant with the place of its copied files and the variables of piped."""
         program = replace(self.variant.program, release=release, revision=revision)
-        return replace(self.variant, program=program, inherited=inherited_variables())
+        return replace(self.variant, program=program, inherited=inherited)
 
     def differences(
         self, live: DesiredVariant, listener: Listener | None, files: Sequence[str] = ()
@@ -96,9 +97,18 @@ def wanted_application(
     )
 
 
-def inherited_variables() -> dict[str, str]:
-    """Returns the environment of piped, from which its own secrets are already removed."""
-    return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+def inherited_variables(environment: Mapping[str, str], listed: Collection[str]) -> dict[str, str]:
+    """Returns the variables of piped's environment that every program of a deploy target gets.
+
+    Others, such as the credentials of a cloud, would reach a service that strangers talk to, so
+    the deploy target must list them.
+    """
+    names = {*BASIC_VARIABLES, *_LOCALE_VARIABLES, *listed}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in names or name.startswith(_LOCALE_PREFIX)
+    }
 
 
 def check_conflicts(
