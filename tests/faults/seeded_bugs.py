@@ -384,7 +384,7 @@ BUGS: dict[str, SeededBug] = {
     ),
     "log lines are doubled": SeededBug(
         _log_lines_are_doubled,
-        [_fault("lose_responses", 0.0, rpcs=_LOGS), _push("s00"), _push("s01")],
+        [*(_fault("lose_responses", at, rpcs=_LOGS) for at in (0.0, 5.5, 11.0)), _push("s00"), _push("s01", 4.0)],
         "no log line is doubled",
     ),
     "log lines are lost": SeededBug(
@@ -405,7 +405,7 @@ BUGS: dict[str, SeededBug] = {
     ),
     "a push is forgotten during a deployment": SeededBug(
         _push_is_forgotten_during_a_deployment,
-        [_push("s00", seconds=10), _push("s00", 9.0), _push("s00", 10.5)],
+        [_push("s00", seconds=12), _push("s00", 5.0), _push("s00", 7.5)],
         "no push is lost",
     ),
     "files stay open": SeededBug(
