@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a supervisor: its lock, its socket and what it must know after a restart."""
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import socket
+import stat
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +23,8 @@ from pipecd.plugins.process.json_codec import from_json, to_json
 _PACKAGE = Path(__file__).parent
 # The longest path of a socket that every system accepts.
 _LONGEST_PATH = 100
+# The process, the user and the group at the other end of a Unix socket.
+_CREDENTIALS = struct.Struct("iII")
 
 
 @cache
@@ -88,10 +94,16 @@ class SupervisorDirectory:
         return self.path / "applications" / id
 
     def create(self) -> None:
-        """Creates the directories."""
+        """Creates the directories; refuses those that another user has prepared."""
         create_passable(self.path)
-        self.control.mkdir(exist_ok=True, mode=0o700)
-        self.control.chmod(0o700)
+        with _opened_directory(self.path) as opened:
+            _refuse_shared(self.path, os.fstat(opened))
+        with suppress(FileExistsError):
+            self.control.mkdir(mode=0o700)
+        with _opened_directory(self.control) as opened:
+            if os.fstat(opened).st_uid != os.geteuid():
+                raise PermissionError(f"{self.control} is a directory of another user; remove it")
+            os.fchmod(opened, 0o700)
 
     def load(self) -> StoredState:
         """Reads the state; nothing runs yet if there is none."""
@@ -126,11 +138,12 @@ class SupervisorDirectory:
         return descriptor
 
     def connect(self) -> socket.socket:
-        """Connects to the running supervisor; raises OSError if there is none."""
+        """Connects to the running supervisor; raises OSError if there is none of this user."""
         opened = socket.socket(socket.AF_UNIX)
         try:
             with _ShortPath(self.socket_file) as path:
                 opened.connect(path)
+            _check_peer(opened)
         except OSError:
             opened.close()
             raise
@@ -154,6 +167,44 @@ def create_passable(path: Path) -> None:
         if not each.exists():
             each.mkdir(exist_ok=True)
             each.chmod(0o711)
+
+
+@contextmanager
+def _opened_directory(path: Path) -> Generator[int]:
+    """Opens a directory, so that what is checked is what is changed; refuses a link."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as e:
+        if path.is_symlink():
+            raise PermissionError(f"{path} is a link; name the directory that it leads to") from e
+        if e.errno == errno.ENOTDIR:
+            raise NotADirectoryError(f"{path} is no directory; remove it") from e
+        raise
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _refuse_shared(path: Path, status: os.stat_result) -> None:
+    """Refuses a directory in which another user could replace what controls programs.
+
+    Root may own it: a volume is often mounted like that, and root can do everything anyway.
+    """
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"{path} is a directory of another user")
+    if status.st_mode & stat.S_IWOTH:
+        raise PermissionError(f"every user may write in {path}; remove that permission (chmod o-w)")
+
+
+def _check_peer(connected: socket.socket) -> None:
+    """Refuses a socket at which another user listens; not every system tells."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(peer)
+    if user != os.geteuid():
+        raise PermissionError(f"the supervisor runs as the user {user}, which is another one")
 
 
 class _ShortPath:

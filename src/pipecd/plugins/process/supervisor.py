@@ -97,7 +97,9 @@ def main() -> int:
     """Becomes a daemon: the first process ends when the supervisor is ready or cannot be."""
     os.umask(0o077)
     path, *options = sys.argv[1:]
-    directory = SupervisorDirectory(Path(path).resolve())
+    # Its own name is not resolved: where it is a link, the directory is refused.
+    named = Path(path).absolute()
+    directory = SupervisorDirectory(named.parent.resolve() / named.name)
     try:
         if options[:1] == ["--remove"]:
             remove(directory, options[1])
