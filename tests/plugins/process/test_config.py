@@ -77,8 +77,18 @@ def test_the_default_of(attribute: str, expected: object) -> None:
         ),
         pytest.param(
             {"input": {"command": "a", "workingDirectory": "/etc"}},
-            "'/etc' must lead to a file in the directory of the application",
+            "'/etc' must lead to a directory of the application",
             id="an absolute working directory",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "workingDirectory": ".."}},
+            "'..' must lead to a directory of the application",
+            id="a working directory above the application",
+        ),
+        pytest.param(
+            {"input": {"command": "a", "workingDirectory": "a/../.."}},
+            "'a/../..' must lead to a directory of the application",
+            id="a working directory that leads above the application",
         ),
         pytest.param(
             {"input": {"command": "a", "env": {"A=B": "x"}}},

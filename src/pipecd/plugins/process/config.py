@@ -76,13 +76,19 @@ class ProcessInput(Spec):
     grace_period: Duration = Duration(10)
     limits: ResourceLimits = ResourceLimits()
 
-    @field_validator("command", "working_directory")
+    @field_validator("command")
     @classmethod
-    def _inside(cls, value: str) -> str:
-        path = PurePosixPath(value)
+    def _file_inside(cls, value: str) -> str:
         # A name without a slash is looked up in PATH.
-        if "/" in value and (path.is_absolute() or ".." in path.parts):
+        if "/" in value and not _is_inside(value):
             raise ValueError(f"{value!r} must lead to a file in the directory of the application")
+        return value
+
+    @field_validator("working_directory")
+    @classmethod
+    def _directory_inside(cls, value: str) -> str:
+        if not _is_inside(value):
+            raise ValueError(f"{value!r} must lead to a directory of the application")
         return value
 
     @field_validator("env")
@@ -172,6 +178,11 @@ class ProcessTarget(Spec):
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         _check_names(value)
         return value
+
+
+def _is_inside(value: str) -> bool:
+    path = PurePosixPath(value)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _check_names(variables: Iterable[str]) -> None:

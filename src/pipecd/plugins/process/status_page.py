@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,6 +29,9 @@ logger = logging.getLogger("supervisor")
 _HOST = "127.0.0.1"
 _TIMEOUT = 10.0
 _AGAIN_SECONDS = 2.0
+_MOST_CONNECTIONS = 64
+# A web page that a browser on this machine shows may give loopback a name of its own.
+_OWN_NAME = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", re.IGNORECASE)
 
 
 def verdict(
@@ -145,14 +149,14 @@ async def serve_status(supervisor: Supervisor) -> AsyncGenerator[None]:
 
 
 async def _follow(supervisor: Supervisor) -> None:
-    seen = -1
+    seen, free = -1, asyncio.Semaphore(_MOST_CONNECTIONS)
     while True:
         port = supervisor.status_page.port
         server = None
         if port:
             try:
                 server = await asyncio.start_server(
-                    lambda reader, writer: _serve(supervisor, reader, writer), _HOST, port
+                    lambda reader, writer: _serve(supervisor, free, reader, writer), _HOST, port
                 )
                 supervisor.report_status_page(StatusPage(port))
             except OSError as e:
@@ -175,24 +179,44 @@ async def _follow(supervisor: Supervisor) -> None:
                 server.close()
 
 
+def respond(supervisor: Supervisor, head: str) -> bytes:
+    """Returns the response to a request with this head."""
+    line, *fields = head.split("\r\n")
+    words = line.split(" ")
+    if len(words) != 3 or words[0] not in ("GET", "HEAD"):
+        status, kind, body = _json(405, {"reason": "only GET is answered"})
+    elif not all(_OWN_NAME.fullmatch(name) for name in _hosts(fields)):
+        status, kind, body = _json(421, {"reason": f"the Host must be {_HOST} or localhost"})
+    else:
+        status, kind, body = answer(supervisor, words[1])
+    content = body.encode()
+    start = (
+        f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode()
+    return start if words[0] == "HEAD" else start + content
+
+
+def _hosts(fields: list[str]) -> Iterator[str]:
+    for field in fields:
+        name, _, value = field.partition(":")
+        if name.strip().lower() == "host":
+            yield value.strip()
+
+
 async def _serve(
-    supervisor: Supervisor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    supervisor: Supervisor,
+    free: asyncio.Semaphore,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
 ) -> None:
     try:
-        async with asyncio.timeout(_TIMEOUT):
+        if free.locked():
+            return
+        async with free, asyncio.timeout(_TIMEOUT):
             head = await reader.readuntil(b"\r\n\r\n")
-            words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-            if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-                status, kind, body = _json(405, {"reason": "only GET is answered"})
-            else:
-                status, kind, body = answer(supervisor, words[1])
-            content = body.encode()
-            writer.write(
-                f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}\r\n"
-                f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
-                "Connection: close\r\n\r\n".encode()
-            )
-            writer.write(b"" if words[0] == "HEAD" else content)
+            writer.write(respond(supervisor, head.decode("latin-1")))
             await writer.drain()
     except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
         pass
