@@ -108,7 +108,12 @@ def download_packages(directory: Path, architecture: str) -> None:
     command = ["mmdebstrap", "--quiet", "--variant=extract", "--format=null"]
     command += [f"--architectures={architecture}", f"--include={','.join((*_BASE, *_TOOLS))}"]
     command += [f"--extract-hook={copy}", SUITE, "/dev/null", *([mirror] if mirror else [])]
-    subprocess.run(command, check=True)
+    if subprocess.run(command, check=False).returncode:
+        sys.exit(
+            f"mmdebstrap cannot download the packages of Debian for {architecture}, for the reason "
+            "above; another architecture than this machine's needs qemu-user-static, a mirror is "
+            "PIPECD_DEBIAN_MIRROR; --debian-packages takes packages that you have"
+        )
 
 
 def build(
@@ -131,6 +136,23 @@ def build(
             parts.append(layers.program(wheel, image.user))
             target = output / f"{image.name}_{version}_linux_{architecture}.tar"
             _write_archive(target, image, parts, version, epoch, architecture)
+
+
+def packages_layer_name(chosen: list[Path]) -> str:
+    """The name of the layer with these wheels; images with the same wheels share it."""
+    names = "\n".join(sorted(wheel.name for wheel in chosen))
+    return f"packages-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+
+
+def run_of_image(command: list[str], environment: dict[str, str], machine: str) -> None:
+    """Runs a program of an image; its exit code is for the caller to judge by the result."""
+    try:
+        subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
+    except OSError as e:
+        sys.exit(
+            f"programs of images for {machine} cannot run on this machine ({e.strerror}): build "
+            f"them on one with {machine}, install qemu-user-static, or use --without images"
+        )
 
 
 class _Layers:
@@ -160,7 +182,7 @@ class _Layers:
         return self._made["tools"]
 
     def packages(self, chosen: list[Path]) -> Layer:
-        key = f"packages-{len(chosen)}"
+        key = packages_layer_name(chosen)
         if key not in self._made:
             root = self._directory(key)
             for wheel in chosen:
@@ -220,7 +242,7 @@ class _Layers:
         environment = {"PYTHONHOME": str(base / "usr"), "PYTHONHASHSEED": "0", "PATH": ""}
         command = [*python, *_COMPILE, "-s", str(directory), "-p", place, str(directory)]
         # Templates and tests of other versions of Python do not compile, which is reported as 1.
-        subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
+        run_of_image(command, environment, self._machine)
         if not any(directory.rglob("*.pyc")):
             sys.exit(f"the modules of {place} cannot be compiled on this machine")
 

@@ -98,21 +98,32 @@ def test_images_are_the_same_bytes_without_privileges(
     assert len(one) < 110_000_000
 
 
+def compose_command() -> list[str] | None:
+    """The words that Compose is called with: a program of its own, or a plugin of docker."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    plugin = ["docker", "compose"]
+    if shutil.which("docker") is None:
+        return None
+    has_plugin = subprocess.run([*plugin, "version"], capture_output=True, check=False)
+    return plugin if has_plugin.returncode == 0 else None
+
+
 @pytest.fixture(scope="module")
 def engine(
     releases: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
     """The variables of a Docker daemon of our own that has the images."""
-    programs = [
-        shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("dockerd", "docker-compose")
-    ]
-    if os.getuid() != 0 or None in programs or not Path("/usr/bin/docker").exists():
-        pytest.skip("needs root, docker.io and docker-compose")
+    # The daemon is in a directory that is on the PATH of root only.
+    path = f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
+    docker, dockerd = (shutil.which(name, path=path) for name in ("docker", "dockerd"))
+    if os.getuid() != 0 or docker is None or dockerd is None or compose_command() is None:
+        pytest.skip("needs root, docker, dockerd, and docker-compose or the plugin compose")
     # Paths of sockets are short.
     directory = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     variables = {**os.environ, "DOCKER_HOST": f"unix://{directory}/sock"}
     places = [f"--data-root={directory}/data", f"--exec-root={directory}/exec"]
-    command = ["/usr/sbin/dockerd", *places, f"--pidfile={directory}/pid"]
+    command = [dockerd, *places, f"--pidfile={directory}/pid"]
     with (directory / "log").open("wb") as log:
         daemon = subprocess.Popen(
             [*command, "-H", variables["DOCKER_HOST"]], stdout=log, stderr=log
@@ -120,7 +131,7 @@ def engine(
     try:
         until = time.monotonic() + 60
         while subprocess.run(
-            ["docker", "ps"], env=variables, capture_output=True, check=False
+            [docker, "ps"], env=variables, capture_output=True, check=False
         ).returncode:
             if daemon.poll() is not None or time.monotonic() > until:
                 pytest.skip(
@@ -129,7 +140,7 @@ def engine(
             time.sleep(0.5)
         for name in ("pipecd-server", "piped"):
             subprocess.run(
-                ["docker", "load", "-i", str(archive(releases[0], name))], env=variables, check=True
+                [docker, "load", "-i", str(archive(releases[0], name))], env=variables, check=True
             )
         yield variables
     finally:
@@ -156,15 +167,8 @@ class Project:
     def __init__(self, directory: Path, engine: dict[str, str]) -> None:
         self.directory, self.engine = directory, engine
         shutil.copytree(COMPOSE, directory)
-        self.words = [
-            "docker-compose",
-            "-f",
-            "compose.yaml",
-            "-f",
-            "git.yaml",
-            "--profile",
-            "piped",
-        ]
+        files = ["-f", "compose.yaml", "-f", "git.yaml", "--profile", "piped"]
+        self.words = [*(compose_command() or []), *files]
         repository = directory / "apps"
         (repository / "web").mkdir(parents=True)
         (repository / "web" / "app.pipecd.yaml").write_text(APPLICATION)
