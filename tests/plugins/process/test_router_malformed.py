@@ -22,6 +22,34 @@ def post(*fields: bytes) -> bytes:
     return b"POST / HTTP/1.1\r\nHost: x\r\n" + b"".join(f + b"\r\n" for f in fields) + b"\r\n"
 
 
+@pytest.mark.parametrize(
+    ("offered", "forwarded"),
+    [
+        pytest.param(b"websocket", b"websocket", id="a web socket"),
+        pytest.param(b"h2c", b"", id="HTTP/2"),
+        pytest.param(b"websocket, h2c", b"websocket", id="HTTP/2 as the second choice"),
+        pytest.param(b"H2C,\twebsocket", b"websocket", id="HTTP/2 as the first choice"),
+        pytest.param(b"x\r\nUpgrade: h2c", b"x", id="HTTP/2 in a second field"),
+        pytest.param(b"HTTP/2.0, x", b"x", id="HTTP/2 by its full name"),
+        pytest.param(b", ,", b"", id="nothing"),
+    ],
+)
+def test_an_upgrade_to(offered: bytes, forwarded: bytes) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n" % offered
+    request = parse_request(head, SENDER)
+    assert request.is_upgrade is bool(forwarded)
+    assert (b"\r\nUpgrade: %b\r\n" % forwarded in request.head) is bool(forwarded)
+    assert b"h2c" not in request.head.lower()
+
+
+def test_what_a_trusted_proxy_says_is_kept() -> None:
+    said = b"X-Real-IP: 192.0.2.7\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /shop\r\n"
+    head = b"GET / HTTP/1.1\r\nHost: x\r\n" + said + b"Proxy: http://10.0.0.1\r\n\r\n"
+    forwarded = parse_request(head, SENDER).head
+    assert said in forwarded
+    assert b"10.0.0.1" not in forwarded
+
+
 REFUSED = {
     "a length and chunks": (post(b"Content-Length: 3", b"Transfer-Encoding: chunked"), 400),
     "chunks and a length": (post(b"Transfer-Encoding: chunked", b"Content-Length: 3"), 400),

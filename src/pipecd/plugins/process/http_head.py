@@ -25,7 +25,8 @@ _RESPONSE = re.compile(
 # no difference between - and _, so neither does the router.
 _FIELD_OF_REQUEST = re.compile(
     rb"\n(host|content[-_]length|transfer[-_]encoding|connection|keep[-_]alive|te|trailer|upgrade"
-    rb"|expect|proxy[-_]connection|http2[-_]settings|forwarded|x[-_]forwarded[-_](?:for|proto|host))"
+    rb"|expect|proxy(?:[-_]connection)?|http2[-_]settings|forwarded|x[-_]real[-_]ip"
+    rb"|x[-_]forwarded[-_][a-z0-9_-]++)"
     rb":[ \t]*+([^\r]*+)\r"
 )
 _FIELD_OF_RESPONSE = re.compile(
@@ -33,6 +34,11 @@ _FIELD_OF_RESPONSE = re.compile(
     rb":[ \t]*+([^\r]*+)\r"
 )
 _KEPT = frozenset({b"host", b"content-length", b"expect"})
+# What a proxy says about the client behind it, and what of that the router writes itself.
+_OF_CLIENT = (b"x-real-ip", b"x-forwarded-")
+_REWRITTEN = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
+# HTTP/2 in a tunnel would carry requests past the router.
+_HTTP_2 = (b"h2", b"http/")
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOST = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
@@ -92,7 +98,7 @@ def parse_request(head: bytes, sender: Sender) -> Request:
     if head.count(b"\n") > MOST_FIELDS + 2:
         raise Malformed(431, f"the request has more than {MOST_FIELDS} header fields")
     is_http_1_0 = minor == b"0"
-    values, fields = _known_fields(head)
+    values, fields = _known_fields(head, sender)
     length = _length_of_request(values, is_http_1_0)
     host = values.get(b"host")
     if target[0] != 0x2F:
@@ -128,14 +134,14 @@ def _connection_options(
     keep_alive = b"keep-alive" in options if is_http_1_0 else b"close" not in options
     upgrade = b""
     if b"upgrade" in options and not is_http_1_0:
-        upgrade = values.get(b"upgrade", b"")
-        # HTTP/2 in a tunnel would carry requests past the router.
-        if upgrade.lower().startswith(b"h2"):
-            upgrade = b""
+        offered = (each.strip(b" \t") for each in values.get(b"upgrade", b"").split(b","))
+        upgrade = b", ".join(
+            each for each in offered if each and not each.lower().startswith(_HTTP_2)
+        )
     return keep_alive, upgrade, options - _NOT_REMOVABLE
 
 
-def _known_fields(head: bytes) -> tuple[dict[bytes, bytes], bytes]:
+def _known_fields(head: bytes, sender: Sender) -> tuple[dict[bytes, bytes], bytes]:
     """Returns the values of the fields that the router knows, and all fields that it forwards."""
     values: dict[bytes, bytes] = {}
     pieces: list[bytes] = []
@@ -150,12 +156,16 @@ def _known_fields(head: bytes) -> tuple[dict[bytes, bytes], bytes]:
                     raise Malformed(400, f"the request has two fields {name.decode()}")
                 value = values[name] + b", " + value
             values[name] = value
-            if name in _KEPT:
+            if name in _KEPT or (sender.is_trusted and _is_kept_of_proxy(name)):
                 continue
         pieces.append(head[at : found.start() + 1])
         at = end + 2
     pieces.append(head[at:-2])
     return values, b"".join(pieces)
+
+
+def _is_kept_of_proxy(name: bytes) -> bool:
+    return name.startswith(_OF_CLIENT) and name not in _REWRITTEN
 
 
 def _length_of_request(values: dict[bytes, bytes], is_http_1_0: bool) -> int:
