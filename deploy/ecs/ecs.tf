@@ -159,7 +159,7 @@ resource "aws_ecs_service" "server" {
     rollback = true
   }
 
-  depends_on = [aws_lb_listener.https, aws_lb_listener_rule.grpc]
+  depends_on = [aws_lb_listener.https, aws_lb_listener_rule.grpc, aws_lb_listener_rule.traces]
 }
 
 # One at a time: the jobs of two would do the same work.

@@ -139,3 +139,20 @@ resource "aws_lb_listener_rule" "grpc" {
     }
   }
 }
+
+# Traces of pipeds; a rule has at most five patterns.
+resource "aws_lb_listener_rule" "traces" {
+  listener_arn = aws_lb_listener.https.arn
+  priority     = 11
+
+  action {
+    type             = "forward"
+    target_group_arn = aws_lb_target_group.grpc.arn
+  }
+
+  condition {
+    path_pattern {
+      values = ["/opentelemetry.proto.collector.trace.v1.TraceService/*"]
+    }
+  }
+}

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
 import pymysql
 import pytest
 import yaml
 
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from servers.databases import MariaDb, Redis
 from servers.envoy import Envoy
 from servers.fixtures import running
@@ -117,6 +119,18 @@ async def only_the_health_is_served(url: str, client: httpx2.AsyncClient) -> Non
     assert statuses == [200, 200, 404, 404, 404]
 
 
+async def traces_reach_the_server(port: int) -> None:
+    """Only the gRPC port for pipeds rejects traces for want of a piped's key."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="missing authorization header"):
+            await channel.unary_unary(OTLP_EXPORT_METHOD)(b"")
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "components/compose.yaml"])
+def test_a_server_is_healthy_when_it_is_ready(file: str) -> None:
+    assert service(COMPOSE / file, "server")["healthcheck"]["test"][-1].endswith(":9085/readyz")
+
+
 async def test_components_work_together_behind_the_gateway(
     mariadb: MariaDb, redis: Redis, aws: S3, password: str, tmp_path: Path
 ) -> None:
@@ -191,6 +205,7 @@ async def test_components_work_together_behind_the_gateway(
                 await eventually(answers, within=30)
                 await wrong_passwords_lock_out_their_client_only(url)
                 await only_the_health_is_served(f"http://127.0.0.1:{health_port}", client)
+                await traces_reach_the_server(envoy.port)
 
             @asynccontextmanager
             async def piped(configuration: str) -> AsyncIterator[Path]:

@@ -7,10 +7,12 @@ The provider of AWS cannot be had in a test, so Terraform formats and renders, a
 import base64
 import json
 import re
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ import pymysql
 import pytest
 import yaml
 
+import pipecd.proto.service
+from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from servers.databases import MariaDb, Redis
+from servers.google import GoogleCloud
 from servers.layout import (
     Container,
     Pipectl,
@@ -29,10 +34,12 @@ from servers.layout import (
     until_ready,
 )
 from servers.objects import S3
+from servers.polling import eventually
 from servers.server import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ECS = DEPLOY / "ecs"
+PROTO = Path(pipecd.proto.service.__path__[0])
 ROLE = "arn:aws:iam::123456789012:role/pipecd"
 SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:"
 
@@ -56,6 +63,29 @@ def test_the_terraform_files_are_formatted_and_refer_to_what_they_declare(terraf
     referred = set(re.findall(r"(?<![\w.\"])(aws_\w+\.\w+)", text))
     assert referred - {"aws_iam_policy_document.tasks"} <= resources
     assert set(re.findall(r"\blocal\.(\w+)", text)) <= set(re.findall(r"^  (\w+) += ", text, re.M))
+
+
+def grpc_services() -> set[str]:
+    """The services that pipeds and pipectl call by gRPC; those of pages are called by gRPC-Web."""
+    found = {OTLP_EXPORT_METHOD.split("/")[1]}
+    for file in PROTO.glob("*.proto"):
+        text = file.read_text()
+        [package] = re.findall(r"^package ([\w.]+);", text, re.MULTILINE)
+        found |= {f"{package}.{name}" for name in re.findall(r"^service (\w+)", text, re.MULTILINE)}
+    return {name for name in found if not name.endswith(".WebService")}
+
+
+def test_the_load_balancer_sends_calls_of_pipeds_and_pipectl_to_the_grpc_targets() -> None:
+    rules = re.findall(r"path_pattern {\s+values = \[([^]]*)\]", terraform_files())
+    patterns = [re.findall(r'"([^"]+)"', rule) for rule in rules]
+    # The limit of a rule.
+    assert max(map(len, patterns)) <= 5
+    unmatched = {
+        name
+        for name in grpc_services()
+        if not any(fnmatchcase(f"/{name}/Method", one) for rule in patterns for one in rule)
+    }
+    assert unmatched == set()
 
 
 @dataclass
@@ -125,13 +155,24 @@ def task(family: str, containers: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def variables_of_files(definition: dict[str, Any]) -> dict[str, str]:
+    """The variables of `environmentFiles`, as the agent of ECS reads them from S3."""
+    variables: dict[str, str] = {}
+    for file in definition.get("environmentFiles", []):
+        bucket, _, key = file["value"].removeprefix("arn:aws:s3:::").partition("/")
+        text = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read().decode()
+        variables |= dict(line.split("=", 1) for line in text.splitlines())
+    return variables
+
+
 @asynccontextmanager
 async def running(
     container: Container, definition: dict[str, Any], environment: dict[str, str]
 ) -> AsyncIterator[Path]:
     """Runs the container of a task definition; the environment has the values of its secrets."""
     entry = definition.get("entryPoint", [])
-    variables = {each["name"]: each["value"] for each in definition.get("environment", [])}
+    variables = variables_of_files(definition)
+    variables |= {each["name"]: each["value"] for each in definition.get("environment", [])}
     wanted = {each["name"] for each in definition.get("secrets", [])}
     assert wanted <= environment.keys()
     async with container.started(
@@ -219,7 +260,10 @@ spec:
 async def test_the_tasks_of_upstreams_guide_run_unchanged(
     aws: S3, database: str, redis: Redis, tmp_path: Path
 ) -> None:
-    """Server, ops and piped as upstream's guide defines them; only addresses are filled in."""
+    """Server, ops and piped as upstream's guide defines them; only addresses are filled in.
+
+    The configuration of the piped comes from a file in S3.
+    """
     create_bucket("logs")
     cache = f"--cache-address=127.0.0.1:{redis.port}"
     tail = "--config-file=control-plane-config.yaml"
@@ -249,9 +293,19 @@ async def test_the_tasks_of_upstreams_guide_run_unchanged(
         @asynccontextmanager
         async def launcher(configuration: str) -> AsyncIterator[Path]:
             command = '/bin/sh -c "launcher launcher --config-data=$(echo $CONFIG_DATA)"'
-            definition = {"entryPoint": ["sh", "-c"], "command": [command]}
             data = base64.b64encode(configuration.encode()).decode()
-            environment = {"PATH": secrets["PATH"], "CONFIG_DATA": data}
+            definition = {
+                "name": "piped",
+                "image": "launcher",
+                "entryPoint": ["sh", "-c"],
+                "command": [command],
+                "environmentFiles": [{"type": "s3", "value": "arn:aws:s3:::logs/piped.env"}],
+            }
+            boto3.client("s3").put_object(
+                Bucket="logs", Key="piped.env", Body=f"CONFIG_DATA={data}\n"
+            )
+            register(task("piped", [definition]))
+            environment = {"PATH": secrets["PATH"]}
             async with running(Container(tmp_path / "piped"), definition, environment) as log:
                 yield log
 
@@ -265,3 +319,44 @@ def test_the_service_of_a_piped_on_cloud_run_is_one_process_at_all_times() -> No
     assert annotations["autoscaling.knative.dev/maxScale"] == "1"
     assert annotations["run.googleapis.com/cpu-throttling"] == "false"
     assert service["spec"]["template"]["spec"]["containerConcurrency"] == 1
+
+
+async def test_the_command_of_the_service_on_cloud_run_deploys(
+    google: GoogleCloud, tmp_path: Path
+) -> None:
+    port, probed = free_port(), free_port()
+    path = {"PATH": programs_on_loopback(tmp_path / "bin", port)}
+    container = Container(tmp_path / "server")
+    compose = DEPLOY / "compose" / "control-plane.yaml"
+    config = container.write("/etc/pipecd/control-plane.yaml", compose.read_text())
+    container.write("/etc/pipecd/key", "k" * 64)
+    server = "pipecd server --config-file /etc/pipecd/control-plane.yaml --encryption-key-file"
+    first = {"PIPECD_FIRST_PROJECT": "shop", "PIPECD_FIRST_ADMIN_PASSWORD": "hello-shop"}
+    text = (DEPLOY / "cloud-run" / "piped.yaml").read_text().replace("PROJECT", "shop")
+    [service] = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+    flag = "--launcher-admin-port="
+    # Cloud Run starts an instance once this port accepts connections.
+    assert f"{flag}{service['ports'][0]['containerPort']}" in service["args"]
+    args = [f"{flag}{probed}" if word.startswith(flag) else word for word in service["args"]]
+
+    async with container.started([*server.split(), "/etc/pipecd/key"], {**path, **first}) as log:
+        await until_ready(log)
+        pipectl = Pipectl(port, await first_key(config, "shop"))
+
+        @asynccontextmanager
+        async def piped(configuration: str) -> AsyncIterator[Path]:
+            secret = "projects/shop/secrets/piped-config/versions/latest"
+            google.secrets[secret] = configuration.encode()
+            place = Container(tmp_path / "piped")
+            environment = {**path, **google.environment}
+            async with place.started(["launcher", *args], environment) as log:
+                await eventually(lambda: accepts_connections(probed), within=60)
+                yield log
+
+        await pipectl.deploy_with(piped, tmp_path)
+
+
+def accepts_connections(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
