@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
+from redis.exceptions import AuthenticationError
 
+from pipecd.controlplane.cache.redis import open_redis
+from servers.databases import Redis
+from servers.fixtures import running
 from servers.kubernetes import Kubernetes
 from servers.layout import PROGRAMS, Container, Pipectl, first_key, server_flags, until_ready
+from servers.programs import built_program
 from servers.server import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +73,10 @@ UPSTREAM = {
     "backendConfig": {"enabled": True, "iap": {"enabled": True, "secretName": "iap"}},
     "managedCertificate": {"enabled": True, "domains": ["pipecd.example.com"]},
 }
+
+OWN_SECRET = {"create": False, "name": "of-our-own"}
+GATEWAY = {**SMALLEST, "gateway": {"enabled": True}}
+WITH_CACHE_PASSWORD = {**UPSTREAM, "cache": {"password": "a-password"}}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -140,6 +149,8 @@ def cluster(kubernetes: Kubernetes, kubectl: str, namespace: str) -> Cluster:
     [
         ("pipecd", SMALLEST),
         ("pipecd", UPSTREAM),
+        ("pipecd", GATEWAY),
+        ("pipecd", WITH_CACHE_PASSWORD),
         ("piped", {"image": {"repository": "registry.example.com/piped"}}),
         ("piped", {"launcher": {"enabled": True, "image": {"repository": "r.example.com/l"}}}),
     ],
@@ -160,6 +171,10 @@ def test_charts_pass_lint(chart: str, values: dict[str, Any], helm: str) -> None
         ("pipecd", {**SMALLEST, "persistence": {}}, "set persistence.enabled=true to keep it"),
         ("pipecd", {**SMALLEST, "quickstart": {"enabled": True}}, "set persistence.enabled=true"),
         ("pipecd", {**SMALLEST, "monitoring": {"enabled": True}}, "with their own charts"),
+        ("pipecd", {**SMALLEST, "firstProject": {"name": "shop"}}, "set firstProject.password"),
+        ("pipecd", {**SMALLEST, "secret": OWN_SECRET}, "the key first-admin-password"),
+        ("pipecd", {**WITH_CACHE_PASSWORD, "secret": OWN_SECRET}, "has no Secret to be stored in"),
+        ("pipecd", {**UPSTREAM, "cache": {"password": "a/b"}}, "letters, digits and - . _ ~ only"),
         ("piped", {}, "set image.repository"),
         ("piped", {"image": {"repository": "r"}, "rbac": {"scope": "x"}}, "cluster or namespace"),
     ],
@@ -209,8 +224,9 @@ def test_values_of_upstreams_chart_mean_the_same(helm: str, cluster: Cluster) ->
     cluster.apply([account, *ours])
 
 
+@pytest.mark.parametrize("program", ["piped", "launcher"])
 async def test_the_charts_run_a_control_plane_and_a_piped_that_deploys(
-    helm: str, cluster: Cluster, namespace: str, tmp_path: Path
+    program: str, helm: str, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     port = free_port()
     values = json.loads(json.dumps(SMALLEST))
@@ -227,19 +243,26 @@ async def test_the_charts_run_a_control_plane_and_a_piped_that_deploys(
 
         @asynccontextmanager
         async def piped(configuration: str) -> AsyncIterator[Path]:
+            ports = ["--admin-port=0", "--admin-host=127.0.0.1"]
+            if program == "launcher":
+                ports += [f"--launcher-admin-port={free_port()}", "--launcher-admin-host=127.0.0.1"]
             values = {
                 "image": {"repository": "registry.example.com/pipecd/piped"},
+                "launcher": {
+                    "enabled": program == "launcher",
+                    "image": {"repository": "registry.example.com/pipecd/launcher"},
+                },
                 "args": {
                     "insecure": True,
                     "enableDefaultKubernetesCloudProvider": False,
-                    "extra": ["--admin-port=0", "--admin-host=127.0.0.1"],
+                    "extra": ports,
                 },
                 "config": {"data": configuration},
             }
             documents = render(helm, "piped", values, namespace=namespace)
             cluster.apply(documents)
             container = prepare(documents, "piped", tmp_path / "piped")
-            command = [str(PROGRAMS / "piped"), *container_of(documents, "piped")["args"]]
+            command = [str(PROGRAMS / program), *container_of(documents, "piped")["args"]]
             async with container.started(command) as log:
                 yield log
 
@@ -288,8 +311,82 @@ def test_the_server_knows_the_proxies_in_front_of_it(
     assert [word for word in server["args"] if "trusted-proxies" in word] == flag
 
 
+def resolve(words: list[str], container: dict[str, Any], secret: dict[str, str]) -> list[str]:
+    """The arguments as a kubelet writes them, with variables that come from a Secret."""
+    for variable in container.get("env", []):
+        key = variable["valueFrom"]["secretKeyRef"]["key"]
+        value = base64.b64decode(secret[key]).decode()
+        words = [word.replace(f"$({variable['name']})", value) for word in words]
+    return words
+
+
+@pytest.mark.parametrize("component", ["server", "ops"])
+async def test_programs_send_the_password_of_the_cache(component: str, helm: str) -> None:
+    values = json.loads(json.dumps(WITH_CACHE_PASSWORD))
+    del values["server"]["env"]
+    documents = render(helm, "pipecd", values)
+    secret = of_kind(documents, "Secret")["pipecd"]["data"]
+    container = container_of(documents, f"pipecd-{component}")
+    [flag] = [
+        word.removeprefix("--cache-address=")
+        for word in resolve(container["args"], container, secret)
+        if word.startswith("--cache-address=")
+    ]
+    cache = container_of(documents, "pipecd-cache")
+
+    class RedisOfTheChart(Redis):
+        def command(self) -> list[str]:
+            here = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
+            return [self.program, *resolve(cache["args"], cache, secret), *here]
+
+    for server in running(RedisOfTheChart):
+        here = f"127.0.0.1:{server.port}"
+        async with open_redis(flag.replace("pipecd-cache:6379", here)) as client:
+            assert await client.ping()
+        async with open_redis(here) as client:
+            with pytest.raises(AuthenticationError):
+                await client.ping()
+
+
+def test_a_pod_gets_requests_when_it_is_ready_and_restarts_when_it_hangs(helm: str) -> None:
+    documents = render(helm, "pipecd", UPSTREAM)
+    for name in ("pipecd-server", "pipecd-ops"):
+        container = container_of(documents, name)
+        probes = {
+            probe: container[f"{probe}Probe"]["httpGet"]
+            for probe in ("startup", "liveness", "readiness")
+        }
+        assert probes == {
+            "startup": {"path": "/healthz", "port": "admin"},
+            "liveness": {"path": "/healthz", "port": "admin"},
+            "readiness": {"path": "/readyz", "port": "admin"},
+        }
+
+
+def test_envoy_accepts_the_configuration_of_the_gateway(
+    helm: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    values = {**UPSTREAM, "gateway": {"enabled": True}, "serviceAccount": {"create": True}}
+    documents = render(helm, "pipecd", values)
+    ours = [d for d in documents if d["apiVersion"] in ("v1", "apps/v1", "policy/v1")]
+    cluster.apply(ours)
+    text = of_kind(documents, "ConfigMap")["pipecd-gateway-envoy-config"]["data"]
+    config = tmp_path / "envoy.yaml"
+    config.write_text(text["envoy-config.yaml"])
+    assert "address: pipecd-server," in config.read_text()
+    ran = subprocess.run(
+        [built_program("envoy"), "--mode", "validate", "-c", str(config)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    # Requests to the Service reach the gateway.
+    selector = of_kind(documents, "Service")["pipecd"]["spec"]["selector"]
+    gateway = of_kind(documents, "Deployment")["pipecd-gateway"]["spec"]["template"]["metadata"]
+    assert selector.items() <= gateway["labels"].items()
+
+
 def test_the_admin_port_of_the_gateway_is_on_loopback(helm: str) -> None:
-    documents = render(helm, "pipecd", {**SMALLEST, "gateway": {"enabled": True}})
+    documents = render(helm, "pipecd", GATEWAY)
     text = of_kind(documents, "ConfigMap")["pipecd-gateway-envoy-config"]["data"]
     config = yaml.safe_load(text["envoy-config.yaml"])
     assert config["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"

@@ -185,6 +185,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
         traces = TraceForwarder(cases.credentials, export, settings.trusted_proxies)
         servers = _Servers(settings, cases, opened.readiness, telemetry, traces)
         port = await servers.start(stack)
+        opened.readiness.ports_are_open()
         await servers.start_for_operator(stack)
         link = await _prepare_first_project(settings, cases, port)
 
@@ -234,6 +235,7 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         admin_port = await stack.enter_async_context(
             admin_server(pages, host=settings.admin_host, port=settings.admin_port)
         )
+        opened.readiness.ports_are_open()
 
         jobs = background_jobs(stores, bus, settings.spec.insight_collector)
         runner = JobRunner(stores.leases, new_id(), jobs, metrics=JobMetrics(registry, "ops"))

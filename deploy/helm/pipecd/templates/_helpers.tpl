@@ -37,7 +37,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.server.args.cacheAddress }}
 {{- .Values.server.args.cacheAddress }}
 {{- else if and .Values.cache.enabled (not .Values.persistence.enabled) }}
+{{- if .Values.cache.password }}redis://:$(CACHE_PASSWORD)@{{ end }}
 {{- include "pipecd.fullname" . }}-cache:6379
+{{- end }}
+{{- end }}
+
+{{- /* The variable that arguments with the password of the cache refer to. */ -}}
+{{- define "pipecd.cachePassword" -}}
+{{- if .Values.cache.password }}
+- name: CACHE_PASSWORD
+  valueFrom:
+    secretKeyRef: {name: {{ include "pipecd.secretName" . }}, key: cache-password}
 {{- end }}
 {{- end }}
 
@@ -103,7 +113,9 @@ startupProbe:
 livenessProbe:
   httpGet: {path: /healthz, port: admin}
 readinessProbe:
-  httpGet: {path: /healthz, port: admin}
+  # Longer than the server waits for its stores.
+  timeoutSeconds: 3
+  httpGet: {path: /readyz, port: admin}
 {{- end }}
 
 {{- define "pipecd.mounts" -}}

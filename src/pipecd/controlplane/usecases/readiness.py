@@ -55,6 +55,11 @@ class Readiness:
         self._lock = asyncio.Lock()
         self._status: StoreStatus | None = None
         self._expires_at = 0.0
+        self._is_listening = False
+
+    def ports_are_open(self) -> None:
+        """Until this is called the page says that the program is starting."""
+        self._is_listening = True
 
     async def status(self) -> StoreStatus:
         """The status of the stores, at most a moment old."""
@@ -72,6 +77,8 @@ class Readiness:
 
     async def page(self) -> bytes:
         """One line per store; Unavailable if the control plane is not ready."""
+        if not self._is_listening:
+            raise Unavailable("starting: not all ports are open yet")
         status = await self.status()
         if not status.is_ready:
             raise Unavailable(str(status).rstrip())
