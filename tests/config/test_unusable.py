@@ -80,8 +80,84 @@ KUBERNETES = "{name: kubernetes, deployTargets: [{name: dev}]}"
             [("analysis", "", ": analysisProviders[0]")],
             id="an analysis provider",
         ),
+        pytest.param(
+            "plugins: [{name: kubernetes, deployTargets: [{config: {}}, {name: dev}]}]",
+            {"kubernetes": ("dev",)},
+            [("kubernetes", "(line 9, column 48)", ": name: name must be set")],
+            id="a deploy target without a name",
+        ),
+        pytest.param(
+            "plugins: [{name: kubernetes, deployTargets: [5]}, {name: wait}]",
+            {"wait": ()},
+            [
+                ("kubernetes", "(line 9, column 48)", ": must be an object"),
+                ("kubernetes", "", ": must be an object"),
+            ],
+            id="a deploy target that is no object",
+        ),
+        pytest.param(
+            f"plugins: [{{url: 'file:///p'}}, {KUBERNETES}]",
+            {"kubernetes": ("dev",)},
+            [("(line 9, column 13)", "", ": name: name must be set")],
+            id="a plugin without a name",
+        ),
+        pytest.param(
+            f"plugins: [kubernetes, {KUBERNETES}]",
+            {"kubernetes": ("dev",)},
+            [("(line 9, column 13)", "", ": must be an object")],
+            id="a plugin that is no object",
+        ),
+        pytest.param(
+            f"plugins: [{{url: 'file:///p', deployTargets: [{{config: {{}}}}]}}, {KUBERNETES}]",
+            {"kubernetes": ("dev",)},
+            [
+                ("(line 9, column 13)", "", ": name: name must be set"),
+                ("(line 9, column 13)", "(line 9, column 48)", ": name: name must be set"),
+            ],
+            id="a plugin and its deploy target without names",
+        ),
+        pytest.param(
+            "platformProviders: [{name: a}, 5, {type: KUBERNETES}, {name: k, type: KUBERNETES}]",
+            {"kubernetes": ("k",)},
+            [
+                ("(line 9, column 34)", "", ": must be an object"),
+                ("(line 9, column 23)", "", ": type: unsupported platform provider type: "),
+                ("kubernetes", "(line 9, column 37)", ": name: name must be set"),
+            ],
+            id="platform providers without a name or type",
+        ),
+        pytest.param(
+            f"plugins: [{{name: a, url: 'file:///a'}}, {KUBERNETES}, {{name: a, url: 'file:///b'}}]",
+            {"kubernetes": ("dev",)},
+            [("a", "", ": name: two plugins are named a")],
+            id="both of two plugins of one name",
+        ),
+        pytest.param(
+            f"plugins: [{{name: a, url: x}}, {KUBERNETES}, {{name: a, url: 'file:///b'}}]",
+            {"kubernetes": ("dev",)},
+            [("a", "", ": url: only file, https and oci")],
+            id="both of two plugins of one name, one of which has a mistake",
+        ),
+        pytest.param(
+            "plugins: [{name: kubernetes, deployTargets: [{name: t}, {name: dev}, {name: t}]}]",
+            {"kubernetes": ("dev",)},
+            [("kubernetes", "t", ": name: two deploy targets are named t")],
+            id="both of two deploy targets of one name",
+        ),
+        pytest.param(
+            "plugins: [{name: a, url: 'file:///a', port: 7001}, {name: b, url: 'file:///b', port: 7001}]",
+            {"a": ()},
+            [("b", "", ": port: another plugin has the port 7001")],
+            id="the second of two plugins with one port",
+        ),
+        pytest.param(
+            "plugins: [{name: wait, port: 7001}, {name: b, url: 'file:///b', port: 7001}]",
+            {"wait": (), "b": ()},
+            [],
+            id="a built-in plugin needs no port",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_piped_starts_without(
     line: str, usable: dict[str, tuple[str, ...]], unusable: list[tuple[str, str, str]]
 ) -> None:
@@ -92,7 +168,15 @@ def test_a_piped_starts_without(
     for each, (_, _, reason) in zip(config.unusable, unusable, strict=True):
         assert reason in each.reason
         assert each.reason.startswith("piped.yaml:9:")
-        assert each.target in ("", *deploy_target_names(config)[each.plugin])
+        if each.has_name:
+            assert each.target in ("", *deploy_target_names(config)[each.plugin])
+
+
+def test_what_has_no_name_cannot_be_chosen() -> None:
+    kubernetes = "{name: kubernetes, deployTargets: [{config: {}}, {name: dev}]}"
+    line = f"plugins: [{kubernetes}, 5, {{deployTargets: [{{name: t, labels: 5}}]}}]"
+    config = read_startable_piped(f"{HEAD}  {line}\n", file="piped.yaml", catalog=CATALOG)
+    assert deploy_target_names(config) == {"kubernetes": ("dev",)}
 
 
 @pytest.mark.parametrize(
@@ -100,15 +184,7 @@ def test_a_piped_starts_without(
     [
         pytest.param("syncInterval: soon", id="elsewhere"),
         pytest.param("syncInterval: soon\n  plugins: [{name: dance}]", id="elsewhere too"),
-        pytest.param("plugins: [{url: 'file:///p'}]", id="in a plugin without a name"),
-        pytest.param(
-            "plugins: [{name: a, url: 'file:///a'}, {name: a, url: 'file:///b'}]",
-            id="in a plugin of which there are two",
-        ),
-        pytest.param(
-            "plugins: [{name: kubernetes, deployTargets: [{name: t}, {name: t}]}]",
-            id="in a deploy target of which there are two",
-        ),
+        pytest.param("plugins: kubernetes", id="plugins that are no list"),
     ],
 )
 def test_a_piped_does_not_start_with_a_mistake(line: str) -> None:

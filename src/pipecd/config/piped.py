@@ -367,7 +367,16 @@ class PipedSpec(CommonPipedSpec):
     @model_validator(mode="after")
     def _unique_plugins(self) -> Self:
         names = [plugin.name for plugin in self.plugins]
-        refuse(self, *no_duplicates("plugins", "name", names, "two plugins are named {}"))
+        # Built-in plugins do not listen on a port.
+        ports = [str(p.port) if p.port and not p.builtin else "" for p in self.plugins]
+        taken = (
+            "another plugin has the port {}, write another one or leave it out to get a free one"
+        )
+        refuse(
+            self,
+            *no_duplicates("plugins", "name", names, "two plugins are named {}"),
+            *no_duplicates("plugins", "port", ports, taken),
+        )
         return self
 
 

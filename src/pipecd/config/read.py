@@ -185,6 +185,8 @@ def deploy_target_names(config: PipedConfig) -> dict[str, tuple[str, ...]]:
     """Return the names of the deploy targets of each plugin, also of those that are unusable."""
     names = {p.name: tuple(target.name for target in p.deploy_targets) for p in config.spec.plugins}
     for each in config.unusable:
+        if not each.has_name:
+            continue
         more = (each.target,) if each.target else ()
         names[each.plugin] = (*names.get(each.plugin, ()), *more)
     return names

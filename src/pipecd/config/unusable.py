@@ -4,8 +4,7 @@
 So a piped starts with the others.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipecd.config.catalog import Catalog
@@ -23,6 +22,8 @@ class Unusable:
     target: str
     """The name of the deploy target; empty for the plugin itself."""
     reason: str
+    has_name: bool = True
+    """Whether the file names it; if not, it is called by its position and cannot be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class _Part:
     path: Path
     plugin: str
     target: str = ""
+    has_name: bool = True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has settings for all deploy targets of a v0 file."""
+        return self.path[-1] in (*CHARTS, ANALYSIS)
 
     def contains(self, path: str) -> bool:
         own = dotted(self.path)
@@ -49,29 +56,49 @@ def without_unusable(
 ) -> tuple[Node, tuple[Unusable, ...]] | None:
     """Return the `spec` of a piped file without the parts that these mistakes are in.
 
-    None if one of them is elsewhere, or in a part whose name another part has too.
+    Several parts of one name are left out together, because it is unknown which of them is meant.
+    None if a mistake is elsewhere.
     """
     parts = _parts(spec, catalog)
-    named = [part for part in parts if part.path[-1] not in (*CHARTS, ANALYSIS)]
-    names = Counter((part.plugin, part.target) for part in named)
     found: dict[_Part, list[str]] = {}
     for mistake in mistakes:
         part = next((part for part in parts if part.contains(mistake.path)), None)
-        if part is None or not part.plugin or names[part.plugin, part.target] > 1:
+        if part is None:
             return None
         found.setdefault(part, []).append(part.reason(mistake))
+    removed = {other for part in found for other in (part, *_namesakes(part, parts))}
     for plugin in dict.fromkeys(part.plugin for part in found if part.target):
         targets = [part for part in parts if part.plugin == plugin and part.target]
-        if all(part in found for part in targets):
+        if removed.issuperset(targets):
             # Nothing is left that it could deploy to.
-            reasons = [reason for part in targets for reason in found[part]]
-            at = next((p.path for p in parts if p.plugin == plugin and not p.target), ())
-            found.setdefault(_Part(at, plugin), reasons)
-    rest = _without(spec, {part.path for part in found}, ("spec",))
+            reasons = [reason for part in targets for reason in found.get(part, ())]
+            own = (p for p in parts if p.plugin == plugin and not p.target)
+            found.setdefault(next(own, _Part((), plugin)), reasons)
+    rest = _without(spec, {part.path for part in (*removed, *found)}, ("spec",))
     if rest == spec:
         return None
-    unusable = (Unusable(each.plugin, each.target, "\n".join(found[each])) for each in found)
-    return rest, tuple(unusable)
+    return rest, _unusable(found)
+
+
+def _namesakes(part: _Part, parts: Sequence[_Part]) -> list[_Part]:
+    """Return the other plugins, or deploy targets of the plugin, that have the same name."""
+    name = part.plugin, part.target
+    return [
+        other
+        for other in parts
+        if (other.plugin, other.target) == name and not part.is_shared and not other.is_shared
+    ]
+
+
+def _unusable(found: Mapping[_Part, Sequence[str]]) -> tuple[Unusable, ...]:
+    """Return each name once, with all reasons."""
+    names: dict[tuple[str, str, bool], list[str]] = {}
+    for part, reasons in found.items():
+        names.setdefault((part.plugin, part.target, part.has_name), []).extend(reasons)
+    return tuple(
+        Unusable(plugin, target, "\n".join(reasons), has_name)
+        for (plugin, target, has_name), reasons in names.items()
+    )
 
 
 def _parts(spec: Node, catalog: Catalog) -> list[_Part]:
@@ -79,19 +106,30 @@ def _parts(spec: Node, catalog: Catalog) -> list[_Part]:
     parts: list[_Part] = []
     for i, plugin in enumerate(_items(spec, "plugins")):
         at, name = ("spec", "plugins", i), _text(plugin, "name")
-        targets = enumerate(_items(plugin, "deployTargets"))
-        parts += [
-            _Part((*at, "deployTargets", j), name, _text(node, "name")) for j, node in targets
-        ]
-        parts.append(_Part(at, name))
+        own = _Part(at, name or _position(plugin), has_name=bool(name))
+        for j, node in enumerate(_items(plugin, "deployTargets")):
+            parts.append(_target((*at, "deployTargets", j), node, own))
+        parts.append(own)
     for key in PLATFORMS:
         for i, node in enumerate(_items(spec, key)):
-            platform, name = _text(node, "type"), _text(node, "name")
+            at, platform = ("spec", key, i), _text(node, "type")
             known = catalog.provider(platform)
-            parts.append(_Part(("spec", key, i), known[0].name if known else platform, name))
+            plugin = known[0].name if known else platform
+            own = _Part(at, plugin or _position(node), has_name=bool(plugin))
+            parts.append(_target(at, node, own) if plugin else own)
     if kubernetes := catalog.provider("KUBERNETES"):
         parts += [_Part(("spec", key), kubernetes[0].name) for key in CHARTS]
     return [*parts, _Part(("spec", ANALYSIS), "analysis")]
+
+
+def _target(path: Path, node: Node, plugin: _Part) -> _Part:
+    name = _text(node, "name")
+    return _Part(path, plugin.plugin, name or _position(node), bool(name) and plugin.has_name)
+
+
+def _position(node: Node) -> str:
+    """Return what a part without a name is called."""
+    return f"(line {node.mark.line}, column {node.mark.column})"
 
 
 def _without(node: Node, removed: Collection[Path], path: Path) -> Node:

@@ -14,7 +14,7 @@ from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.config.unusable import Unusable
 from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import StageStatus
-from pipecd.model.errors import NotFound, UserMistake
+from pipecd.model.errors import NotFound
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.pluginhost import host
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -83,14 +83,6 @@ async def test_built_in_stage_plugins_need_no_configuration(
         async with PluginHost.start([named], callbacks=callbacks) as registry:
             assert registry.names == ("pause", "analysis", "scriptrun", "wait", "waitapproval")
             assert registry.for_stage("WAIT", ApplicationSpec()).name == "pause"
-
-
-async def test_a_name_twice_is_refused(open_plane: OpenPlane) -> None:
-    twice = [PluginSpec(name="wait"), PluginSpec(name="wait")]
-    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
-        with pytest.raises(UserMistake, match="two plugins are named wait"):
-            async with PluginHost.start(twice, callbacks=callbacks):
-                pass
 
 
 class Shy(WaitPlugin):

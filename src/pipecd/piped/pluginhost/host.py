@@ -3,7 +3,6 @@
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -114,7 +113,6 @@ class PluginHost:
         Plugin processes call piped through a Unix socket, in the workspace where possible. With a
         `service_port` they call it on that port of loopback; 0 takes any free one.
         """
-        _validate(plugins)
         installed = builtin_plugins() if builtins is None else builtins
         third_party = third_party_plugins() if builtins is None else frozenset[str]()
         external = {spec.name for spec in plugins if _is_external(spec, third_party)}
@@ -153,7 +151,6 @@ async def find_unstartable(
 
     Built-in plugins are imported, and the programs of others downloaded and verified.
     """
-    _validate(plugins)
     installed, third_party = builtin_plugins(), third_party_plugins()
     failures: list[StartFailure] = []
     for spec in plugins:
@@ -323,19 +320,6 @@ class PluginRun:
             return error
         logger.error("plugin failed unexpectedly", plugin=self.name, exc_info=error)
         return PipecdError(f"{type(error).__name__}: {error}")
-
-
-def _validate(plugins: Sequence[PluginSpec]) -> None:
-    for name, count in Counter(spec.name for spec in plugins).items():
-        if count > 1:
-            raise UserMistake(f"two plugins are named {name}", hint="give each plugin its own name")
-    for port, count in Counter(spec.port for spec in plugins if spec.port).items():
-        if count > 1:
-            names = " and ".join(spec.name for spec in plugins if spec.port == port)
-            raise UserMistake(
-                f"the plugins {names} have the same port {port}",
-                hint="give each its own, or leave the port out to get any free one",
-            )
 
 
 async def _serve_callbacks(
