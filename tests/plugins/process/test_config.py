@@ -171,6 +171,18 @@ def test_the_router_listens_on_loopback_by_default() -> None:
     assert target.variables == ()
 
 
+def test_proxies_on_the_same_machine_are_trusted_by_default() -> None:
+    target = decode_plain({}, ProcessTarget, what="target")
+    assert target.trusted_proxies == ("127.0.0.0/8", "::1/128")
+    given = decode_plain({"trustedProxies": []}, ProcessTarget, what="target")
+    assert given.trusted_proxies == ()
+
+
+def test_a_trusted_proxy_is_a_network() -> None:
+    with pytest.raises(ConfigMistake, match=r"'proxy\.example' is no address and no network"):
+        decode_plain({"trustedProxies": ["proxy.example"]}, ProcessTarget, what="target")
+
+
 def test_a_target_lists_names_of_variables() -> None:
     with pytest.raises(ConfigMistake, match="'A=B' is not the name of an environment variable"):
         decode_plain({"variables": ["HOME", "A=B"]}, ProcessTarget, what="target")

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 
 from pipecd.plugins.process import logs, programs
 from pipecd.plugins.process.application import SupervisedApplication
-from pipecd.plugins.process.desired import DesiredApplication
+from pipecd.plugins.process.desired import LOOPBACK, DesiredApplication
 from pipecd.plugins.process.instance import ApplicationStatus, StatusPage
 from pipecd.plugins.process.release_files import changed_files
 from pipecd.plugins.process.router import Router
@@ -48,6 +49,7 @@ class Supervisor:
         self.version = code_version()
         self.ended = asyncio.Event()
         self.has_handed_over = False
+        self._trusted_proxies = LOOPBACK
         self._changes = 0
         self._changed = asyncio.Condition()
         self._reported = self._stored = 0
@@ -63,6 +65,7 @@ class Supervisor:
         """Continues what the state file says; `sockets` are those of a former supervisor."""
         state = self.directory.load()
         self.status_page = StatusPage(state.status_port)
+        self._trust(state.trusted_proxies)
         unused = dict(sockets)
         for stored in state.applications:
             application = self._create(stored)
@@ -98,11 +101,18 @@ class Supervisor:
             self._on_change()
             raise
 
-    async def configure(self, status_port: int) -> None:
-        """Stores the port of the status page."""
+    async def configure(self, status_port: int, trusted_proxies: tuple[str, ...]) -> None:
+        """Stores the port of the status page, and the networks whose claims the router believes."""
+        if (status_port, trusted_proxies) == (self.status_page.port, self._trusted_proxies):
+            return
+        self._trust(trusted_proxies)
         if status_port != self.status_page.port:
             self.status_page = StatusPage(status_port)
-            await self.save()
+        await self.save()
+
+    def _trust(self, proxies: tuple[str, ...]) -> None:
+        self.router.trust(tuple(ip_network(each) for each in proxies))
+        self._trusted_proxies = proxies
 
     def report_status_page(self, page: StatusPage) -> None:
         """Takes whether the status page can be served."""
@@ -154,7 +164,7 @@ class Supervisor:
                     seen = await self.next_change(seen)
         await self.close()
         try:
-            state = StoredState(stored, self.status_page.port)
+            state = StoredState(stored, self.status_page.port, self._trusted_proxies)
             await asyncio.to_thread(self.directory.save, state)
         except OSError as e:
             logger.warning("the state cannot be stored: %s", e)
@@ -197,7 +207,7 @@ class Supervisor:
 
     def _state(self) -> StoredState:
         stored = tuple(application.stored() for application in self.applications.values())
-        return StoredState(stored, self.status_page.port)
+        return StoredState(stored, self.status_page.port, self._trusted_proxies)
 
     def _end_unknown_programs(self) -> None:
         """Ends programs whose start could not be stored before a supervisor was killed."""

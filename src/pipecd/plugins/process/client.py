@@ -5,7 +5,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +54,10 @@ class SupervisorClient:
         """Reports whether there is a supervisor."""
         return await self._hello() is not None
 
-    async def configure(self, status_port: int) -> None:
-        """Sets the port of the status page."""
-        await self._retried({"request": "configure", "status_port": status_port})
+    async def configure(self, status_port: int, trusted_proxies: Sequence[str]) -> None:
+        """Sets the port of the status page, and the networks whose claims the router believes."""
+        settings = {"status_port": status_port, "trusted_proxies": list(trusted_proxies)}
+        await self._retried({"request": "configure", **settings})
 
     async def apply(self, desired: DesiredApplication) -> None:
         """Stores what shall run of an application."""

@@ -3,11 +3,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipecd.plugins.process.desired import LOOPBACK
 from pipecd.sdk.config import (
     Duration,
     NoOptions,
@@ -159,18 +161,30 @@ class ProcessTarget(Spec):
     needs are stored in `directory`, by default beside piped's own data. On `statusPort` of
     loopback the error rates of variants and metrics can be read; 0 is none. Programs get those
     variables of piped's environment that `variables` names, in addition to a few harmless ones.
+    The router believes what clients in the networks `trustedProxies` say about other clients.
     """
 
     host: str = "127.0.0.1"
     directory: str = ""
     status_port: int = Field(default=0, ge=0, le=65535)
     variables: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = LOOPBACK
 
     @field_validator("directory")
     @classmethod
     def _absolute(cls, value: str) -> str:
         if value and not PurePosixPath(value).is_absolute():
             raise ValueError(f"{value!r} must be an absolute path")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ip_network(each)
+            except ValueError:
+                raise ValueError(f"{each!r} is no address and no network") from None
         return value
 
     @field_validator("variables")

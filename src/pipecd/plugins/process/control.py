@@ -2,7 +2,7 @@
 """The socket of the supervisor: one JSON document per line, a request and its answers.
 
     {"request": "hello"}                             {"version": …, "pid": …}
-    {"request": "configure", "status_port": 9180}    {}
+    {"request": "configure", "status_port": 9180, "trusted_proxies": […]}    {}
     {"request": "apply", "application": …}           {}
     {"request": "remove", "application": "NAME"}     {}
     {"request": "status"}                            {"applications": […]}
@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from pipecd.plugins.process.applications import CannotStore, Supervisor
-from pipecd.plugins.process.desired import DesiredApplication
+from pipecd.plugins.process.desired import LOOPBACK, DesiredApplication
 from pipecd.plugins.process.json_codec import from_json, to_json
 
 logger = logging.getLogger("supervisor")
@@ -94,7 +94,8 @@ class _Connection:
             case "hello":
                 await self._send({"version": supervisor.version, "pid": os.getpid()})
             case "configure":
-                await supervisor.configure(int(request["status_port"]))
+                proxies = tuple(map(str, request.get("trusted_proxies", LOOPBACK)))
+                await supervisor.configure(int(request["status_port"]), proxies)
                 await self._send({})
             case "apply":
                 await supervisor.apply(from_json(DesiredApplication, request["application"]))

@@ -113,4 +113,7 @@ class DesiredApplication:
         return replace(self, variants={**others, name: variant} if variant else others)
 
 
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+"""The networks of this machine, where a proxy in front of the router may be."""
+
 ALL_TO_PRIMARY: Mapping[str, int] = {PRIMARY: 100, CANARY: 0}

@@ -17,7 +17,7 @@ from pipecd.plugins.process.http_head import (
     parse_request,
 )
 from pipecd.plugins.process.router_route import Choice, Route, Target
-from pipecd.plugins.process.tcp_relay import reset
+from pipecd.plugins.process.tcp_relay import peer_address, reset
 
 # Requests with these methods may be sent a second time.
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"TRACE"})
@@ -87,20 +87,18 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         route = self._route
-        if len(route.connections) >= self._limits.connections:
-            route.refused_connections += 1
+        address = peer_address(transport)
+        if not route.admit(self, address):
             self._transport.write(_plain(503, "too many connections"))
             self._transport.close()
             return
-        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        address = peer[0].removeprefix("::ffff:") if peer else ""
+        own = transport.get_extra_info("sockname")
         authority = f"{own[0]}:{own[1]}" if len(own) == 2 else f"[{own[0]}]:{own[1]}"
         self._sender = Sender(address.encode(), route.is_trusted(address), authority.encode())
-        route.connections.add(self)
         self.deadline = self.now() + self._limits.head
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._route.connections.discard(self)
+        self._route.leave(self)
         if self._state is _TUNNEL and self._backend is not None:
             self._backend.leave_tunnel()
             self._backend = None

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from pipecd.plugins.process.http_client import ClientConnection
-from pipecd.plugins.process.router_route import Backend, Limits, Route, Share, shares_of
+from pipecd.plugins.process.router_route import Backend, Limits, Network, Route, Share, shares_of
 from pipecd.plugins.process.router_stats import RouteStats, VariantStats, Window
 from pipecd.plugins.process.tcp_relay import TcpRelay
 
@@ -106,6 +106,12 @@ class Router:
             self._sweep = loop.call_later(_SWEEP_SECONDS, self._expire)
         return int(listening.getsockname()[1])
 
+    def trust(self, proxies: tuple[Network, ...]) -> None:
+        """Believes what these clients say about others, from their next connection on."""
+        self._limits = replace(self._limits, trusted_proxies=proxies)
+        for listener in self._listeners.values():
+            listener.route.limits = self._limits
+
     def listeners(self) -> frozenset[str]:
         """Returns the names of all listeners."""
         return frozenset(self._listeners)
@@ -174,7 +180,10 @@ class Router:
 def _possible(limits: Limits) -> Limits:
     """Limits the connections to what the process may open: a client needs two, and others some."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return replace(limits, connections=min(limits.connections, max((files - _OTHER_FILES) // 2, 1)))
+    connections = min(limits.connections, max((files - _OTHER_FILES) // 2, 1))
+    # One client leaves at least half of them to others.
+    one_client = min(limits.address_connections, max(connections // 2, 1))
+    return replace(limits, connections=connections, address_connections=one_client)
 
 
 async def _close(listener: _Listener, seconds: float) -> None:

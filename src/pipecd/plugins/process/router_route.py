@@ -2,13 +2,19 @@
 """Chooses the backend of each request, and knows which ones can be used."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from pipecd.plugins.process.desired import LOOPBACK
 from pipecd.plugins.process.router_stats import Meter, RouteStats, VariantStats, Window
 from pipecd.plugins.process.router_weights import Turns
+
+Network: TypeAlias = IPv4Network | IPv6Network
+# The part of an IPv6 address that a client cannot choose.
+_CLIENT_BITS = 64
 
 if TYPE_CHECKING:
     from pipecd.plugins.process.http_backend import BackendConnection
@@ -46,12 +52,14 @@ class Share:
 class Limits:
     """Deadlines in seconds, sizes in bytes.
 
+    `connections` are those of a listener, `address_connections` those of one client of it.
     `head` is the time for a whole request head, `idle` for the next request on a connection,
     `body` for the next piece of a request body, `answer` for the head of a response, `stream` for
     the next piece of a response, `tunnel` for the next piece of an upgraded or TCP connection.
     """
 
     connections: int = 10_000
+    address_connections: int = 1_000
     head_size: int = 32 * 1024
     head: float = 10.0
     idle: float = 75.0
@@ -64,10 +72,7 @@ class Limits:
     skip: float = 1.0
     idle_backend: float = 30.0
     idle_backends: int = 128
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = (
-        ip_network("127.0.0.0/8"),
-        ip_network("::1/128"),
-    )
+    trusted_proxies: tuple[Network, ...] = tuple(ip_network(each) for each in LOOPBACK)
 
 
 class Connection(Protocol):
@@ -150,7 +155,8 @@ class Route:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, str] = {}
+        """Each with the address or network that it counts for, "" if it is that of a proxy."""
         self.is_closing = False
         self.refused_connections = 0
         self.malformed = 0
@@ -162,6 +168,27 @@ class Route:
         self._retired: set[Target] = set()
         self._serving: list[Variant] = []
         self._turns: Turns | None = None
+        self._clients = Counter[str]()
+
+    def admit(self, connection: Connection, address: str) -> bool:
+        """Counts a new connection, unless the listener or its client has too many of them."""
+        client = "" if self.is_trusted(address) else client_network(address)
+        if len(self.connections) >= self.limits.connections or (
+            client and self._clients[client] >= self.limits.address_connections
+        ):
+            self.refused_connections += 1
+            return False
+        self.connections[connection] = client
+        self._clients[client] += 1
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Counts the end of a connection that was admitted."""
+        client = self.connections.pop(connection, None)
+        if client is not None:
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
 
     def update(self, shares: Mapping[str, Share]) -> None:
         """Sends the next request by these shares; what is running goes on."""
@@ -280,6 +307,17 @@ class Route:
         """Closes the idle connections to backends."""
         for target in self._targets.values():
             target.retire()
+
+
+def client_network(address: str) -> str:
+    """Returns what of an address one client has: an IPv6 client chooses the rest."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return address
+    if ip.version == 4:
+        return address
+    return str(IPv6Network((int(ip), _CLIENT_BITS), strict=False))
 
 
 def _stats_of(variant: Variant) -> VariantStats:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Listener
+from pipecd.plugins.process.desired import LOOPBACK, DesiredApplication, DesiredVariant, Listener
 from pipecd.plugins.process.instance import Instance
 from pipecd.plugins.process.json_codec import from_json, to_json
 
@@ -57,6 +57,7 @@ class StoredState:
 
     applications: tuple[StoredApplication, ...] = ()
     status_port: int = 0
+    trusted_proxies: tuple[str, ...] = LOOPBACK
 
 
 @dataclass(frozen=True)

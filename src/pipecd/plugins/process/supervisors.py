@@ -63,7 +63,8 @@ class Supervisors:
             # Only once: while a piped is upgraded, the old one must not take the supervisor back.
             await client.ensure(upgrades=path not in self._upgraded)
             self._upgraded.add(path)
-            await client.configure(target.settings(ProcessTarget).status_port)
+            settings = target.settings(ProcessTarget)
+            await client.configure(settings.status_port, settings.trusted_proxies)
 
     def _watch(self, client: SupervisorClient, target: DeployTarget) -> None:
         path = client.directory.path

@@ -9,6 +9,12 @@ from typing import cast
 from pipecd.plugins.process.router_route import Choice, Route, Target
 
 
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """Returns the address of a client; "" if it has already left."""
+    peer = transport.get_extra_info("peername")
+    return peer[0].removeprefix("::ffff:") if peer else ""
+
+
 def reset(transport: asyncio.Transport) -> None:
     """Ends a connection at once, and lets the other side know that something is missing."""
     without_waiting = struct.pack("ii", 1, 0)
@@ -80,11 +86,9 @@ class TcpRelay(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._route.connections) >= self._route.limits.connections:
-            self._route.refused_connections += 1
+        if not self._route.admit(self, peer_address(transport)):
             self.transport.abort()
             return
-        self._route.connections.add(self)
         self.transport.pause_reading()
         self._assign(self._route.choose(self._started))
 
@@ -138,7 +142,7 @@ class TcpRelay(_Side):
 
     def end(self) -> None:
         """Ends with its first connection that is lost."""
-        self._route.connections.discard(self)
+        self._route.leave(self)
         if self._connecting is not None:
             self._connecting.cancel()
         self._release()
