@@ -3,24 +3,26 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipecd.config.application import ApplicationSpec
 from pipecd.config.piped import DeployTargetSpec, PluginSpec
 from pipecd.config.unusable import Unusable
 from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import StageStatus
-from pipecd.model.errors import NotFound
+from pipecd.model.errors import NotFound, Unavailable
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.pluginhost import host
 from pipecd.piped.pluginhost.callbacks import Callbacks
-from pipecd.piped.pluginhost.host import PluginHost
+from pipecd.piped.pluginhost.host import PluginHost, PluginRun
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.plugin import PluginNotStarted
+from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.plugins.wait.plugin import WaitPlugin
 from pipecd.proto.model.analysis_pb2 import AnalysisResult
@@ -121,6 +123,31 @@ async def test_plugins_that_cannot_start_are_named_with_the_reason(
             assert registry.names == ("shy", "wait")
             assert len(Shy.attempts) == 3
             assert {each.plugin for each in registry.failures} == {"dance", "moon"}
+
+
+async def test_a_long_run_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_RETRY", Backoff(first=0.01, longest=1.0))
+    monkeypatch.setattr(host, "_STABLE_AFTER", 0.05)
+    runs = iter((None, None, 0.2, None, 0.0))
+
+    async def start(lifetime: AsyncExitStack) -> None:
+        seconds = next(runs, None)
+        if seconds is None:
+            # An attempt that takes long is no long run.
+            await asyncio.sleep(0.1)
+            raise Unavailable("it does not start")
+        tasks = await lifetime.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(fail_after(seconds))
+
+    async def fail_after(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        raise Unavailable("it has ended")
+
+    with capture_logs() as logs:
+        run = asyncio.create_task(PluginRun("p", start, PluginRegistry()).run())
+        await eventually(lambda: len(logs) >= 5)
+        run.cancel()
+    assert [entry["retry_in"] for entry in logs[:5]] == [0.01, 0.02, 0.01, 0.02, 0.04]
 
 
 async def test_a_plugin_that_takes_long_to_start_does_not_hold_up_the_others(

@@ -3,6 +3,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ _INSTALLED = ("-P", "-c", "from pipecd.sdk.process import serve_installed; serve
 
 # After the first, second, … failure to start.
 _RETRY = Backoff(first=1.0, longest=60.0)
+# A plugin that ran this long has overcome its failures.
+_STABLE_AFTER = 60.0
 # How long piped waits for plugins before it runs without those that are still starting.
 _STARTED_WITHIN = 20.0
 
@@ -284,11 +287,16 @@ class PluginRun:
         self.name, self._start, self._registry = name, start, registry
         self.tried = asyncio.Event()
         """Set when the first attempt to start it has ended."""
+        self._started_at: float | None = None
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        for pause in _RETRY:
+        failures = 0
+        while True:
+            self._started_at = None
             error = await self._run()
+            failures = 1 if self._has_been_stable() else failures + 1
+            pause = _RETRY.after(failures)
             logger.error(
                 "plugin cannot start, retrying", plugin=self.name, error=str(error), retry_in=pause
             )
@@ -304,6 +312,7 @@ class PluginRun:
                 registered = await self._start(lifetime)
                 if registered is not None:
                     self._registry.started(registered)
+                self._started_at = time.monotonic()
                 self.tried.set()
                 # Nothing sets it: the plugin runs until this task is cancelled.
                 await asyncio.Event().wait()
@@ -313,6 +322,11 @@ class PluginRun:
         except Exception as e:  # noqa: BLE001 - becomes the reason why it does not run
             return self._expected(e)
         raise RuntimeError("a plugin has started and ended by itself")
+
+    def _has_been_stable(self) -> bool:
+        """Whether it has run so long that its next failure is a new one."""
+        started_at = self._started_at
+        return started_at is not None and time.monotonic() - started_at > _STABLE_AFTER
 
     def _expected(self, error: Exception) -> PipecdError:
         """Returns the error; a fault of one plugin is no reason to run none."""
