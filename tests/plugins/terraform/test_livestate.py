@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live state, drift and plan preview, with the real Terraform."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pipecd.plugins.terraform.livestate import LiveStates
 from pipecd.plugins.terraform.terraform import Planned, Terraform
-from pipecd.sdk import Health, StageStatus, SyncStatus
+from pipecd.sdk import Health, PipecdError, StageStatus, SyncStatus
 from plugins.terraform.testbed import Application, data
 
 MODULE = 'module "m" {\n  source = "./m"\n}\n'
@@ -20,6 +23,11 @@ resource "terraform_data" "web" {
 }
 output "leak" {
   value = nonsensitive(var.key)
+}
+"""
+NEEDS_FILE = """
+resource "terraform_data" "web" {
+  input = file(%s)
 }
 """
 
@@ -86,6 +94,57 @@ async def test_a_plan_counts_for_ten_minutes_or_until_the_next_stage(
     assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.OUT_OF_SYNC
     assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
     assert (await plugin.live_state(one.live_context())).sync.status is SyncStatus.SYNCED
+
+
+async def test_a_failed_plan_is_retried_with_backoff(
+    application: Application, tmp_path: Path
+) -> None:
+    now = 0.0
+    application.plugin._live_states.clock = lambda: now  # pyright: ignore[reportPrivateUsage]
+    flag, plugin = tmp_path / "credentials", application.plugin
+    one = application.commit("one", NEEDS_FILE % json.dumps(str(flag)))
+
+    async def fails() -> bool:
+        try:
+            await plugin.live_state(one.live_context())
+        except PipecdError as e:
+            assert "no file exists" in str(e)
+            return True
+        return False
+
+    assert await fails()
+    flag.touch()
+    now = 50.0
+    assert await fails(), "no plan is made within a minute"
+    flag.unlink()
+    now = 70.0
+    assert await fails()
+    flag.touch()
+    now = 170.0
+    assert await fails(), "after the second failure none is made within two"
+    other = application.commit("two", NEEDS_FILE % json.dumps(str(flag)))
+    assert (await plugin.live_state(other.live_context())).sync.status is SyncStatus.OUT_OF_SYNC
+    flag.unlink()
+    now = 900.0
+    assert await fails()
+    flag.touch()
+    now = 970.0
+    assert not await fails(), "the failures before a success do not count"
+    flag.unlink()
+    assert not await fails()
+
+
+async def test_a_failed_plan_is_forgotten_after_a_stage(
+    application: Application, tmp_path: Path
+) -> None:
+    flag = tmp_path / "credentials"
+    one = application.commit("one", NEEDS_FILE % json.dumps(str(flag)))
+    with pytest.raises(PipecdError, match="no file exists"):
+        await application.plugin.live_state(one.live_context())
+    flag.touch()
+    assert (await one.run("TERRAFORM_APPLY")).status is StageStatus.SUCCESS
+    live = await application.plugin.live_state(one.live_context())
+    assert live.sync.status is SyncStatus.SYNCED
 
 
 async def test_the_tree_is_there_while_a_stage_runs(application: Application) -> None:

@@ -2,8 +2,8 @@
 """Live state, drift and plan preview.
 
 A plan compares the infrastructure with Git, and it is not cheap. So a result counts for ten
-minutes, as long as neither the commit changes nor the plugin itself applies something. Piped asks
-more often than that.
+minutes, as long as neither the commit changes nor the plugin itself applies something. A failure
+counts for a minute, and repeated ones for longer. Piped requests the live state more often.
 """
 
 import asyncio
@@ -20,8 +20,10 @@ from pipecd.plugins.terraform.drift import sync_state
 from pipecd.plugins.terraform.state import resource_tree
 from pipecd.plugins.terraform.terraform import Planned, Terraform, TerraformRunner, only_target
 from pipecd.sdk import (
+    Backoff,
     LiveContext,
     LiveState,
+    PipecdError,
     Preview,
     PreviewContext,
     SyncState,
@@ -30,17 +32,26 @@ from pipecd.sdk import (
 )
 
 _INTERVAL = 600.0
+_AFTER_FAILURE = Backoff(first=60.0, longest=_INTERVAL)
 _CONCURRENT_PLANS = 2
 _TIMEOUT = 900.0
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A live state, what it was made from, and until when it counts."""
+    """A live state or why there is none, what it was made from, and until when it counts."""
 
-    state: LiveState
+    state: LiveState | PipecdError
     source: object
     until: float
+    failures: int = 0
+    """How many plans in a row have failed."""
+
+    def result(self) -> LiveState:
+        """Returns the live state; raises the error if there is none."""
+        if isinstance(self.state, PipecdError):
+            raise self.state.with_traceback(None)
+        return self.state
 
 
 @dataclass
@@ -71,25 +82,40 @@ class LiveStates:
         """Returns the live state of an application, which may be some minutes old."""
         source = (look.source.commit, look.source.config, look.targets)
         known = self._known.get(look.application_id)
+        is_deploying = look.application_id in self._deploying
         if known and (
-            look.application_id in self._deploying
+            (is_deploying and not known.failures)
             or (known.source == source and self.clock() < known.until)
         ):
-            return known.state
+            return known.result()
         while True:
             stages = self._stages[look.application_id]
             is_deploying = look.application_id in self._deploying
-            async with self._slots:
-                state = await self._read(look, with_drift=not is_deploying)
+            state: LiveState | PipecdError
+            try:
+                async with self._slots:
+                    state = await self._read(look, with_drift=not is_deploying)
+            except PipecdError as e:
+                state = e
             if is_deploying:
-                return state
+                return _Known(state, source, 0).result()
             if stages == self._stages[look.application_id]:
                 break
             # A stage began meanwhile: the plan is neither about the old nor about the new state.
+        return self._remember(look.application_id, state, source).result()
+
+    def _remember(
+        self, application_id: str, state: LiveState | PipecdError, source: object
+    ) -> _Known:
+        known, failures, interval = self._known.get(application_id), 0, _INTERVAL
+        if isinstance(state, PipecdError):
+            failures = 1 + (known.failures if known else 0)
+            interval = _AFTER_FAILURE.after(failures)
         # The plans of many applications spread over time.
-        until = self.clock() + _INTERVAL * random.uniform(0.9, 1.1)  # noqa: S311
-        self._known[look.application_id] = _Known(state, source, until)
-        return state
+        until = self.clock() + interval * random.uniform(0.9, 1.1)  # noqa: S311
+        remembered = _Known(state, source, until, failures)
+        self._known[application_id] = remembered
+        return remembered
 
     async def _read(self, look: LiveContext, *, with_drift: bool) -> LiveState:
         target = look.targets[0].name if look.targets else ""
