@@ -17,6 +17,7 @@ from pathlib import Path
 from pipecd.plugins.process import programs
 from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant
 from pipecd.plugins.process.endpoint import Endpoint
+from pipecd.plugins.process.foreign_listener import foreign_listener
 from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase, Usage
 from pipecd.plugins.process.probes import HOST, probe
 from pipecd.plugins.process.reconcile import (
@@ -384,7 +385,16 @@ class SupervisedApplication:
         # Several probes fit into the time in which an instance must become healthy.
         at_most = min(instance.probe.timeout / 3, _LONGEST_PROBE)
         protocol, path = instance.probe.protocol, instance.probe.path
-        return await probe(protocol, instance.port, path, at_most=at_most)
+        error = await probe(protocol, instance.port, path, at_most=at_most)
+        # As long as a healthy instance listens, nobody else can.
+        if error or instance.phase is Phase.HEALTHY:
+            return error
+        stranger = await asyncio.to_thread(
+            foreign_listener, instance.port, instance.pid, instance.limits.user
+        )
+        if stranger is None:
+            return ""
+        return f"port {instance.port} belongs to a program of another user, {stranger}"
 
     # What the supervisor measures for all applications
 

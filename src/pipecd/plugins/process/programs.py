@@ -203,6 +203,18 @@ def sample(pids: Collection[int]) -> dict[int, Sample]:
     return found
 
 
+def users_of(pid: int) -> set[int]:
+    """Returns who runs the processes of a program now; it may have given up its privileges."""
+    found = set[int]()
+    for process, fields in _processes():
+        if int(fields[_SESSION]) == pid:
+            with suppress(OSError):
+                text = (_PROC / str(process) / "status").read_text(errors="replace")
+                # The real, the effective, the saved one and that of files and sockets.
+                found.update(map(int, text.partition("\nUid:")[2].partition("\n")[0].split()))
+    return found
+
+
 def usage_between(before: Sample, after: Sample, seconds: float) -> Usage:
     """Returns the usage that two samples show."""
     used = max(after.cpu_seconds - before.cpu_seconds, 0.0)
