@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The systemd layout of the guide: units are verified, and their commands run as written.
 
-Only the directories differ: those of the test stand for /etc/pipecd, /var/lib and /opt/pipecd.
+Only the directories differ: those of the test stand for /etc/pipecd, /var/lib and /opt/pipecd. The
+commands of the pages run in a shell; what needs systemd, its users or a package index is replaced.
 """
 
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +229,176 @@ async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> N
         await until_logged(log, "control plane ready")
         restored = await pipectl("application list")
         assert [each["name"] for each in restored["applications"]] == ["web", "web"]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+# What the pages call and this machine has not: users, systemd, an installation by pip.
+REPLACED = {
+    "chgrp": "",
+    "journalctl": "",
+    "systemd-sysusers": "",
+    "runuser": 'shift 3; exec "$@"',
+    "python3": f"""mkdir -p "$3/bin"
+for name in pipecd piped launcher pipectl; do ln -s {PROGRAMS}/$name "$3/bin/$name"; done
+printf '#!/bin/sh\\n' > "$3/bin/pip"
+chmod 0755 "$3/bin/pip"
+""",
+}
+
+
+def console_blocks(page: str, section: str) -> list[str]:
+    """The commands of a section of a page, block by block."""
+    text = (GUIDE / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+class Reader(Machine):
+    """Follows pages on a machine: a shell runs their commands, and systemctl runs its units."""
+
+    def __init__(self, root: Path, port: int) -> None:
+        super().__init__(root)
+        self.etc.rmdir()
+        self.port, self.running = port, dict[str, AsyncExitStack]()
+        self.directory, self.programs = root / "root", root / "programs"
+        for place in (self.directory, self.programs, root / "usr" / "local" / "bin"):
+            place.mkdir(parents=True)
+        (self.directory / "deploy").symlink_to(UNITS.parent)
+        self.socket = self.programs / "socket"
+        for name, script in REPLACED.items():
+            self.add_program(name, f"#!/bin/sh\n{script}\n")
+        self.add_program(
+            "systemctl",
+            f"#!{sys.executable}\nimport socket, sys\n"
+            "with socket.socket(socket.AF_UNIX) as connection:\n"
+            f"    connection.connect({str(self.socket)!r})\n"
+            "    connection.sendall((' '.join(sys.argv[1:]) + '\\n').encode())\n"
+            "    sys.exit(connection.recv(100).decode() or None)\n",
+        )
+
+    def add_program(self, name: str, text: str) -> None:
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
+
+    def here(self, text: str) -> str:
+        for place in ("/etc/", "/var/lib/", "/opt/pipecd", "/usr/local/bin"):
+            text = re.sub(rf"(?<![\w/.-]){place}", f"{self.root}{place}", text)
+        text = text.replace("-C / ", f"-C {self.root} ").replace("-o pipecd -g pipecd ", "")
+        return text.replace("localhost:9090", f"localhost:{self.port}")
+
+    async def run(self, block: str) -> str:
+        """Runs the commands of a block; the first one that fails ends it, and the test."""
+        path = f"{self.programs}:{self.root}/usr/local/bin:{PROGRAMS}:{os.environ['PATH']}"
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-ec", self.here(block),
+            env={"PATH": path, "HOME": str(self.directory)}, cwd=self.directory,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, errors = await process.communicate()
+        assert process.returncode == 0, (block, errors.decode())
+        return out.decode()
+
+    async def follow(self, page: str, section: str) -> None:
+        for block in console_blocks(page, section):
+            await self.run(block)
+            await self.until_server_ready()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers one call of systemctl with an error, or with nothing."""
+        line = (await reader.readline()).decode()
+        try:
+            await self.systemctl(*line.split())
+        except (AssertionError, OSError, ValueError, KeyError) as e:
+            writer.write(f"systemctl {line.strip()}: {e}"[:100].encode())
+        writer.close()
+
+    async def systemctl(self, verb: str, *words: str) -> None:
+        patterns = [word for word in words if not word.startswith("--")]
+        if verb == "enable":
+            assert "--now" in words
+        if verb in ("stop", "restart"):
+            known = [name for name in self.running if any(fnmatch(name, p) for p in patterns)]
+            for name in known:
+                await self.running.pop(name).aclose()
+            patterns = known if verb == "restart" else []
+        for name in patterns:
+            template, _, instance = name.partition("@")
+            unit = f"{template}@.service" if instance else f"{template}.service"
+            assert (self.root / "etc" / "systemd" / "system" / unit).exists()
+            self.running[name] = AsyncExitStack()
+            await self.running[name].enter_async_context(self.started(unit, instance))
+
+    @asynccontextmanager
+    async def booted(self) -> AsyncIterator[None]:
+        server = await asyncio.start_unix_server(self.serve, self.socket)
+        async with server, AsyncExitStack() as last:
+            last.push_async_callback(self.systemctl, "stop", "*")
+            yield
+
+    async def until_server_ready(self) -> None:
+        await until_logged(self.root / "pipecd-server.service.log", "control plane ready")
+
+
+async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_restore(
+    tmp_path: Path,
+) -> None:
+    reader, repository = Reader(tmp_path / "machine", free_port()), tmp_path / "apps"
+    create_repository(repository)
+    async with reader.booted():
+        [programs, files, start, key] = console_blocks("systemd.md", "Install")
+        await reader.run(programs)
+        await reader.run(files)
+        [flags] = (reader.etc / "server.env").read_text().splitlines()
+        names = ("piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+        ports = " ".join(f"--{n}-port={p}" for n, p in zip(names, free_ports(6), strict=True))
+        # The link of the journal is for a browser.
+        first = "PIPECD_FIRST_PROJECT=shop\nPIPECD_FIRST_ADMIN_PASSWORD=hello-shop"
+        (reader.etc / "server.env").write_text(
+            f"{flags} --host 127.0.0.1 --port {reader.port} {ports}\n{first}\n"
+        )
+        await reader.run(start)
+        await reader.until_server_ready()
+        await reader.run(key)
+        assert (reader.directory / "api-key").stat().st_mode & 0o077 == 0
+
+        [register, start] = console_blocks("systemd.md", "Add a piped")
+        await reader.run(register)
+        file = reader.etc / "piped-dev.yaml"
+        repositories = f"[{{repoID: apps, remote: {repository}, branch: main}}]"
+        text = file.read_text().replace("repositories: []", f"repositories: {repositories}")
+        file.write_text(text)
+        await reader.run(start)
+        [id] = re.findall(r"pipedID: (\S+)", text)
+
+        async def pipectl(line: str) -> Any:
+            return json.loads(await reader.run(f"pipectl {line}"))
+
+        async def has_reported() -> bool:
+            return "repositories" in await pipectl(f"piped get --piped-id {id}")
+
+        await eventually(has_reported, within=60)
+        add = f"application add --app-name web --piped-id {id} --repo-id apps --app-dir web"
+        application = (await pipectl(f"{add} --output json"))["application_id"]
+
+        async def has_succeeded() -> bool:
+            listed = await pipectl(f"deployment list --app-id {application}")
+            return [d["status"] for d in listed.get("deployments", [])] == [4]
+
+        await eventually(has_succeeded, within=60)
+
+        await reader.follow("systemd.md", "Upgrade")
+        assert (reader.root / "opt/pipecd/current").resolve().name == "0.2.0"
+        await reader.follow("systemd.md", "Back up and restore")
+        assert await has_succeeded()
+        # The page names the configuration in the current directory.
+        shutil.copy(reader.etc / "control-plane.yaml", reader.directory)
+        await reader.follow("backup.md", "SQLite, while the server runs")
+
+        async def is_disabled() -> bool:
+            return "applications" in await pipectl("application list --disabled")
+
+        # What happens after a backup is not in it.
+        await reader.run(f"pipectl application disable --app-id {application}")
+        assert await is_disabled()
+        await reader.follow("backup.md", "SQLite, restore")
+        assert not await is_disabled()
+        assert await has_succeeded()
