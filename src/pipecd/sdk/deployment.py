@@ -52,6 +52,8 @@ class Deployment:
     created_at: datetime
     triggered_at: datetime
     target_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    skipped_stages: frozenset[int] = frozenset()
+    """The indexes of the stages of the pipeline that were skipped, for example by `skipOn`."""
 
     @classmethod
     def of(cls, message: model_pb.Deployment) -> "Deployment":
@@ -82,6 +84,11 @@ class Deployment:
                 plugin: tuple(targets.deploy_targets)
                 for plugin, targets in message.deploy_targets_by_plugin.items()
             },
+            skipped_stages=frozenset(
+                stage.index
+                for stage in message.stages
+                if stage.status == model_pb.STAGE_SKIPPED and not stage.rollback
+            ),
         )
 
 

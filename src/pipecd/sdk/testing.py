@@ -51,6 +51,7 @@ class Sample:
     commander: str = ""
     config: str = APPLICATION
     application_id: str = "application-1"
+    skipped_stages: Collection[int] = ()
 
     def deployment(self) -> deployment_pb2.Deployment:
         """The deployment of the commit."""
@@ -79,6 +80,10 @@ class Sample:
                 commander=self.commander,
                 timestamp=now,
             ),
+            stages=[
+                deployment_pb2.PipelineStage(index=i, status=deployment_pb2.STAGE_SKIPPED)
+                for i in self.skipped_stages
+            ],
             summary="a summary",
             created_at=now,
             updated_at=now,
@@ -309,6 +314,8 @@ class StageBench:
     application_id: str = "application-1"
     running: "StageBench | None" = None
     """The commit that the deployment replaces; None for a first deployment."""
+    skipped_stages: Collection[int] = ()
+    """The indexes of the stages that were skipped before."""
 
     async def run(
         self,
@@ -386,4 +393,5 @@ class StageBench:
             commander=self.commander,
             config=self.config,
             application_id=self.application_id,
+            skipped_stages=self.skipped_stages,
         )

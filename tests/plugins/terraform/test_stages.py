@@ -200,6 +200,25 @@ async def test_the_guard_against_destroys(
     assert ("db" in application.inputs) is is_refused
 
 
+@pytest.mark.parametrize(
+    "skipped", [pytest.param({0}, id="no plan was shown"), pytest.param({1}, id="no approval")]
+)
+async def test_a_skipped_stage_does_not_lift_the_guard(
+    application: Application, skipped: set[int]
+) -> None:
+    both = application.commit("both", data(web="v1", db="v1"))
+    assert (await both.run("TERRAFORM_APPLY")).status is SUCCESS
+    application.section, application.stages = {"requireApprovalForDestroy": True}, PIPELINE
+    bench = application.commit("less", data(web="v1"))
+    if 0 not in skipped:
+        assert (await bench.run("TERRAFORM_PLAN")).status is SUCCESS
+    bench.skipped_stages = skipped
+    refused = await bench.run("TERRAFORM_APPLY", index=2)
+    assert refused.status is FAILURE
+    assert "the plan destroys terraform_data.db, and nobody was asked" in refused.message
+    assert "db" in application.inputs
+
+
 async def test_variables_flags_and_environment_reach_the_plan(application: Application) -> None:
     application.target = {"vars": ["a=target", "b=target"]}
     application.section = {

@@ -52,9 +52,7 @@ class StageRun:
 
     async def apply(self) -> StageResult:
         """TERRAFORM_APPLY: applies the plan that was shown; without one it plans itself."""
-        # Quick sync has no stage before it.
-        stages = self.stage.target.stage_names() if self.stage.config else ()
-        saved = self.saved
+        stages, saved = self._executed_stages(), self.saved
         shown = await saved.shown() if has_plan_before(stages, self.stage.index) else None
         async with self._terraform(self.stage.target, newest=shown is None) as terraform:
             if shown is None:
@@ -74,6 +72,13 @@ class StageRun:
                 return StageResult.succeeded(_NO_CHANGES)
         await saved.remove()
         return StageResult.succeeded("The plan is applied")
+
+    def _executed_stages(self) -> tuple[str, ...]:
+        """Returns the names of the stages of the pipeline, with "" for those that were skipped."""
+        # Quick sync has no stage before it.
+        names = self.stage.target.stage_names() if self.stage.config else ()
+        skipped = self.stage.deployment.skipped_stages
+        return tuple("" if i in skipped else name for i, name in enumerate(names))
 
     async def _apply_again(
         self, terraform: Terraform, stages: tuple[str, ...], *, is_interrupted: bool
