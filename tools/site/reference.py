@@ -15,6 +15,7 @@ from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.schema import kinds_of, schema_of
 from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.jobs.runner import JobMetrics
+from pipecd.launcher.metrics import LauncherMetrics
 from pipecd.observe.deployments import DeploymentStatuses
 from pipecd.observe.metrics import PluginMetrics, ServerMetrics, StoreMetrics
 from pipecd.pipectl.cli import tree as pipectl_tree
@@ -347,6 +348,7 @@ def metrics_page() -> str:
     for title, metrics in (
         ("Control plane", control_plane_metrics()),
         ("Piped", piped_metrics()),
+        ("Launcher", _documented(LauncherMetrics().registry)),
     ):
         rows = [
             f"| `{one.name}` | {one.type} | {', '.join(f'`{label}`' for label in one.labels)} | {one.text} |"
