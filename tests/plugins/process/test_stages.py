@@ -15,6 +15,7 @@ import pytest
 
 from pipecd.plugins.process.logs import last_lines
 from pipecd.plugins.process.plugin import ProcessPlugin
+from pipecd.plugins.process.programs import own_user
 from pipecd.sdk import StageResult, StageStatus
 from pipecd.sdk.testing import StageBench
 from plugins.process.testbed import SERVICE, Service, load
@@ -139,6 +140,7 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
 async def test_a_stage_fails_with_the_cause_and_the_old_version_serves(
     service: Service, input: dict[str, Any], cause: str
 ) -> None:
+    service.target = {"users": [own_user(), "nobody-knows"]}
     one = service.commit("one")
     await run(one, "PROCESS_SYNC")
     before = await service.pids()
@@ -348,6 +350,9 @@ async def test_a_program_has_its_own_variables_and_those_that_the_target_lists(
 async def test_a_program_runs_as_another_user(service: Service) -> None:
     input: dict[str, Any] = {"limits": {"user": "nobody"}}
     refused = await service.commit("one", **input).run("PROCESS_SYNC")
+    assert "may not run programs as 'nobody'" in refused.message
+    service.target = {"users": ["nobody"]}
+    refused = await service.commit("one", **input).run("PROCESS_SYNC")
     assert "the user 'nobody' may not enter" in refused.message
     await service.plugin._supervisors.close()
     await service.client.shut_down()
@@ -355,7 +360,7 @@ async def test_a_program_runs_as_another_user(service: Service) -> None:
         # Others may enter everything above it.
         Path(directory).chmod(0o755)  # noqa: ASYNC240
         service.directory = Path(directory)
-        service.target = {"directory": f"{directory}/target"}
+        service.target |= {"directory": f"{directory}/target"}
         script = "echo $HOME $(cat server.py | wc -l); sleep 600"
         sleeping = service.commit("one", command="sh", args=["-c", script], port=0, **input)
         await run(sleeping, "PROCESS_SYNC")

@@ -22,6 +22,7 @@ from pipecd.sdk.config import (
     refuse,
 )
 
+_PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -162,6 +163,7 @@ class ProcessTarget(Spec):
     loopback the error rates of variants and metrics can be read; 0 is none. Programs get those
     variables of piped's environment that `variables` names, in addition to a few harmless ones.
     The router believes what clients in the networks `trustedProxies` say about other clients.
+    Applications may choose one of `users` besides the user of piped, and one of `ports`.
     """
 
     host: str = "127.0.0.1"
@@ -169,6 +171,8 @@ class ProcessTarget(Spec):
     status_port: int = Field(default=0, ge=0, le=65535)
     variables: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = LOOPBACK
+    users: tuple[str, ...] = ()
+    ports: tuple[int | str, ...] = ("1024-65535",)
 
     @field_validator("directory")
     @classmethod
@@ -176,6 +180,17 @@ class ProcessTarget(Spec):
         if value and not PurePosixPath(value).is_absolute():
             raise ValueError(f"{value!r} must be an absolute path")
         return value
+
+    @field_validator("ports")
+    @classmethod
+    def _ranges(cls, value: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        for each in value:
+            _port_range(each)
+        return value
+
+    def allows_port(self, port: int) -> bool:
+        """Whether an application may choose a port."""
+        return any(port in _port_range(each) for each in self.ports)
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -192,6 +207,14 @@ class ProcessTarget(Spec):
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         _check_names(value)
         return value
+
+
+def _port_range(text: int | str) -> range:
+    found = _PORTS.fullmatch(str(text))
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise ValueError(f"{text!r} is no port and no range of ports such as 8000-8999")
+    return range(first, last + 1)
 
 
 def _is_inside(value: str) -> bool:

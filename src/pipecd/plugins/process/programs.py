@@ -104,6 +104,14 @@ def _account(user: str) -> pwd.struct_passwd:
     return account
 
 
+def own_user() -> str:
+    """Returns the name of the user of this process; its number if it has no account."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def _variables(account: pwd.struct_passwd) -> dict[str, str]:
     return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
 

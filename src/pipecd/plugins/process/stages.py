@@ -29,10 +29,12 @@ from pipecd.plugins.process.desired import (
 )
 from pipecd.plugins.process.instance import ApplicationStatus, Instance
 from pipecd.plugins.process.logs import last_lines
+from pipecd.plugins.process.programs import own_user
 from pipecd.plugins.process.releases import copy_release, read_tree, remove_releases
 from pipecd.plugins.process.rollout import Progress, rollout_progress, timeout_failure
 from pipecd.plugins.process.wanted import (
     WantedApplication,
+    check_allowed,
     check_conflicts,
     check_limits,
     inherited_variables,
@@ -186,6 +188,7 @@ class StageRun:
     async def _release(self, source: Source) -> tuple[WantedApplication, DesiredVariant]:
         """Copies the files of a commit."""
         settings = source.application_settings(self.stage.plugin.name, ProcessApplication)
+        check_allowed(settings.input, self.settings, own_user=own_user())
         tree = await asyncio.to_thread(
             read_tree,
             source.application_directory,

@@ -20,6 +20,7 @@ from pipecd.sdk.host import BASIC_VARIABLES
 
 _FILES = "files"
 _MAX_NAMED = 5
+_ROOT = "root"
 # How a program writes texts and times, in addition to what every program needs.
 _LOCALE_VARIABLES = ("LANG", "LANGUAGE", "TZ")
 _LOCALE_PREFIX = "LC_"
@@ -121,6 +122,27 @@ def check_conflicts(
                 f"port {listener.port} is the port of the application {name}",
                 hint="choose another input.port",
             )
+
+
+def check_allowed(input: ProcessInput, target: ProcessTarget, *, own_user: str) -> None:
+    """Refuses a user or a port that the deploy target does not allow; `own_user` is piped's.
+
+    Programs may run as the user of piped, except as root where the target lists other users.
+    """
+    user = input.limits.user or own_user
+    is_own = user == own_user and not (user == _ROOT and target.users)
+    if user not in target.users and not is_own:
+        raise UserMistake(
+            f"an application may not run programs as {user!r} here",
+            hint="set another limits.user, or let the operator of the piped add this one to "
+            "`users` of the deploy target",
+        )
+    if input.port and not target.allows_port(input.port):
+        raise UserMistake(
+            f"an application may not listen on port {input.port} here",
+            hint="choose another input.port, or let the operator of the piped add this one to "
+            "`ports` of the deploy target",
+        )
 
 
 def check_limits(limits: ProgramLimits) -> None:
