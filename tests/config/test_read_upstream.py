@@ -113,7 +113,7 @@ REFUSED = {
     f"{CONFIG}/application/cloudrun-app-bluegreen.yaml": "spec.input.image: unknown field",
     f"{CONFIG}/application/cloudrun-app-canary.yaml": "spec.input.image: unknown field",
     f"{CONFIG}/application/custom-sync-without-run.yaml": "the CUSTOM_SYNC stage requires run",
-    f"{CONFIG}/application/ecs-app-invalid-access-type.yaml": "invalid accessType: XXX",
+    f"{CONFIG}/application/ecs-app-invalid-access-type.yaml": "invalid accessType",
     f"{CONFIG}/application/k8s-app-helm.yaml": "spec.input.helmValueFiles: unknown field",
     f"{CONFIG}/application/k8s-app-istio-bluegreen.yaml": "spec.canaryVariant: unknown field",
     f"{CONFIG}/application/k8s-app-use-pipeline-template.yaml": "useTemplate: unknown field",

@@ -253,6 +253,14 @@ async def test_a_stage_is_skipped_by_skip_on(open_setup: OpenDeployer) -> None:
         assert lines == ['Skipped because the commit message starts with "docs:"']
 
 
+async def test_a_plugin_gets_the_stages_that_were_skipped_before(open_setup: OpenDeployer) -> None:
+    async with open_setup() as setup, setup.piped():
+        spec = pipeline("succeed", "skip", "list-skipped", "skip")
+        done = await setup.finished(await setup.trigger(setup.push(spec)))
+        lines = await setup.plane.log_lines(done.id, done.stages[2].id)
+        assert lines == ["act 2: list-skipped", "skipped: [1]"]
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
