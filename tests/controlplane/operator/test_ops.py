@@ -75,6 +75,7 @@ async def admin_port(running: Operations) -> AsyncIterator[httpx2.AsyncClient]:
 async def test_ops_listens_on_both_ports(settings: OpsSettings) -> None:
     async with operations(settings) as running, admin_port(running) as http:
         assert (await http.get("/healthz")).text == "ok"
+        assert (await http.get("/readyz")).status_code == 200
         assert (await http.get("/version")).text == build_version()
         pages = await http.get(f"http://127.0.0.1:{running.port}/projects")
         assert "There is no project yet" in pages.text
