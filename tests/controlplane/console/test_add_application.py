@@ -295,7 +295,7 @@ async def test_the_manual_form_follows_the_selected_piped(
     page = await add_page.page()
     assert f'name="piped" value="{other_piped.piped}"' not in page
     page = await add_page.page(f"?piped={other_piped.piped}")
-    assert "Piped prod has not reported any repository." in page
+    assert "Piped <bdi>prod</bdi> has not reported any repository." in page
     repository = common.ApplicationGitRepository(id="second", remote="r", branch="main")
     meta = ReportPipedMetaRequest(version="v1", repositories=[repository], config="{}")
     await cases.pipeds.report_meta(meta, by=other_piped)

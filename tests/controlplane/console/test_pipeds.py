@@ -338,7 +338,7 @@ async def test_the_list_needs_permission(open_browser: OpenBrowser, admin: User)
     del admin
     response = await open_browser(User("shop", "nobody", ())).get(PAGE)
     assert response.status_code == 403
-    assert "Your roles do not allow this. Ask an administrator" in response.text
+    assert "Your roles do not allow this.</bdi> <bdi>Ask an administrator" in response.text
     assert "You are signed in as nobody to project shop, with no role." in response.text
 
 
