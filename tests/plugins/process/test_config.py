@@ -16,6 +16,7 @@ from pipecd.plugins.process.config import (
     ProcessTarget,
     ProcessTrafficRoutingOptions,
 )
+from pipecd.plugins.process.release_files import ReleaseLimits
 
 
 def app(**fields: Any) -> ProcessApplication:
@@ -176,6 +177,13 @@ def test_proxies_on_the_same_machine_are_trusted_by_default() -> None:
     assert target.trusted_proxies == ("127.0.0.0/8", "::1/128")
     given = decode_plain({"trustedProxies": []}, ProcessTarget, what="target")
     assert given.trusted_proxies == ()
+
+
+def test_a_target_limits_releases() -> None:
+    given = decode_plain({"releaseFiles": 7, "releaseSize": "1Ki"}, ProcessTarget, what="target")
+    assert given.release_limits == ReleaseLimits(7, 1024)
+    with pytest.raises(ConfigMistake, match="releaseFiles"):
+        decode_plain({"releaseFiles": -1}, ProcessTarget, what="target")
 
 
 def test_a_trusted_proxy_is_a_network() -> None:

@@ -2,13 +2,19 @@
 """Releases contain the files of a commit and nothing else, and changes of them are found."""
 
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipecd.plugins.process.release_files import changed_files, read_manifest
-from pipecd.plugins.process.releases import copy_release, read_tree, remove_releases
+from pipecd.plugins.process.release_files import ReleaseLimits, changed_files, read_manifest
+from pipecd.plugins.process.releases import (
+    copy_release,
+    others_of_group,
+    read_tree,
+    remove_releases,
+)
 from pipecd.sdk import UserMistake
 
 
@@ -38,6 +44,35 @@ def test_a_release_has_the_files_with_their_modes(application: Path) -> None:
     assert files["bin/serve"].stat().st_mode & 0o777 == 0o700
     assert files["data"].stat().st_mode & 0o777 == 0o600
     assert release.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        pytest.param(ReleaseLimits(files=4), "has more than 4 files", id="files"),
+        pytest.param(ReleaseLimits(size=39), "is larger than 39 bytes", id="bytes"),
+    ],
+)
+def test_a_release_has_a_limited_number_of(
+    application: Path, limits: ReleaseLimits, reason: str
+) -> None:
+    """A link is small in the repository, and as large as its file in the release."""
+    for number in range(3):
+        (application / f"link-{number}").symlink_to("../shared")
+    enough = ReleaseLimits(files=5, size=10 + 3 + 3 * 13)
+    tree = read_tree(application, application.parent, config="app.pipecd.yaml", limits=enough)
+    assert len(tree.files) == 5
+    with pytest.raises(UserMistake, match=reason) as refusal:
+        read_tree(application, application.parent, config="app.pipecd.yaml", limits=limits)
+    assert "of the deploy target" in refusal.value.hint
+
+
+def test_who_else_is_in_the_group_of_a_user() -> None:
+    account = pwd.struct_passwd(("www", "x", 33, 33, "", "/", "/bin/sh"))
+    alike = pwd.struct_passwd(("proxy", "x", 34, 33, "", "/", "/bin/sh"))
+    other = pwd.struct_passwd(("mail", "x", 8, 8, "", "/", "/bin/sh"))
+    assert others_of_group(account, [account, other], ["www"]) == []
+    assert others_of_group(account, [account, alike, other], ["anna", "www"]) == ["anna", "proxy"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from pipecd.plugins.process.logs import last_lines
 from pipecd.plugins.process.plugin import ProcessPlugin
 from pipecd.plugins.process.programs import own_user
+from pipecd.plugins.process.releases import readers_of_releases
 from pipecd.sdk import StageResult, StageStatus
 from pipecd.sdk.testing import StageBench
 from plugins.process.testbed import SERVICE, Service, load
@@ -370,6 +371,8 @@ async def test_a_program_runs_as_another_user(service: Service) -> None:
         [instance] = (await service.status()).of("primary")
         release = await asyncio.to_thread(Path(instance.release).stat)
         assert (release.st_uid, release.st_mode & 0o777) == (0, 0o750)
+        warnings = [line for line in service.host.lines if "can also be read" in line]
+        assert bool(warnings) is bool(readers_of_releases("nobody"))
         [printed] = await eventually(lambda: last_lines(Path(instance.log), 0, 1), 30)
         assert printed == f"{nobody.pw_dir} {len(SERVICE.splitlines())}"
         await service.plugin._supervisors.close()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipecd.plugins.process.desired import LOOPBACK
+from pipecd.plugins.process.release_files import ReleaseLimits
 from pipecd.sdk.config import (
     Duration,
     NoOptions,
@@ -164,6 +165,7 @@ class ProcessTarget(Spec):
     variables of piped's environment that `variables` names, in addition to a few harmless ones.
     The router believes what clients in the networks `trustedProxies` say about other clients.
     Applications may choose one of `users` besides the user of piped, and one of `ports`.
+    A release has at most `releaseFiles` files and `releaseSize` bytes.
     """
 
     host: str = "127.0.0.1"
@@ -173,6 +175,8 @@ class ProcessTarget(Spec):
     trusted_proxies: tuple[str, ...] = LOOPBACK
     users: tuple[str, ...] = ()
     ports: tuple[int | str, ...] = ("1024-65535",)
+    release_files: int = Field(default=ReleaseLimits.files, ge=1)
+    release_size: Size = Size(ReleaseLimits.size)
 
     @field_validator("directory")
     @classmethod
@@ -187,6 +191,11 @@ class ProcessTarget(Spec):
         for each in value:
             _port_range(each)
         return value
+
+    @property
+    def release_limits(self) -> ReleaseLimits:
+        """How large a release may be."""
+        return ReleaseLimits(self.release_files, int(self.release_size))
 
     def allows_port(self, port: int) -> bool:
         """Whether an application may choose a port."""

@@ -169,15 +169,17 @@ class ProcessPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         self, context: PluginContext, source: Source, target: DeployTarget
     ) -> tuple[SourceTree, WantedApplication]:
         settings = source.application_settings(context.plugin.name, ProcessApplication)
+        allowed = target.settings(ProcessTarget)
         tree = await asyncio.to_thread(
             read_tree,
             source.application_directory,
             source.working_copy,
             config=source.config_filename,
+            limits=allowed.release_limits,
         )
         wanted = wanted_application(
             settings.input,
-            target.settings(ProcessTarget),
+            allowed,
             digest=tree.digest,
             commit=source.commit,
         )

@@ -12,6 +12,14 @@ from pipecd.plugins.process.json_codec import from_json, to_json
 
 
 @dataclass(frozen=True)
+class ReleaseLimits:
+    """How many files a release may have, and how many bytes all of them."""
+
+    files: int = 100_000
+    size: int = 4 * 1024**3
+
+
+@dataclass(frozen=True)
 class ReleaseFile:
     """A file or, with a target, a link of a release."""
 

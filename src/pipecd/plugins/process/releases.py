@@ -5,12 +5,13 @@ A release is complete when its manifest exists. It contains no link that leads o
 the configuration of the application: what of it makes another program is part of the program.
 """
 
+import grp
 import os
 import pwd
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 from pipecd.plugins.process.release_files import (
     Manifest,
     ReleaseFile,
+    ReleaseLimits,
     changed_files,
     content_digest,
     file_digest,
@@ -55,17 +57,38 @@ class SourceTree:
         return {name: each.file for name, each in self.files.items()}
 
 
-def read_tree(application: Path, working_copy: Path, *, config: str) -> SourceTree:
+_DEFAULT_LIMITS = ReleaseLimits()
+
+
+def read_tree(
+    application: Path, working_copy: Path, *, config: str, limits: ReleaseLimits = _DEFAULT_LIMITS
+) -> SourceTree:
     """Lists the files of an application; refuses what cannot be part of a release.
 
     `config` is the name of the configuration file of the application.
     """
-    files = {
-        name: file
-        for name, file in _walk(application.resolve(), working_copy)
-        if not _is_config(name, config)
-    }
+    files, size = dict[str, SourceFile](), 0
+    for name, each in _walk(application.resolve(), working_copy):
+        if _is_config(name, config):
+            continue
+        files[name] = each
+        # A link out of the application is replaced by its file, so it may repeat a large one.
+        size += 0 if each.file.link else each.path.stat().st_size
+        _check_limits(len(files), size, limits)
     return SourceTree(files, content_digest({name: each.file for name, each in files.items()}))
+
+
+def _check_limits(files: int, size: int, limits: ReleaseLimits) -> None:
+    if files > limits.files:
+        raise UserMistake(
+            f"the application has more than {limits.files} files",
+            hint="remove some, or raise releaseFiles of the deploy target",
+        )
+    if size > limits.size:
+        raise UserMistake(
+            f"the application is larger than {limits.size} bytes",
+            hint="remove files, or raise releaseSize of the deploy target",
+        )
 
 
 def _walk(root: Path, working_copy: Path) -> Iterator[tuple[str, SourceFile]]:
@@ -186,6 +209,27 @@ def _group_of(parent: Path, user: str) -> int:
                 "as /var/lib/pipecd-process",
             )
     return account.pw_gid
+
+
+def others_of_group(
+    account: pwd.struct_passwd, accounts: Iterable[pwd.struct_passwd], members: Iterable[str]
+) -> list[str]:
+    """Returns who else is in the primary group of an account, and can read its releases.
+
+    `accounts` are all of this machine, `members` those that the group names.
+    """
+    alike = {each.pw_name for each in accounts if each.pw_gid == account.pw_gid}
+    return sorted(alike.union(members) - {account.pw_name})
+
+
+def readers_of_releases(user: str) -> list[str]:
+    """Returns who besides a user can read its releases, as far as this machine lists accounts."""
+    account = pwd.getpwnam(user)
+    try:
+        members = grp.getgrgid(account.pw_gid).gr_mem
+    except KeyError:
+        members = list[str]()
+    return others_of_group(account, pwd.getpwall(), members)
 
 
 def _open_to(release: Path, group: int) -> None:

@@ -30,7 +30,12 @@ from pipecd.plugins.process.desired import (
 from pipecd.plugins.process.instance import ApplicationStatus, Instance
 from pipecd.plugins.process.logs import last_lines
 from pipecd.plugins.process.programs import own_user
-from pipecd.plugins.process.releases import copy_release, read_tree, remove_releases
+from pipecd.plugins.process.releases import (
+    copy_release,
+    read_tree,
+    readers_of_releases,
+    remove_releases,
+)
 from pipecd.plugins.process.rollout import Progress, rollout_progress, timeout_failure
 from pipecd.plugins.process.wanted import (
     WantedApplication,
@@ -38,6 +43,7 @@ from pipecd.plugins.process.wanted import (
     check_conflicts,
     check_limits,
     inherited_variables,
+    name_some,
     wanted_application,
 )
 from pipecd.sdk import (
@@ -50,6 +56,7 @@ from pipecd.sdk import (
 )
 
 _LOG_LINES = 20
+_MOST_NAMED = 5
 _MARGIN_SECONDS = 2.0
 _AGAIN_SECONDS = 0.2
 
@@ -194,6 +201,7 @@ class StageRun:
             source.application_directory,
             source.working_copy,
             config=source.config_filename,
+            limits=self.settings.release_limits,
         )
         wanted = wanted_application(
             settings.input, self.settings, digest=tree.digest, commit=source.commit
@@ -208,6 +216,11 @@ class StageRun:
             copy_release, tree, source.commit, self._releases, user=settings.input.limits.user
         )
         self.log(f"Release {release.path.name} has {len(tree.files)} files")
+        if user := settings.input.limits.user:
+            readers = await asyncio.to_thread(readers_of_releases, user)
+            if readers:
+                text = name_some(readers, _MOST_NAMED)
+                self.log(f"It can also be read by others in the group of {user!r}: {text}")
         inherited = inherited_variables(os.environ, self.settings.variables)
         return wanted, wanted.at(str(release.path), release.revision, inherited)
 
