@@ -19,3 +19,18 @@ def test_a_program_that_runs_costs_no_thread() -> None:
     run_until_signal(work())
     assert exit_codes == [0]
     assert threads == []
+
+
+def test_another_event_loop_runs_programs_afterwards() -> None:
+    async def run_program() -> int:
+        return await (await asyncio.create_subprocess_exec("true")).wait()
+
+    async def work() -> None:
+        await run_program()
+
+    loop = asyncio.new_event_loop()
+    try:
+        run_until_signal(work())
+        assert loop.run_until_complete(run_program()) == 0
+    finally:
+        loop.close()

@@ -5,8 +5,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -43,19 +43,34 @@ def run_until_signal(work: Coroutine[object, object, None], *, grace: float | No
                 with suppress(ValueError):
                     loop.remove_signal_handler(number)
 
-    _avoid_threads_for_processes()
-    asyncio.run(supervise())
+    with _waiting_without_threads():
+        asyncio.run(supervise())
 
 
-def _avoid_threads_for_processes() -> None:
-    """Waits for processes by file descriptors, as later versions of Python do by themselves."""
-    if sys.version_info < (3, 12):
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except (AttributeError, OSError):
-            # An old kernel, or a container runtime that does not allow it.
-            return
-        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+@contextmanager
+def _waiting_without_threads() -> Generator[None, None, None]:
+    """Waits for processes by file descriptors, as later versions of Python do by themselves.
+
+    A watcher of this kind works for one event loop, so the former one returns with the end of ours.
+    """
+    if sys.version_info >= (3, 12) or not _has_pidfd():
+        yield
+        return
+    former = asyncio.get_child_watcher()
+    asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+    try:
+        yield
+    finally:
+        asyncio.set_child_watcher(former)
+
+
+def _has_pidfd() -> bool:
+    """Whether processes have file descriptors, which old kernels and some containers lack."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _force_exit(grace: float) -> None:
