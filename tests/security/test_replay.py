@@ -169,7 +169,9 @@ async def approve(plane: ClockedPlane, *, status: model.StageStatus.ValueType) -
     plane.advance(timedelta(minutes=1))
     answer = await plane.submit(path, plane.session("Admin"))
     unhandled = await plane.stores.commands.list_unhandled(piped.caller.piped)
-    return answer.status_code != 409 or [c for c in unhandled if c.HasField("approve_stage")]
+    # The page of the deployment says why, and follows no command.
+    is_sent = answer.status_code != 303 or "cmd=" in answer.headers["location"]
+    return is_sent or [c for c in unhandled if c.HasField("approve_stage")]
 
 
 async def approval_of_a_finished_stage(plane: ClockedPlane) -> object:
