@@ -4,6 +4,7 @@
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,7 +112,13 @@ def _download(lock: str, directory: Path) -> None:
     for tag in (*(f"manylinux_{glibc}" for glibc in _GLIBC), *_LEGACY):
         command += ["--platform", f"{tag}_{machine}"]
     subprocess.run(command, check=True)
-    unfinished.rename(directory)
+    try:
+        unfinished.rename(directory)
+    except OSError:
+        # Another process has downloaded the same meanwhile.
+        if not directory.exists():
+            raise
+        shutil.rmtree(unfinished)
 
 
 def requirements_for(lock: str, version: str) -> str:

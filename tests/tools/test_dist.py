@@ -20,7 +20,8 @@ from servers.server import free_port
 ROOT = Path(__file__).parents[2]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# One process builds the releases for all tests.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("dist")]
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +37,16 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             ["git", "clone", "-q", "--no-local", str(ROOT), str(clone)], check=True, umask=umask
         )
         (clone / "src" / "pipecd" / f"stray_{umask}.py").touch()
-        subprocess.run(
+        built = subprocess.run(
             [sys.executable, "tools/dist.py", "--without", "images", "--python", PYTHON],
             cwd=clone,
-            check=True,
+            check=False,
             umask=umask,
             env={**os.environ, "TZ": zone},
             capture_output=True,
+            text=True,
         )
+        assert built.returncode == 0, built.stderr
         releases.append(clone / "dist")
     return releases[0], releases[1]
 
