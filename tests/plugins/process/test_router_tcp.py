@@ -58,7 +58,8 @@ async def test_the_next_backend_serves_when_one_refuses(rig: Rig) -> None:
     gone, here = Backend("127.0.0.1", closed_port()), await rig.serve(Echo(b"1"))
     rig.router.route("db", {"primary": (1, [here]), "canary": (1, [gone])})
     assert [await exchange(rig, b"") for _ in range(6)] == [b"1"] * 6
-    assert rig.router.stats("db").variants["canary"].errors == 1
+    # Every second connection would be its own; it is tried again after a pause only.
+    assert 1 <= rig.router.stats("db").variants["canary"].errors < 3
 
 
 async def test_without_a_backend_a_connection_is_closed(rig: Rig) -> None:
