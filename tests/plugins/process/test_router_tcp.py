@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pipecd.plugins.process.router import Backend, RouteProtocol, Share
+from pipecd.plugins.process.router_route import Limits
 from plugins.process.router_rig import Rig, closed_port, routing
 
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    async with routing() as rig:
+    # A backend that refused is not tried again within a test, however slow the machine is.
+    async with routing(Limits(skip=60)) as rig:
         rig.port = await rig.router.listen("db", "127.0.0.1", 0, RouteProtocol.TCP)
         yield rig
 
@@ -58,8 +60,7 @@ async def test_the_next_backend_serves_when_one_refuses(rig: Rig) -> None:
     gone, here = Backend("127.0.0.1", closed_port()), await rig.serve(Echo(b"1"))
     rig.router.route("db", {"primary": (1, [here]), "canary": (1, [gone])})
     assert [await exchange(rig, b"") for _ in range(6)] == [b"1"] * 6
-    # Every second connection would be its own; it is tried again after a pause only.
-    assert 1 <= rig.router.stats("db").variants["canary"].errors < 3
+    assert rig.router.stats("db").variants["canary"].errors == 1
 
 
 async def test_without_a_backend_a_connection_is_closed(rig: Rig) -> None:
