@@ -125,7 +125,7 @@ async def sign_out_and_restart(world: World, token: str) -> None:
 async def sign_out_and_clean_up(world: World, token: str) -> None:
     await world.sign_out(token)
     stores = world.plane.running.stores
-    await delete_expired_sign_ins(stores.session_endings, stores.used_codes)
+    await delete_expired_sign_ins(stores.sessions, stores.session_endings, stores.used_codes)
     world.start_replica()
 
 

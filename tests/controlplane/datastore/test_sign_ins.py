@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of ended sessions and of used authorization codes."""
+"""The tables of sessions, of their endings and of used authorization codes."""
 
 import asyncio
 from dataclasses import replace
 
 import pytest
 
-from pipecd.controlplane.datastore.sign_ins import SessionEnding
+from pipecd.controlplane.datastore.sign_ins import SessionEnding, SessionRecord
 from pipecd.controlplane.datastore.stores import Stores
 
 NOW = 1_700_000_000
@@ -52,3 +52,32 @@ async def test_a_code_is_used_once(stores: Stores) -> None:
     assert await stores.used_codes.delete_expired(NOW + 10) == 1
     assert await stores.used_codes.add("a" * 64, expires_at=NOW + 10)
     assert not await stores.used_codes.add("b" * 64, expires_at=NOW + 20)
+
+
+async def test_sessions_are_listed_newest_first_by_project_and_user(stores: Stores) -> None:
+    older = SessionRecord("shop", "a" * 64, "vera", "vera", ("dev", "Viewer"), "sso", 1, NOW + 100)
+    newer = replace(older, id="b" * 64, issued_millis=2)
+    other_user = replace(older, id="c" * 64, subject="Vera", user="Vera", issued_millis=3)
+    expired = replace(older, id="d" * 64, expires_at=NOW)
+    foreign = replace(older, project="bank")
+    for record in (older, newer, other_user, expired, foreign):
+        await stores.sessions.add(record, max_of_user=9)
+    listed = stores.sessions.list
+    assert await listed("shop", now=NOW, limit=9) == (other_user, newer, older)
+    assert await listed("shop", now=NOW, limit=2) == (other_user, newer)
+    assert await listed("shop", subject="vera", now=NOW, limit=9) == (newer, older)
+    assert await stores.sessions.find("bank", older.id) == foreign
+    assert await stores.sessions.find("bank", newer.id) is None
+    assert await stores.sessions.delete_expired(NOW) == 1
+    assert await stores.sessions.find("shop", expired.id) is None
+
+
+async def test_the_oldest_sessions_of_a_user_are_dropped_beyond_the_maximum(stores: Stores) -> None:
+    first = SessionRecord("shop", "1", "vera", "vera", (), "sso", 1, NOW)
+    olga = replace(first, id="9", subject="olga", user="olga")
+    await stores.sessions.add(olga, max_of_user=2)
+    for number in (1, 3, 2):
+        record = replace(first, id=str(number), issued_millis=number)
+        await stores.sessions.add(record, max_of_user=2)
+    listed = await stores.sessions.list("shop", now=0, limit=9)
+    assert [record.id for record in listed] == ["3", "2", "9"]

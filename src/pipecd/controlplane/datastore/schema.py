@@ -331,6 +331,23 @@ EXT_SESSION_ENDING = Table(
     Index("ext_session_ending_time", "EndedAtMillis"),
     **ON_MYSQL,
 )
+# The sessions that began here and have not expired, for lists; a session is valid without its row.
+# `Subject` is the name of the user in the form that endings have.
+EXT_SESSION = Table(
+    "ExtSession",
+    METADATA,
+    Column("ProjectId", ExactText(128), primary_key=True),
+    Column("SessionId", ExactText(64), primary_key=True),
+    Column("Subject", ExactText(255), nullable=False),
+    Column("UserName", TEXT, nullable=False),
+    Column("Roles", TEXT, nullable=False),
+    Column("Via", ExactText(64), nullable=False),
+    Column("IssuedAtMillis", BigInteger, nullable=False),
+    Column("ExpiresAt", BigInteger, nullable=False),
+    Index("ext_session_time", "ProjectId", "IssuedAtMillis"),
+    Index("ext_session_subject", "ProjectId", "Subject", "IssuedAtMillis"),
+    **ON_MYSQL,
+)
 # Hashes of authorization codes that came to the callback of single sign-on.
 EXT_USED_CODE = Table(
     "ExtUsedCode",

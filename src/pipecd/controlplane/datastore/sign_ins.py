@@ -1,14 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must not be accepted again: ended sessions, and authorization codes that were used."""
+"""Sessions that began, those that ended, and authorization codes that were used."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, insert, select, update
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction
-from pipecd.controlplane.datastore.expressions import Values, param
-from pipecd.controlplane.datastore.schema import EXT_SESSION_ENDING, EXT_USED_CODE
+from pipecd.controlplane.datastore.expressions import Row, Values, param
+from pipecd.controlplane.datastore.schema import EXT_SESSION, EXT_SESSION_ENDING, EXT_USED_CODE
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """A session that began here.
+
+    `subject` identifies the user: the name, or its hash if it is long. `expires_at` is in unix
+    seconds.
+    """
+
+    project: str
+    id: str
+    subject: str
+    user: str
+    roles: tuple[str, ...]
+    via: str
+    issued_millis: int
+    expires_at: int
+
+
+SESSION = EXT_SESSION.c
+SESSIONS = select(EXT_SESSION)
+ONE_SESSION = (SESSION.ProjectId == param("project"), SESSION.SessionId == param("id"))
+OF_SUBJECT = (SESSION.ProjectId == param("project"), SESSION.Subject == param("subject"))
+FIND_SESSION = SESSIONS.where(*ONE_SESSION)
+LIST_SESSIONS = (
+    SESSIONS.where(SESSION.ProjectId == param("project"), SESSION.ExpiresAt > param("now"))
+    .order_by(SESSION.IssuedAtMillis.desc(), SESSION.SessionId)
+    .limit(param("limit"))
+)
+LIST_OF_SUBJECT = LIST_SESSIONS.where(SESSION.Subject == param("subject"))
+IDS_OF_SUBJECT = (
+    select(SESSION.SessionId)
+    .where(*OF_SUBJECT)
+    .order_by(SESSION.IssuedAtMillis.desc(), SESSION.SessionId)
+)
+ADD_SESSION = insert(EXT_SESSION).values(
+    ProjectId=param("project"),
+    SessionId=param("id"),
+    Subject=param("subject"),
+    UserName=param("user"),
+    Roles=param("roles"),
+    Via=param("via"),
+    IssuedAtMillis=param("issued_millis"),
+    ExpiresAt=param("expires_at"),
+)
+DELETE_SESSION = delete(EXT_SESSION).where(*ONE_SESSION)
+DELETE_EXPIRED_SESSIONS = delete(EXT_SESSION).where(SESSION.ExpiresAt <= param("now"))
+
+
+class SessionRecords:
+    """The sessions that began here and have not expired, also those that have ended since."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, record: SessionRecord, *, max_of_user: int) -> None:
+        """Stores a session; beyond the maximum, the oldest ones of its user are dropped."""
+        values: dict[str, str | int] = {**asdict(record), "roles": json.dumps(record.roles)}
+        of_user: Values = {"project": record.project, "subject": record.subject}
+
+        def work(transaction: Transaction) -> None:
+            transaction.execute(ADD_SESSION, values)
+            for (id,) in transaction.query(IDS_OF_SUBJECT, of_user)[max_of_user:]:
+                transaction.execute(DELETE_SESSION, {"project": record.project, "id": id})
+
+        await self._database.write(work)
+
+    async def find(self, project: str, id: str) -> SessionRecord | None:
+        rows = await self._database.query(FIND_SESSION, {"project": project, "id": id})
+        return _record(rows[0]) if rows else None
+
+    async def list(
+        self, project: str, *, subject: str = "", now: int, limit: int
+    ) -> tuple[SessionRecord, ...]:
+        """The newest sessions of a project, or of one of its users, that have not expired."""
+        values: dict[str, str | int] = {"project": project, "now": now, "limit": limit}
+        statement = LIST_SESSIONS
+        if subject:
+            statement, values["subject"] = LIST_OF_SUBJECT, subject
+        return tuple(_record(row) for row in await self._database.query(statement, values))
+
+    async def delete_expired(self, now: int) -> int:
+        """Deletes expired sessions; returns their number."""
+        values: Values = {"now": now}
+        return await self._database.write(lambda t: t.execute(DELETE_EXPIRED_SESSIONS, values))
+
+
+def _record(row: Row) -> SessionRecord:
+    project, id, subject, user, roles, via, issued_millis, expires_at = row
+    return SessionRecord(
+        project, id, subject, user, tuple(json.loads(roles)), via, issued_millis, expires_at
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.piped_leases import PipedLeases
 from pipecd.controlplane.datastore.plugin_failures import PluginFailures
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets
-from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
+from pipecd.controlplane.datastore.sign_ins import SessionEndings, SessionRecords, UsedCodes
 from pipecd.controlplane.datastore.stage_logs import StageLogs
 from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
 from pipecd.controlplane.filestore import Files
@@ -41,6 +41,7 @@ class Stores:
     piped_leases: PipedLeases
     plugin_failures: PluginFailures
     webhook_secrets: WebhookSecrets
+    sessions: SessionRecords
     session_endings: SessionEndings
     used_codes: UsedCodes
     verified_keys: VerifiedKeyDigests
@@ -68,6 +69,7 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         piped_leases=PipedLeases(database),
         plugin_failures=PluginFailures(database),
         webhook_secrets=WebhookSecrets(database),
+        sessions=SessionRecords(database),
         session_endings=SessionEndings(database),
         used_codes=UsedCodes(database),
         verified_keys=VerifiedKeyDigests(database),

@@ -49,7 +49,9 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
         PeriodicJob(
             "expired-sign-ins",
             _DAY,
-            lambda: delete_expired_sign_ins(stores.session_endings, stores.used_codes),
+            lambda: delete_expired_sign_ins(
+                stores.sessions, stores.session_endings, stores.used_codes
+            ),
         ),
         PeriodicJob("expired-keys", _DAY, lambda: delete_expired_keys(stores.verified_keys)),
         PeriodicJob(

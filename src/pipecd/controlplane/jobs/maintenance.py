@@ -10,7 +10,7 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.deployments import Commands
 from pipecd.controlplane.datastore.projects import ApiKeys
-from pipecd.controlplane.datastore.sign_ins import SessionEndings, UsedCodes
+from pipecd.controlplane.datastore.sign_ins import SessionEndings, SessionRecords, UsedCodes
 from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
 from pipecd.controlplane.filestore import Files
 from pipecd.controlplane.usecases.commands import signals_of
@@ -104,11 +104,15 @@ async def store_key_uses(cache: Cache, api_keys: ApiKeys) -> int:
 
 
 async def delete_expired_sign_ins(
-    endings: SessionEndings, codes: UsedCodes, *, now: Now = utc_now
+    sessions: SessionRecords, endings: SessionEndings, codes: UsedCodes, *, now: Now = utc_now
 ) -> int:
-    """Deletes endings of expired sessions and expired authorization codes; returns their number."""
+    """Deletes expired sessions, their endings and authorization codes; returns their number."""
     moment = to_unix(now())
-    return await endings.delete_expired(moment) + await codes.delete_expired(moment)
+    return (
+        await sessions.delete_expired(moment)
+        + await endings.delete_expired(moment)
+        + await codes.delete_expired(moment)
+    )
 
 
 async def delete_expired_keys(digests: VerifiedKeyDigests, *, now: Now = utc_now) -> int:

@@ -3,23 +3,39 @@
 
 import asyncio
 import hmac
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
+import structlog
+
 from pipecd.controlplane.auth.ended_sessions import EndingScope, EndingTarget
 from pipecd.controlplane.auth.rbac import ADMIN
-from pipecd.controlplane.auth.sessions import DEFAULT_TTL, MAX_TTL, SSO, SessionTokens
+from pipecd.controlplane.auth.sessions import (
+    DEFAULT_TTL,
+    MAX_TTL,
+    SSO,
+    SessionTokens,
+    VerifiedSession,
+)
 from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
+from pipecd.controlplane.datastore.sign_ins import SessionRecord, SessionRecords
+from pipecd.controlplane.usecases.access import commander
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.session_endings import SessionEndings
-from pipecd.model.clock import Now, utc_now
+from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import Denied, NotFound, Unauthenticated
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import keys
 
+log = structlog.get_logger()
+
 ATTEMPTS_PER_MINUTE = 10
+# Of each user the newest sessions are listed; all of them can be ended.
+MAX_LISTED_OF_USER = 100
+MAX_LISTED = 5_000
 _HASH_PREFIX = "$2"
 # The hash of a password that nobody has, compared for a project that does not exist.
 _UNKNOWN_HASH = "$2a$10$19CqeRt0AvArzaokGcruD.F.U52FTRw5NjIcRjuvZS8pzgaAKfxFe"
@@ -32,17 +48,58 @@ class SignedIn(NamedTuple):
     token: str
 
 
+class ActiveSession(NamedTuple):
+    """A session that has neither expired nor ended; the times are unix seconds."""
+
+    id: str
+    user: str
+    roles: tuple[str, ...]
+    is_sso: bool
+    signed_in_at: int
+    expires_at: int
+
+
+class SessionList(NamedTuple):
+    """The newest sessions first; `has_more` if there are older ones beyond the maximum."""
+
+    sessions: tuple[ActiveSession, ...]
+    has_more: bool
+
+
+class ActiveUser(NamedTuple):
+    """A user with sessions; the roles are those of the last sign-in."""
+
+    name: str
+    roles: tuple[str, ...]
+    is_sso: bool
+    last_signed_in_at: int
+    sessions: int
+
+
+def users_of(sessions: Iterable[ActiveSession]) -> tuple[ActiveUser, ...]:
+    """The users of sessions that are sorted newest first, in the order of their last sign-in."""
+    by_user: dict[str, list[ActiveSession]] = {}
+    for session in sessions:
+        by_user.setdefault(session.user, []).append(session)
+    return tuple(
+        ActiveUser(name, last.roles, last.is_sso, last.signed_in_at, 1 + len(earlier))
+        for name, (last, *earlier) in by_user.items()
+    )
+
+
 class Sessions:
-    """Signs in a project's static admin; issues, checks and ends sessions."""
+    """Signs in a project's static admin; issues, checks, lists and ends sessions."""
 
     def __init__(
         self,
         projects: ProjectUseCases,
+        records: SessionRecords,
         endings: SessionEndings,
         encryption_key: bytes,
         now: Now = utc_now,
     ) -> None:
-        self._projects, self._endings = projects, endings
+        self._projects, self._records, self._endings = projects, records, endings
+        self._now = now
         self._tokens = SessionTokens(encryption_key, now)
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=now)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
@@ -74,10 +131,18 @@ class Sessions:
             raise Denied("Static admin is disabling")
         self._attempts.succeeded(attempt)
         user = User(project=project, name=username, roles=(ADMIN,))
-        return SignedIn(user, self._issue(user, DEFAULT_TTL, self._tokens.via_password(stored)))
+        token = self._issue(user, DEFAULT_TTL, self._tokens.via_password(stored))
+        await self._record(token)
+        return SignedIn(user, token)
+
+    async def begin(self, user: User, ttl: timedelta = DEFAULT_TTL) -> str:
+        """Begins a session of a user whom a single sign-on provider has identified."""
+        token = self.issue(user, ttl)
+        await self._record(token)
+        return token
 
     def issue(self, user: User, ttl: timedelta = DEFAULT_TTL) -> str:
-        """A session token for a user whom a single sign-on provider has identified."""
+        """The token of such a session, which is not listed, as one of upstream is not."""
         return self._issue(user, min(ttl, MAX_TTL), SSO)
 
     async def user(self, token: str, *, afresh: bool = False) -> User:
@@ -89,16 +154,17 @@ class Sessions:
         verified = self._tokens.verify(token)
         if afresh:
             await self._endings.refresh()
-        if await self._endings.contain(verified):
-            raise Unauthenticated("Unauthenticated")
         read = self._projects.read if afresh else self._projects.read_cached
         try:
             project = await read(verified.user.project)
         except NotFound as e:
             raise Unauthenticated("Unauthenticated") from e
-        if self._tokens.is_revoked(verified, project):
+        if await self._has_ended(verified, project):
             raise Unauthenticated("Unauthenticated")
         return verified.user
+
+    async def _has_ended(self, session: VerifiedSession, project: Project) -> bool:
+        return await self._endings.contain(session) or self._tokens.is_revoked(session, project)
 
     async def end(self, token: str) -> None:
         """Ends the session of a token, which its user signs out of; an invalid one is ignored."""
@@ -108,15 +174,83 @@ class Sessions:
             return
         await self._endings.end_session(verified)
 
+    async def list(self, *, user: str = "", by: UserOrApiKey) -> SessionList:
+        """The sessions of the caller's project, or of one user of it, for who may end them.
+
+        Sessions that began at a control plane of upstream are not listed.
+        """
+        await self._projects.require_update(by)
+        now = to_unix(self._now())
+        subject = _subject(user) if user else ""
+        records = await self._records.list(
+            by.project, subject=subject, now=now, limit=MAX_LISTED + 1
+        )
+        if not records:
+            return SessionList((), has_more=False)
+        await self._endings.refresh()
+        project = await self._projects.read(by.project)
+        active = [
+            _active(record, now)
+            for record in records[:MAX_LISTED]
+            if not await self._has_ended(_verified(record), project)
+        ]
+        return SessionList(tuple(active), has_more=len(records) > MAX_LISTED)
+
+    async def end_one(self, id: str, *, by: UserOrApiKey) -> None:
+        """Ends a session of the caller's project; NotFound if none with this id is stored."""
+        await self._projects.require_update(by)
+        record = await self._records.find(by.project, id)
+        if record is None:
+            raise NotFound("Session is not found")
+        await self._endings.end_session(_verified(record))
+        log.info("session ended", project=by.project, user=record.user, by=commander(by))
+
     async def end_of_user(self, name: str, *, by: UserOrApiKey) -> None:
         """Ends all sessions of a user of the caller's project; they may sign in again."""
         await self._projects.require_update(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.USER, name))
+        log.info("sessions of a user ended", project=by.project, user=name, by=commander(by))
 
     async def end_all(self, *, by: UserOrApiKey) -> None:
         """Ends all sessions of the caller's project, the caller's own too."""
         await self._projects.require_update(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.ALL))
+        log.info("all sessions ended", project=by.project, by=commander(by))
 
     def _issue(self, user: User, ttl: timedelta, via: str) -> str:
         return self._tokens.sign(user, ttl, via=via, issued_millis=self._endings.issue_millis())
+
+    async def _record(self, token: str) -> None:
+        session = self._tokens.verify(token)
+        record = SessionRecord(
+            session.user.project,
+            session.id,
+            _subject(session.user.name),
+            session.user.name,
+            session.user.roles,
+            session.via,
+            session.issued_millis,
+            session.expires_at,
+        )
+        await self._records.add(record, max_of_user=MAX_LISTED_OF_USER)
+
+
+def _subject(user: str) -> str:
+    return EndingTarget(EndingScope.USER, user).stored_subject
+
+
+def _verified(record: SessionRecord) -> VerifiedSession:
+    user = User(record.project, record.user, record.roles)
+    return VerifiedSession(user, record.via, record.id, record.issued_millis, record.expires_at)
+
+
+def _active(record: SessionRecord, now: int) -> ActiveSession:
+    return ActiveSession(
+        id=record.id,
+        user=record.user,
+        roles=record.roles,
+        is_sso=record.via == SSO,
+        # A session after an ending is issued up to a minute ahead of the clock.
+        signed_in_at=min(record.issued_millis // 1000, now),
+        expires_at=record.expires_at,
+    )

@@ -202,7 +202,7 @@ class SingleSignOn:
         identity = await self._identify(callback, stored, provider, config, secrets)
         user = User(stored.id, identity.name, identity.roles, identity.avatar_url)
         ttl = timedelta(hours=config.session_ttl or DEFAULT_SESSION_HOURS)
-        return SignInResult(user, self._sessions.issue(user, ttl), ttl)
+        return SignInResult(user, await self._sessions.begin(user, ttl), ttl)
 
     async def finish_trial(self, callback: AuthCallback, trial: str) -> SsoIdentity | None:
         """Who would be signed in with the settings of the trial; None if this is no trial."""
