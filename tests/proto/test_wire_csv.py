@@ -31,6 +31,7 @@ OURS = {
     "pipecd.proto",
     "pipecd.ordering",
     "pipecd.lease",
+    "pipecd.deploymentchanges",
     "pipecd.deploymentcontrol",
     "pipecd.batch",
     "pipecd.pluginfailures",

@@ -42,6 +42,7 @@ PIPED_RPCS = frozenset(
         "AcquirePipedLease",
         "ReleasePipedLease",
         "ReportPluginFailures",
+        "ReportDeploymentChanges",
         "CallBatch",
         "ListDeploymentsInOrder",
         "CreateDeploymentInOrder",

@@ -37,6 +37,7 @@ from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.service import (
     api_pb2,
     batch_pb2,
+    deployment_changes_pb2,
     deployment_control_pb2,
     lease_pb2,
     ordering_pb2,
@@ -72,6 +73,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     for module in (
         piped_pb2,
         batch_pb2,
+        deployment_changes_pb2,
         deployment_control_pb2,
         lease_pb2,
         ordering_pb2,
@@ -85,6 +87,7 @@ REQUESTS: Mapping[str, type[Message]] = {
 }
 SERVED_AS = {
     "pipecd.batch.Batch": "grpc.service.pipedservice.PipedService",
+    "pipecd.deploymentchanges.DeploymentChangeReports": "grpc.service.pipedservice.PipedService",
     "pipecd.deploymentcontrol.DeploymentControl": "grpc.service.apiservice.APIService",
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",

@@ -55,6 +55,7 @@ PIPED_NAMES = """
     ReportStageLogs ReportStageLogsFromLastCheckpoint ReportStageStatusChanged ReportCommandHandled ReportApplicationLiveState
     GetLatestAnalysisResult PutLatestAnalysisResult UpdateApplicationConfigurations CreateDeploymentChain
     InChainDeploymentPlannable GetApplicationSharedObject PutApplicationSharedObject CreateDeploymentInOrder
+    ReportDeploymentChanges
 """
 ATTACKS_OF_PIPEDS = {
     **rows("piped", DENIED, PIPED_NAMES),
@@ -99,6 +100,7 @@ SERVICES = {
         piped_service.ORDERING,
         piped_service.LEASES,
         piped_service.BATCH,
+        piped_service.CHANGES,
         piped_service.PLUGIN_FAILURES,
     ),
     "API": (api_service.SERVICE, api_service.CONTROL),

@@ -33,7 +33,13 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.deployment_changes_pb2 import (
+    DeploymentChanges,
+    ReportDeploymentChangesRequest,
+    ReportDeploymentChangesResponse,
+)
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
+from pipecd.wire.channel import piped_service_rpc
 
 Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
@@ -309,3 +315,17 @@ async def test_a_completed_log_and_a_completed_deployment_cannot_be_changed(
     with pytest.raises(grpc.aio.AioRpcError) as ended:
         await stub.ReportDeploymentStatusChanged(running)
     assert ended.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_what_a_deployment_changes_is_reported_under_the_prefix_of_the_service(
+    piped_channel: grpc.aio.Channel, cases: UseCases, deployment: Deployment, viewer: User
+) -> None:
+    report = piped_service_rpc(
+        piped_channel, "ReportDeploymentChanges", ReportDeploymentChangesResponse
+    )
+    changes = DeploymentChanges(error="the plugin failed", created_at=1)
+    await report(ReportDeploymentChangesRequest(deployment_id=deployment.id, changes=changes))
+    assert await cases.deployments.changes(deployment.id, by=viewer) == changes
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await report(ReportDeploymentChangesRequest(deployment_id=deployment.id))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

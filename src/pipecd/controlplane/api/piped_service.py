@@ -23,6 +23,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Conflict, PipecdError, UserMistake
 from pipecd.proto.model import event_pb2 as model
 from pipecd.proto.service import batch_pb2 as batch
+from pipecd.proto.service import deployment_changes_pb2 as changes
 from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import ordering_pb2 as ordering
 from pipecd.proto.service import piped_pb2 as pb
@@ -232,6 +233,14 @@ class PipedDeploymentRpcs(RpcHandlers):
     ) -> pb.ReportStageStatusChangedResponse:
         await self._cases.deployment_reports.report_stage_status(request, by=caller)
         return pb.ReportStageStatusChangedResponse()
+
+    async def ReportDeploymentChanges(
+        self, request: changes.ReportDeploymentChangesRequest, caller: PipedCaller
+    ) -> changes.ReportDeploymentChangesResponse:
+        await self._cases.deployment_reports.report_changes(
+            request.deployment_id, request.changes, by=caller
+        )
+        return changes.ReportDeploymentChangesResponse()
 
 
 class PipedOrderingRpcs(RpcHandlers):
@@ -481,6 +490,7 @@ class PipedChainRpcs(RpcHandlers):
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
 ORDERING = ordering.DESCRIPTOR.services_by_name["Ordering"]
 LEASES = lease.DESCRIPTOR.services_by_name["Leases"]
+CHANGES = changes.DESCRIPTOR.services_by_name["DeploymentChangeReports"]
 PLUGIN_FAILURES = plugins.DESCRIPTOR.services_by_name["PluginFailures"]
 BATCH = batch.DESCRIPTOR.services_by_name["Batch"]
 
@@ -532,7 +542,7 @@ def piped_table(
         SERVICE,
         handlers,
         authenticate,
-        extensions=(ORDERING, LEASES, PLUGIN_FAILURES, BATCH),
+        extensions=(ORDERING, LEASES, CHANGES, PLUGIN_FAILURES, BATCH),
         streams={"WatchWakeups": (WatchWakeupsRequest, wakeups.watch)},
         observer=observer,
     )

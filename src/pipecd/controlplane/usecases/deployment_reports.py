@@ -21,9 +21,14 @@ from pipecd.controlplane.usecases.transitions import (
     stage_of,
 )
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
+from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2 as rpc
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
+
+# In bytes; pipeds truncate what is longer.
+MAX_CHANGES_SIZE = 2 * 1024 * 1024
 
 
 class DeploymentReports:
@@ -105,6 +110,19 @@ class DeploymentReports:
     ) -> None:
         await self._report(report.deployment_id, lambda d: apply_stage_status(d, report), by)
 
+    async def report_changes(
+        self, deployment_id: str, changes: DeploymentChanges, *, by: PipedCaller
+    ) -> None:
+        """Stores what a deployment changes, also if that is known only after its end."""
+        if (size := changes.ByteSize()) > MAX_CHANGES_SIZE:
+            raise UserMistake(
+                f"the changes have {size / 2**20:.1f} MiB",
+                hint=f"truncate them to {MAX_CHANGES_SIZE // 2**20} MiB",
+            )
+        await self._access.own_deployment(deployment_id, by=by)
+        await self._stores.files.put(changes_path(deployment_id), to_json(changes).encode())
+        await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment_id, by.project))
+
     async def save_metadata(
         self, deployment_id: str, metadata: Mapping[str, str], *, by: PipedCaller
     ) -> None:
@@ -154,3 +172,8 @@ class DeploymentReports:
         # The piped needs no wake-up for its own report.
         await self._bus.publish(Signal(Topic.DEPLOYMENT, id, by.project))
         return deployment
+
+
+def changes_path(deployment_id: str) -> str:
+    """The path of what a deployment changes in the filestore."""
+    return f"deployment-changes/{deployment_id}.json"

@@ -12,6 +12,7 @@ from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageReques
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, operator_name, person
 from pipecd.controlplane.usecases.commands import CommandUseCases
+from pipecd.controlplane.usecases.deployment_reports import changes_path
 from pipecd.model.command import API_KEY_ID, API_KEY_NAME, REJECTION_KEY
 from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
@@ -19,10 +20,12 @@ from pipecd.model.deployment import (
     ManualOperation,
     StageStatus,
 )
-from pipecd.model.errors import Conflict, Denied, UserMistake
+from pipecd.model.document import from_json
+from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
 
 _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 _LIST = Permission(Resource.DEPLOYMENT, Action.LIST)
@@ -102,6 +105,15 @@ class DeploymentUseCases:
         """The cancellations, approvals, rejections and skips of a deployment, oldest first."""
         deployment = await self._access.deployment(id, by=by, permission=_GET)
         return await self._stores.commands.list_of_deployment(deployment)
+
+    async def changes(self, id: str, *, by: UserOrApiKey) -> DeploymentChanges | None:
+        """What the deployment changes; None if its piped has not reported it."""
+        deployment = await self._access.deployment(id, by=by, permission=_GET)
+        try:
+            content = await self._stores.files.get(changes_path(deployment.id))
+        except NotFound:
+            return None
+        return from_json(content, DeploymentChanges)
 
     async def previous_success(
         self, deployment: Deployment, *, by: UserOrApiKey
@@ -191,7 +203,11 @@ class DeploymentUseCases:
         return await self._commands.add(command)
 
     async def can_reject(self, deployment: Deployment) -> bool:
-        """Whether the piped of the deployment knows rejections: one of ours holds a lease."""
+        """Whether the piped of the deployment knows rejections, as those of ours do."""
+        return await self.has_own_piped(deployment)
+
+    async def has_own_piped(self, deployment: Deployment) -> bool:
+        """Whether the piped is of this implementation: it has held a lease."""
         return (await self._stores.piped_leases.get(deployment.piped_id)).epoch > 0
 
     async def skip(self, deployment_id: str, stage_id: str, *, by: UserOrApiKey) -> str:

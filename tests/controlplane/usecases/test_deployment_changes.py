@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What deployments change: their pipeds report it, users of the project read it."""
+
+import pytest
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Signal, Topic
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.controlplane.usecases.deployment_reports import MAX_CHANGES_SIZE
+from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.planpreview_pb2 import PluginPlanPreviewResult
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
+
+
+def changes(details: bytes = b"- v1\n+ v2\n") -> DeploymentChanges:
+    result = PluginPlanPreviewResult(
+        plugin_name="kubernetes",
+        deploy_target="dev",
+        plan_summary=b"1 changed",
+        plan_details=details,
+    )
+    return DeploymentChanges(running_commit="abc", results=[result], created_at=1)
+
+
+async def test_reported_changes_can_be_read_at_once(
+    cases: UseCases, bus: MemoryBus, deployment: Deployment, piped: PipedCaller, viewer: User
+) -> None:
+    assert await cases.deployments.changes(deployment.id, by=viewer) is None
+    async with bus.subscribe() as signals:
+        await cases.deployment_reports.report_changes(deployment.id, changes(), by=piped)
+        assert await anext(signals) == Signal(Topic.DEPLOYMENT, deployment.id, "shop")
+    assert await cases.deployments.changes(deployment.id, by=viewer) == changes()
+
+
+async def test_a_repeated_report_replaces_the_one_before(
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, viewer: User
+) -> None:
+    for details in (b"- v1\n+ v2\n", b"- v1\n+ v3\n"):
+        await cases.deployment_reports.report_changes(deployment.id, changes(details), by=piped)
+    assert await cases.deployments.changes(deployment.id, by=viewer) == changes(b"- v1\n+ v3\n")
+
+
+async def test_changes_of_another_piped_or_project_are_denied(
+    cases: UseCases,
+    deployment: Deployment,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    stranger: User,
+    viewer: User,
+) -> None:
+    with pytest.raises(Denied, match="requested deployment doesn't belong to the piped"):
+        await cases.deployment_reports.report_changes(deployment.id, changes(), by=other_piped)
+    with pytest.raises(NotFound):
+        await cases.deployment_reports.report_changes("unknown", changes(), by=piped)
+    with pytest.raises(ForeignProject):
+        await cases.deployments.changes(deployment.id, by=stranger)
+    assert await cases.deployments.changes(deployment.id, by=viewer) is None
+
+
+async def test_changes_that_are_too_large_are_refused(
+    cases: UseCases, deployment: Deployment, piped: PipedCaller
+) -> None:
+    too_large = changes(b"+" * MAX_CHANGES_SIZE)
+    with pytest.raises(UserMistake, match=r"the changes have 2\.0 MiB"):
+        await cases.deployment_reports.report_changes(deployment.id, too_large, by=piped)
