@@ -238,7 +238,7 @@ class FaultInjector:
     async def repeat_requests(self) -> None:
         recorded = self.installed.calls.recorded
         for call in self.chance.sample(recorded, min(20, len(recorded))):
-            if call.name in _REPORTS:
+            if call.rpcs & set(_REPORTS):
                 await self.installed.calls.send(call)
         del recorded[:-2000]
 

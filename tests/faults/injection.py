@@ -272,8 +272,8 @@ class Injector:
         calls.holding |= set(rpcs)
         await asyncio.sleep(seconds)
         calls.holding -= set(rpcs)
-        held = [call for call in calls.held if call.name in rpcs]
-        calls.held = [call for call in calls.held if call.name not in rpcs]
+        held = [call for call in calls.held if call.rpcs & set(rpcs)]
+        calls.held = [call for call in calls.held if not call.rpcs & set(rpcs)]
         for call in held:
             await calls.send(call)
         return bool(held)

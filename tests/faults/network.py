@@ -8,7 +8,7 @@ and responses can be lost, repeated or sent late.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -16,6 +16,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
+from pipecd.proto.service.batch_pb2 import CallBatchRequest
 
 _CHUNK = 65536
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -150,6 +152,13 @@ class RecordedCall:
     request: bytes
     metadata: Metadata
 
+    @property
+    def rpcs(self) -> Set[str]:
+        """The RPC that was called, and those that a batch carries."""
+        if self.name != "CallBatch":
+            return {self.name}
+        return {self.name, *(each.rpc for each in CallBatchRequest.FromString(self.request).calls)}
+
 
 @dataclass
 class RpcProxy(grpc.GenericRpcHandler):
@@ -250,44 +259,48 @@ class RpcProxy(grpc.GenericRpcHandler):
 
         async def serve(request: bytes, context: Any) -> bytes:
             call = RecordedCall(name, method, request, metadata)
-            if self.recording & {name, "*"}:
+            # What is planned for an RPC happens to the request that carries it among others, too.
+            names = call.rpcs
+            if self.recording & {*names, "*"}:
                 self.recorded.append(call)
-            if name in self.holding:
+            if names & self.holding:
                 self.held.append(call)
                 self.effects["held"] += 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the request")
-            if most := self.delays.get(name, 0.0):
+            if most := max(self.delays.get(each, 0.0) for each in names):
                 self.effects["delayed"] += 1
                 await asyncio.sleep(self.chance.uniform(0, most))
-            if self._reach(name, "before", metadata):
+            if self._reach(names, "before", metadata):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the piped died")
             try:
                 sending = self._channel(metadata).unary_unary(method)(
                     request, metadata=metadata, timeout=context.time_remaining()
                 )
-                if name in self.doubling:
+                if names & self.doubling:
                     self.effects["doubled"] += 1
                     await self.send(call)
                 response: bytes = await sending
             except grpc.aio.AioRpcError as e:
                 await context.abort(e.code(), e.details() or "", e.trailing_metadata() or ())
                 raise
-            self._reach(name, "after", metadata)
-            if self.losing.get(name, 0):
-                self.losing[name] -= 1
+            self._reach(names, "after", metadata)
+            if losing := [each for each in names if self.losing.get(each, 0)]:
+                for each in losing:
+                    self.losing[each] -= 1
                 self.effects["lost"] += 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the network lost the response")
             return response
 
         return serve
 
-    def _reach(self, name: str, when: str, metadata: Metadata) -> bool:
-        """Does what was planned for this call; returns whether something was."""
-        happens = self.at_call.get((name, when))
-        if happens is None or not happens(piped_of(metadata)):
-            return False
-        del self.at_call[name, when]
-        return True
+    def _reach(self, names: Set[str], when: str, metadata: Metadata) -> bool:
+        """Does what was planned for one of these calls; returns whether something was."""
+        for name in names:
+            happens = self.at_call.get((name, when))
+            if happens is not None and happens(piped_of(metadata)):
+                del self.at_call[name, when]
+                return True
+        return False
 
     def heal(self) -> None:
         """Carries calls as they come; what is held back is left to `release`."""

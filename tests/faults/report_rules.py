@@ -3,7 +3,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from faults.evidence import FOREVER, Evidence, Requested
 from faults.execution_rules import stage_of
@@ -23,6 +23,7 @@ _APPROVALS = 2
 _ONCE = "a command is carried out once"
 _LOST = "no log line is lost"
 _LINE = re.compile(r"^L (\d+) (\d+) (\d+)$")
+_RUN_SUCCEEDED = "The script succeeded"
 _NOTIFIED = (
     "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED", "DEPLOYMENT_ROLLING_BACK",
 )  # fmt: skip
@@ -141,20 +142,29 @@ def stage_logs(evidence: Evidence) -> Iterable[Violation]:
     for (id_, stage), lines in evidence.logs.items():
         lane = deployments[id_].application_name if id_ in deployments else ""
         where = f"the log of stage {stage} of {id_}"
-        for run, numbered in _runs(lines).items():
-            numbers, expected = [number for number, _ in numbered], numbered[0][1]
-            if len(numbers) != len(set(numbers)):
-                text = f"{where} has lines of run {run} twice"
-                yield Violation("no log line is doubled", text, lane)
-            elif numbers != sorted(numbers):
-                text = f"{where} has lines of run {run} in another order"
-                yield Violation("log lines keep their order", text, lane)
-            elif numbers != list(range(1, len(numbers) + 1)):
-                text = f"{where} has {len(numbers)} of {expected} lines of run {run}"
-                yield Violation(_LOST, text, lane)
+        yield from _lines_of_log(lines, where, lane)
         seen = [line for line in evidence.seen_logs.get((id_, stage), ()) if _LINE.search(line)]
         if missing := Counter(seen) - Counter(lines):
             text = f"{where} lost {missing.total()} lines that a client had seen"
+            yield Violation(_LOST, text, lane)
+
+
+def _lines_of_log(lines: Sequence[str], where: str, lane: str) -> Iterable[Violation]:
+    """Each run printed its lines once, in order and without a gap."""
+    runs = _runs(lines)
+    if lines.count(_RUN_SUCCEEDED) > max(1, len(runs)):
+        text = f"{where} says {lines.count(_RUN_SUCCEEDED)} times that the script succeeded"
+        yield Violation("no log line is doubled", text, lane)
+    for run, numbered in runs.items():
+        numbers, expected = [number for number, _ in numbered], numbered[0][1]
+        if len(numbers) != len(set(numbers)):
+            text = f"{where} has lines of run {run} twice"
+            yield Violation("no log line is doubled", text, lane)
+        elif numbers != sorted(numbers):
+            text = f"{where} has lines of run {run} in another order"
+            yield Violation("log lines keep their order", text, lane)
+        elif numbers != list(range(1, len(numbers) + 1)):
+            text = f"{where} has {len(numbers)} of {expected} lines of run {run}"
             yield Violation(_LOST, text, lane)
 
 

@@ -197,12 +197,26 @@ def _approval_is_counted_twice() -> None:
 
 def _log_lines_are_doubled() -> None:
     """A checkpoint that is repeated since its answer was lost is appended again."""
-    from pipecd.controlplane.datastore import stage_logs
+    from pipecd.controlplane.datastore.log_file import LogFile, format_log
+    from pipecd.controlplane.datastore.stage_logs import StageLogs, log_path
+    from pipecd.proto.model.logblock_pb2 import LogBlock
 
-    def merge(*sources: Any) -> tuple[Any, ...]:
-        return tuple(block for blocks in sources for block in blocks)
+    unchanged = StageLogs.checkpoint
 
-    stage_logs.merge_blocks = merge
+    async def checkpoint(self: Any, run: Any, blocks: Any, *, completed: bool) -> None:
+        file, version = await self._versioned_file(run)
+        if file is None or not file.completed:
+            await unchanged(self, run, blocks, completed=completed)
+            return
+        again = list(file.blocks)
+        for block in blocks:
+            again.append(LogBlock())
+            again[-1].CopyFrom(block)
+            again[-1].index = again[-2].index + 1
+        content = format_log(LogFile(tuple(again), completed=True))
+        await self._files.replace(log_path(run), content, version=version)
+
+    StageLogs.checkpoint = checkpoint
 
 
 def _log_lines_are_lost() -> None:
@@ -384,7 +398,7 @@ BUGS: dict[str, SeededBug] = {
     ),
     "log lines are doubled": SeededBug(
         _log_lines_are_doubled,
-        [*(_fault("lose_responses", at, rpcs=_LOGS) for at in (0.0, 5.5, 11.0)), _push("s00"), _push("s01", 4.0)],
+        [*(_fault("lose_responses", 0.5 * n, rpcs=_LOGS) for n in range(20)), _push("s00"), _push("s01", 4.0)],
         "no log line is doubled",
     ),
     "log lines are lost": SeededBug(

@@ -374,6 +374,12 @@ WRONG: dict[str, tuple[Evidence, str]] = {
         replace(GOOD, logs=log(1, 2, 2, 3)),
         "no log line is doubled: the log of stage d-0 of d has lines of run 7 twice",
     ),
+    "the end of a log that is doubled": (
+        replace(
+            GOOD, logs={("d", "d-0"): [*log(1, 2, 3)["d", "d-0"], *["The script succeeded"] * 2]}
+        ),
+        "no log line is doubled: the log of stage d-0 of d says 2 times that the script succeeded",
+    ),
     "log lines in another order": (
         replace(GOOD, logs=log(2, 1, 3)),
         "log lines keep their order: the log of stage d-0 of d has lines of run 7 in another order",

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from faults.network import RpcProxy, TcpProxy
+from pipecd.proto.service.batch_pb2 import BatchedCall, CallBatchRequest
 
 METHOD = "/service/Report"
 
@@ -39,12 +40,14 @@ async def proxied() -> AsyncGenerator[tuple[Upstream, TcpProxy, RpcProxy], None]
     await server.stop(0)
 
 
-async def call(proxy: RpcProxy, piped: str) -> grpc.StatusCode:
+async def call(
+    proxy: RpcProxy, piped: str, method: str = METHOD, request: bytes = b"x"
+) -> grpc.StatusCode:
     """One call of a piped, which waits until the proxy serves."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
         try:
-            await channel.unary_unary(METHOD)(
-                b"x", metadata=(("authorization", f"shop,{piped},key"),), wait_for_ready=True
+            await channel.unary_unary(method)(
+                request, metadata=(("authorization", f"shop,{piped},key"),), wait_for_ready=True
             )
         except grpc.aio.AioRpcError as e:
             return e.code()
@@ -84,3 +87,12 @@ async def test_effects_are_counted_when_they_happen() -> None:
         assert await call(proxy, "a") is grpc.StatusCode.UNAVAILABLE
         assert proxy.effects == {"lost": 1, "doubled": 1}
         assert len(upstream.calls) == 2
+
+
+async def test_a_response_is_lost_to_a_batch_that_carries_the_call() -> None:
+    batch = CallBatchRequest(calls=[BatchedCall(rpc="Report")])
+    async with proxied() as (_, _, proxy):
+        proxy.losing["Report"] = 1
+        code = await call(proxy, "a", "/service/CallBatch", batch.SerializeToString())
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert proxy.effects == {"lost": 1}
