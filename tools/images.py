@@ -240,6 +240,8 @@ class _Layers:
         libraries = f"{library}:{base / 'usr' / 'lib' / library.name}"
         python = [str(linker), "--library-path", libraries, str(base / "usr/bin/python3.11")]
         environment = {"PYTHONHOME": str(base / "usr"), "PYTHONHASHSEED": "0", "PATH": ""}
+        # Modules that the compiler itself imports would be written with the path of this directory.
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [*python, *_COMPILE, "-s", str(directory), "-p", place, str(directory)]
         # Templates and tests of other versions of Python do not compile, which is reported as 1.
         run_of_image(command, environment, self._machine)

@@ -43,9 +43,12 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         env={**os.environ, "PYTHONPATH": str(ROOT / "tools")}, check=True,
     )  # fmt: skip
     built: list[Path] = []
+    # Both builds are of one commit, also if somebody commits between them.
+    source = ROOT
     for name in ("one", "two"):
         clone = tmp_path_factory.mktemp("images") / name
-        subprocess.run(["git", "clone", "-q", "--no-local", str(ROOT), str(clone)], check=True)
+        subprocess.run(["git", "clone", "-q", "--no-local", str(source), str(clone)], check=True)
+        source = clone
         options = ["--without", "executables", "--python", "3.11", "--architecture", "amd64"]
         subprocess.run(
             [sys.executable, "tools/dist.py", *options, "--debian-packages", str(debian)],
