@@ -155,15 +155,25 @@ class UpstreamControlPlane(APIServiceServicer):
 
 
 @pytest.mark.parametrize(
-    "verb", ["cancel", "approve", "reject --reason no", "skip"], ids=lambda verb: verb.split()[0]
+    "verb",
+    [
+        "deployment cancel --deployment-id d1",
+        "deployment approve --deployment-id d1",
+        "deployment reject --reason no --deployment-id d1",
+        "deployment skip --deployment-id d1",
+        "session list",
+        "session end --session-id s1",
+        "session end --username vera",
+        "session end --all",
+    ],
 )
 async def test_upstreams_control_plane_lacks_our_verbs_and_they_say_so(
     verb: str, type_line: Any
 ) -> None:
     async with serve_api(UpstreamControlPlane()) as address:  # pyright: ignore[reportAbstractUsage]
-        line = f"deployment {verb} --deployment-id d1 --address {address} --insecure --api-key k"
+        line = f"{verb} --address {address} --insecure --api-key k"
         code, _, err = await type_line(line)
     assert code == 1
     assert len(err.splitlines()) == 1
-    assert f"the control plane at {address} offers this in its console only" in err
+    assert f"the control plane at {address} does not offer this to pipectl" in err
     assert "it is one of upstream's, or an older one" in err

@@ -33,6 +33,7 @@ OURS = {
     "pipecd.lease",
     "pipecd.deploymentchanges",
     "pipecd.deploymentcontrol",
+    "pipecd.sessioncontrol",
     "pipecd.batch",
     "pipecd.pluginfailures",
     "pipecd.wakeups",

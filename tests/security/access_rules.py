@@ -85,6 +85,10 @@ API_WRITING = frozenset(
         "ApproveStage",
         "RejectStage",
         "SkipStage",
+        "ListSessions",
+        "EndSession",
+        "EndUserSessions",
+        "EndAllSessions",
     ]
 )
 # The lowest of the built-in roles that may call an RPC of WebService.

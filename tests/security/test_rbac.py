@@ -43,6 +43,7 @@ from pipecd.proto.service import (
     ordering_pb2,
     piped_pb2,
     pluginfailures_pb2,
+    session_control_pb2,
     wakeups_pb2,
     web_pb2,
 )
@@ -78,6 +79,7 @@ REQUESTS: Mapping[str, type[Message]] = {
         lease_pb2,
         ordering_pb2,
         pluginfailures_pb2,
+        session_control_pb2,
         wakeups_pb2,
         api_pb2,
         web_pb2,
@@ -92,6 +94,7 @@ SERVED_AS = {
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
     "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
+    "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
     "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
 }
 

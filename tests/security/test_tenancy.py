@@ -26,6 +26,7 @@ from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.proto.model import deployment_pb2 as model
 from pipecd.proto.model.common_pb2 import ApplicationInfo
+from pipecd.secrets.session import session_id
 from pipecd.wire.credentials import api_key, piped_token
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.rpc_requests import fill_required
@@ -70,6 +71,7 @@ ATTACKS_OF_API_KEYS = {
     ),
     **rows("API", DENIED, "RenameApplicationConfigFile UpdateApplicationDeployTargets UpdatePiped EnablePiped DisablePiped GetPlanPreviewResults "
         "CancelDeployment ApproveStage RejectStage SkipStage GetStageLog"),
+    **rows("API", MISSING, "EndSession"),
 }  # fmt: skip
 ATTACKS_OF_USERS = rows(
     "web", DENIED,
@@ -85,7 +87,10 @@ WITHOUT_IDS = {
         GetLatestEvent ListEvents ReportUnregisteredApplicationConfigurations ReportApplicationLiveStateEvents
         ListDeploymentsInOrder ListEventsInOrder AcquirePipedLease ReleasePipedLease ReportPluginFailures CallBatch
     """,
-    "API": "ListApplications ListDeployments RegisterPiped RegisterEvent RequestPlanPreview",
+    "API": """
+        ListApplications ListDeployments RegisterPiped RegisterEvent RequestPlanPreview ListSessions EndUserSessions
+        EndAllSessions
+    """,
     "web": """
         RegisterPiped ListPipeds ListReleasedVersions ListDeprecatedNotes ListApplications ListUnregisteredApplications
         ListDeployments ListDeploymentTraces GetProject UpdateProjectStaticAdmin EnableStaticAdmin DisableStaticAdmin
@@ -103,13 +108,13 @@ SERVICES = {
         piped_service.CHANGES,
         piped_service.PLUGIN_FAILURES,
     ),
-    "API": (api_service.SERVICE, api_service.CONTROL),
+    "API": (api_service.SERVICE, api_service.CONTROL, api_service.SESSIONS),
     "web": (web_authorization.SERVICE,),
 }
 DECLARED = {"piped": ATTACKS_OF_PIPEDS, "API": ATTACKS_OF_API_KEYS, "web": ATTACKS_OF_USERS}
 LISTS = {
     "piped": "ListApplications ListNotCompletedDeployments ListUnhandledCommands ListEvents ListDeploymentsInOrder",
-    "API": "ListApplications ListDeployments",
+    "API": "ListApplications ListDeployments ListSessions",
     "web": "ListPipeds ListApplications ListDeployments ListDeploymentTraces GetProject ListAPIKeys ListDeploymentChains ListEvents "
     "ListUnregisteredApplications",
 }  # fmt: skip
@@ -124,6 +129,7 @@ class Installation:
     rival: Tenant
     chain: str
     rival_key_id: str
+    rival_session: str
     channel: grpc.aio.Channel
     http: httpx2.AsyncClient
 
@@ -152,11 +158,12 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         own, rival = [await add_tenant(cases, name) for name in ("demo", "rival")]
         chain = await rival_chain(cases, rival)
         keys = await cases.api_keys.list(by=rival.user("Admin"))
+        session = await cases.sessions.begin(rival.user("Admin"))
         async with (
             grpc.aio.insecure_channel(running.address) as channel,
             httpx2.AsyncClient(base_url=f"http://{running.address}", timeout=30) as http,
         ):
-            yield Installation(running, own, rival, chain, keys[0].id, channel, http)
+            yield Installation(running, own, rival, chain, keys[0].id, session, channel, http)
 
 
 async def rival_chain(cases: Any, rival: Tenant) -> str:
@@ -186,6 +193,8 @@ def aimed(rpc: str, message: Message, victim: PipedObjects, target: Installation
             message.id = victim.caller.piped
         case "DisableAPIKey":
             message.id = target.rival_key_id
+        case "EndSession":
+            message.session_id = session_id(target.rival_session)
         case "GetDeployment" if "id" in message.DESCRIPTOR.fields_by_name:
             message.id = victim.deployment
         case _:
@@ -277,6 +286,7 @@ async def check(
     request = aimed(row.rpc, request_of(service, row.rpc), victim, installation)
     code, content = await answer_of(installation, service, row.rpc, request)
     assert await documents(stores, victim, tenant) == before
+    assert await installation.running.cases.sessions.user(installation.rival_session)
     assert code == row.code, content
     assert f"{victim.caller.project}-".encode() not in content.replace(
         victim.deployment.encode(), b""
@@ -374,8 +384,9 @@ async def test_rest_reaches_only_the_own_project(installation: Installation, rou
     stores = installation.running.running.stores
     before = await documents(stores, victim, tenant)
     path = f"{REST.rstrip('/')}{route.path}"
+    ids = {**victim.ids, "session_id": session_id(installation.rival_session)}
     for field in route.path_fields:
-        path = path.replace(f"{{{field}}}", victim.ids[field])
+        path = path.replace(f"{{{field}}}", ids[field])
     content = {"name": "x", "plaintext": "x"} if route.rpc in ("UpdatePiped", "Encrypt") else {}
     content = {k: v for k, v in content.items() if k in route.descriptor.input_type.fields_by_name}
     answer = await installation.http.request(
@@ -385,7 +396,7 @@ async def test_rest_reaches_only_the_own_project(installation: Installation, rou
         headers={"authorization": f"Bearer {installation.own.api_key}"},
     )
     assert await documents(stores, victim, tenant) == before
-    assert answer.status_code in (400, 403), answer.text
+    assert answer.status_code in ((404,) if route.rpc == "EndSession" else (400, 403)), answer.text
     assert "rival-" not in answer.text.replace(victim.deployment, "")
 
 

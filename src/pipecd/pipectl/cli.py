@@ -23,6 +23,7 @@ _COMMANDS = {
     ),
     "plugin": ("pipecd.pipectl.plugin:plugin", "Create, check and publish plugins."),
     "schema": ("pipecd.pipectl.schema:schema", "Print the JSON Schema of a configuration kind."),
+    "session": ("pipecd.pipectl.session:session", "Work with the sessions of users."),
     "transfer": (
         "pipecd.pipectl.transfer:transfer",
         "Move a project to another control plane.",

@@ -66,7 +66,7 @@ class Connection:
         except grpc.aio.AioRpcError as e:
             if e.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unsupported(
-                    f"the control plane at {self.address} offers this in its console only",
+                    f"the control plane at {self.address} does not offer this to pipectl",
                     hint="it is one of upstream's, or an older one",
                 ) from e
             raise

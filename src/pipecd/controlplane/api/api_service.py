@@ -25,11 +25,13 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import deployment_control_pb2 as control
+from pipecd.proto.service import session_control_pb2 as session
 from pipecd.wire.credentials import Metadata, parse_api_key
 from pipecd.wire.table import RpcObserver, RpcTable
 
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
+SESSIONS = session.DESCRIPTOR.services_by_name["SessionControl"]
 
 # Clients of gRPC receive 4 MiB by default.
 _LOG_PART_BYTES = 1024 * 1024
@@ -236,6 +238,47 @@ class ApiControlRpcs(RpcHandlers):
         )
 
 
+class ApiSessionRpcs(RpcHandlers):
+    """RPCs of ours for the sessions of users, which upstream cannot end."""
+
+    async def ListSessions(
+        self, request: session.ListSessionsRequest, caller: ApiKeyCaller
+    ) -> session.ListSessionsResponse:
+        listed = await self._cases.sessions.list(user=request.username, by=caller)
+        return session.ListSessionsResponse(
+            sessions=[
+                session.Session(
+                    id=each.id,
+                    username=each.user,
+                    roles=each.roles,
+                    sso=each.is_sso,
+                    signed_in_at=each.signed_in_at,
+                    expires_at=each.expires_at,
+                )
+                for each in listed.sessions
+            ],
+            has_more=listed.has_more,
+        )
+
+    async def EndSession(
+        self, request: session.EndSessionRequest, caller: ApiKeyCaller
+    ) -> session.EndSessionsResponse:
+        await self._cases.sessions.end_one(request.session_id, by=caller)
+        return session.EndSessionsResponse()
+
+    async def EndUserSessions(
+        self, request: session.EndUserSessionsRequest, caller: ApiKeyCaller
+    ) -> session.EndSessionsResponse:
+        await self._cases.sessions.end_of_user(request.username, by=caller)
+        return session.EndSessionsResponse()
+
+    async def EndAllSessions(
+        self, _request: session.EndAllSessionsRequest, caller: ApiKeyCaller
+    ) -> session.EndSessionsResponse:
+        await self._cases.sessions.end_all(by=caller)
+        return session.EndSessionsResponse()
+
+
 def _first_bytes(blocks: Sequence[LogBlock], limit: int) -> Iterator[LogBlock]:
     """The first blocks up to a size; one block at least."""
     size = 0
@@ -339,9 +382,13 @@ def api_table(
     )
     return RpcTable(
         SERVICE,
-        [*(with_error_codes(group) for group in handlers), ApiControlRpcs(cases)],
+        [
+            *(with_error_codes(group) for group in handlers),
+            ApiControlRpcs(cases),
+            ApiSessionRpcs(cases),
+        ],
         authenticate,
-        extensions=[CONTROL],
+        extensions=[CONTROL, SESSIONS],
         observer=observer,
     )
 

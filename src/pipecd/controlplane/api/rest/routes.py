@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from pipecd.controlplane.api.api_service import CONTROL, SERVICE
+from pipecd.controlplane.api.api_service import CONTROL, SERVICE, SESSIONS
 
 METHODS: Mapping[str, MethodDescriptor] = {
-    rpc.name: rpc for service in (SERVICE, CONTROL) for rpc in service.methods
+    rpc.name: rpc for service in (SERVICE, CONTROL, SESSIONS) for rpc in service.methods
 }
 
 
@@ -105,4 +105,8 @@ ROUTES = (
         "GetPlanPreviewResults",
         "Returns the results of a plan preview; 404 until all pipeds have handled it.",
     ),
+    RestRoute("GET", "/sessions", "ListSessions", "Lists the sessions of users, the newest first."),
+    RestRoute("DELETE", "/sessions/{session_id}", "EndSession", "Ends a session."),
+    RestRoute("POST", "/sessions/end-of-user", "EndUserSessions", "Ends all sessions of a user."),
+    RestRoute("POST", "/sessions/end-all", "EndAllSessions", "Ends all sessions of the project."),
 )
