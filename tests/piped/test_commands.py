@@ -242,7 +242,27 @@ FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
 def test_the_result_of_a_command_for_a_stage(
     deployment: Deployment | None, expected: CommandResult | None
 ) -> None:
-    assert stage_command_result(Command(stage_id="s"), deployment) == expected
+    approval = Command(stage_id="s", type=Command.APPROVE_STAGE)
+    assert stage_command_result(approval, deployment) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(
+            deployment_pb2.STAGE_SUCCESS,
+            CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: SUCCESS"),
+            id="too late",
+        ),
+        pytest.param(deployment_pb2.STAGE_SKIPPED, CommandResult(SUCCEEDED), id="skipped"),
+    ],
+)
+def test_the_result_of_a_skip(
+    status: "deployment_pb2.StageStatus.ValueType", expected: CommandResult
+) -> None:
+    skip = Command(stage_id="s", type=Command.SKIP_STAGE)
+    deployment = deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, status)
+    assert stage_command_result(skip, deployment) == expected
 
 
 @pytest.mark.parametrize(
