@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
-from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController
 from pipecd.controlplane.jobs.insights import (
@@ -46,7 +46,7 @@ class ProjectFiller:
 
     cases: UseCases
     stores: Stores
-    bus: MemoryBus
+    bus: Bus
     admin: User
     piped: PipedCaller
     program: ApiKeyCaller

@@ -18,7 +18,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from pipecd.config.read import read_control_plane
-from pipecd.controlplane.app import ServerSettings, control_plane
+from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
@@ -132,14 +132,16 @@ class UpstreamPlane(Server):
 
 
 class Visitor:
-    """The administrator of the project demo in front of a control plane, ours or theirs."""
+    """The administrator of a project in front of a control plane, ours or theirs."""
 
     def __init__(self, pages: str, web_api: str) -> None:
         self.pages, self.web_api = pages, web_api
         self._token = ""
 
-    async def sign_in(self) -> None:
-        typed = {"project": "demo", "username": "admin", "password": PASSWORD}
+    async def sign_in(
+        self, project: str = "demo", username: str = "admin", password: str = PASSWORD
+    ) -> None:
+        typed = {"project": project, "username": username, "password": password}
         async with httpx2.AsyncClient() as http:
             reply = await http.post(f"{self.pages}/auth/login/static", data=typed)
         self._token = reply.cookies["token"]
@@ -179,6 +181,17 @@ class UpstreamInstallation(Installation):
     @asynccontextmanager
     async def ours_on_the_same_stores(self) -> AsyncGenerator[tuple[Visitor, str], None]:
         """A control plane of ours beside it: its administrator, signed in, and its address."""
+        async with self.our_control_plane() as running:
+            address = f"127.0.0.1:{running.port}"
+            admin = Visitor(f"http://{address}", address)
+            await admin.sign_in()
+            yield admin, address
+
+    @asynccontextmanager
+    async def our_control_plane(
+        self, *, with_ops: bool = True
+    ) -> AsyncGenerator[ControlPlane, None]:
+        """Runs a control plane of ours on its stores, with its configuration and key."""
         file = self.plane.config
         spec = read_control_plane(await asyncio.to_thread(file.read_bytes), file=str(file))
         settings = ServerSettings(
@@ -188,12 +201,10 @@ class UpstreamInstallation(Installation):
             port=0,
             insecure_cookie=True,
             cache_address=f"127.0.0.1:{self.plane.redis.port}",
+            with_ops=with_ops,
         )
         async with control_plane(settings) as running:
-            address = f"127.0.0.1:{running.port}"
-            admin = Visitor(f"http://{address}", address)
-            await admin.sign_in()
-            yield admin, address
+            yield running
 
     def ops(self) -> AbstractAsyncContextManager[Program]:
         """Runs our background jobs on its stores; upstream's fail because of the indexes of Dolt."""
