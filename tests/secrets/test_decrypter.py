@@ -267,3 +267,10 @@ def test_a_placeholder_is_the_same_as_long_as_the_secret_is_and_can_be_decoded()
     assert "=" not in shown
     with pytest.raises(UserMistake, match="it is not base64"):
         decrypter.placeholder("?", FILE)
+
+
+def test_a_secret_that_is_too_short_to_be_masked_is_replaced_by_its_placeholder() -> None:
+    decrypter = open_decrypter(key_pair(NEW))
+    long, short = (hybrid.encrypt(NEW[1], text) for text in ("hunter22", "abc"))
+    assert decrypter.decrypt_maskable(long, FILE) == "hunter22"
+    assert decrypter.decrypt_maskable(short, FILE) == decrypter.placeholder(short, FILE)

@@ -3,7 +3,7 @@
 """The deployer of a piped between a control plane and a repository, and stages that act as configured."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 
 from pipecd.config.catalog import load_catalog
 from pipecd.config.piped import PluginSpec
+from pipecd.config.units import Duration
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.model.clock import Now, utc_now
@@ -20,6 +21,7 @@ from pipecd.model.ids import new_id
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
+from pipecd.piped.deploy.changes import ChangeReporter
 from pipecd.piped.deploy.context import DeploymentContext, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.pluginhost.callbacks import Callbacks
@@ -30,7 +32,7 @@ from pipecd.piped.pluginhost.process import PluginTimeouts
 from pipecd.piped.pluginhost.tool_registry import ToolRegistry
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.render import TemplateRenderer
-from pipecd.piped.source.sources import Sources
+from pipecd.piped.source.sources import Decrypt, Sources
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger
@@ -113,6 +115,12 @@ class DeployerSetup:
     trace: Trace = field(default_factory=Trace)
     notifier: RecordingNotifier = field(default_factory=RecordingNotifier)
     release: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    decrypt: Decrypt | None = None
+    time_limit_of_changes: float = 60
+    plugins: Mapping[str, Callable[[], StagePlugin]] = field(
+        default_factory=dict[str, Callable[[], StagePlugin]]
+    )
+    """More plugins than those of piped and `ActPlugin`."""
 
     def push(self, spec: str, message: str = "a change", **files: str) -> str:
         """Commits the application's configuration and other files of its directory."""
@@ -201,25 +209,37 @@ class DeployerSetup:
             async with PluginHost.start(
                 specs,
                 callbacks=callbacks,
-                builtins={**builtin_plugins(), **act},
+                builtins={**builtin_plugins(), **act, **self.plugins},
                 timeouts=PluginTimeouts(grace=1),
             ) as plugins:
+                sources = Sources(
+                    mirrors,
+                    ApplicationConfigs(load_catalog()),
+                    project=self.plane.admin.project,
+                    renderer=TemplateRenderer(workers),
+                    decrypt=self.decrypt,
+                )
+                workspace = self.plane.directory / "work"
                 context = DeploymentContext(
                     api=api,
                     deployments=DeploymentCache(api, interval=POLL_INTERVAL),
                     commands=commands,
-                    sources=Sources(
-                        mirrors,
-                        ApplicationConfigs(load_catalog()),
-                        project=self.plane.admin.project,
-                        renderer=TemplateRenderer(workers),
-                    ),
+                    sources=sources,
                     plugins=plugins,
                     catalog=load_catalog(),
                     callbacks=callbacks,
                     metadata=metadata,
                     notifier=self.notifier,
-                    workspace=self.plane.directory / "work",
+                    changes=ChangeReporter(
+                        api=api,
+                        sources=sources,
+                        plugins=plugins,
+                        masks=callbacks.masks,
+                        targets={},
+                        workspace=workspace,
+                        time_limit=Duration(self.time_limit_of_changes),
+                    ),
+                    workspace=workspace,
                     now=now,
                 )
                 deployer = Deployer(

@@ -92,6 +92,17 @@ def trace_id(deployment_id: str) -> bytes:
     return hashed.to_bytes(16)
 
 
+def piped_resource(*, project: str, piped: str) -> Mapping[str, str]:
+    """Returns the attributes of every span of a piped."""
+    return {
+        "service.name": "piped",
+        "service.namespace": project,
+        "service.instance.id": piped,
+        "project-id": project,
+        "piped-id": piped,
+    }
+
+
 class DeploymentTraces:
     """Records the spans of deployments.
 

@@ -6,7 +6,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,6 @@ from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.piped import (
     EventWatcherRepoSpec,
     GitSpec,
-    PipedSpec,
     PlanPreviewSpec,
     git_password,
     piped_key,
@@ -34,7 +33,12 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Mirrors, Repository, open_mirrors
 from pipecd.git.tree_limits import TreeLimits
 from pipecd.observe.admin import admin_server, standard_pages
-from pipecd.observe.deployments import DeploymentStatuses, DeploymentTelemetry, DeploymentTraces
+from pipecd.observe.deployments import (
+    DeploymentStatuses,
+    DeploymentTelemetry,
+    DeploymentTraces,
+    piped_resource,
+)
 from pipecd.observe.log import masking
 from pipecd.observe.version import build_version
 from pipecd.piped.cache.applications import ApplicationCache
@@ -50,6 +54,7 @@ from pipecd.piped.command_handlers import (
     UnknownApplicationHandler,
 )
 from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.deploy.changes import ChangeReporter
 from pipecd.piped.deploy.context import DeploymentContext, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.eventwatcher.definitions import DefinitionReader
@@ -89,6 +94,7 @@ from pipecd.piped.reporting.heartbeat import Heartbeat, piped_meta
 from pipecd.piped.reporting.plugin_failures import PluginFailureMetrics, PluginFailureReporter
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
+from pipecd.piped.source.previewed_sources import maskable_sources, unmerged_sources
 from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
 from pipecd.piped.standby import report_of, stand_by
@@ -336,7 +342,9 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     stack.enter_context(masking(callbacks.masks.all.hide))
     telemetry = DeploymentTelemetry(
         DeploymentStatuses(lambda: deployments.all),
-        DeploymentTraces(_trace_resource(spec), api.export_traces),
+        DeploymentTraces(
+            piped_resource(project=spec.project_id, piped=spec.piped_id), api.export_traces
+        ),
     )
     stack.push_async_callback(telemetry.traces.shutdown)
     connection.heartbeat.on_reported = telemetry.statuses.reported
@@ -386,17 +394,6 @@ def _plugin_downloads(settings: PipedSettings) -> PluginDownloads:
         digests=settings.workspace / PLUGIN_DIGESTS,
         require_checksum=settings.config.spec.require_checksum,
     )
-
-
-def _trace_resource(spec: PipedSpec) -> Mapping[str, str]:
-    """Returns the attributes of every span of this piped."""
-    return {
-        "service.name": "piped",
-        "service.namespace": spec.project_id,
-        "service.instance.id": spec.piped_id,
-        "project-id": spec.project_id,
-        "piped-id": spec.piped_id,
-    }
 
 
 def _git_credentials(git: GitSpec) -> GitCredentials:
@@ -496,15 +493,16 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
     )
 
 
-def _unmerged_sources(connection: _Connection, sources: Sources) -> Sources:
-    """Returns the sources of previews of commits that are not on the application's branch."""
-    management, decrypter = connection.settings.config.spec.secret_management, connection.decrypter
-    if management is None or decrypter is None or management.decrypt_in_previews:
-        return sources
-    return sources.decrypting_with(decrypter.placeholder)
-
-
 def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
+    targets = deploy_target_names(connection.settings.config)
+    changes = ChangeReporter(
+        api=connection.api,
+        sources=maskable_sources(services.sources, connection.decrypter),
+        plugins=services.plugins,
+        masks=services.callbacks.masks,
+        targets=targets,
+        workspace=connection.settings.workspace,
+    )
     context = DeploymentContext(
         api=connection.api,
         deployments=services.deployments,
@@ -512,10 +510,11 @@ def _build_deployer(connection: _Connection, services: _Services) -> Deployer:
         sources=services.sources,
         plugins=services.plugins,
         catalog=connection.catalog,
-        targets=deploy_target_names(connection.settings.config),
+        targets=targets,
         callbacks=services.callbacks,
         metadata=services.metadata,
         notifier=connection.notifier,
+        changes=changes,
         workspace=connection.settings.workspace,
         telemetry=services.telemetry,
         drain=connection.lease.drain,
@@ -546,7 +545,8 @@ def _build_live_states(connection: _Connection, services: _Services) -> LiveStat
 
 
 def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
-    settings = connection.settings.config.spec.plan_preview
+    spec = connection.settings.config.spec
+    settings, secrets = spec.plan_preview, spec.secret_management
     return Previewer(
         commands=services.commands,
         builder=PreviewBuilder(
@@ -558,7 +558,7 @@ def _build_previewer(connection: _Connection, services: _Services) -> Previewer:
             previewer=ApplicationPreviewer(
                 api=connection.api,
                 sources=services.sources,
-                unmerged_sources=_unmerged_sources(connection, services.sources),
+                unmerged_sources=unmerged_sources(services.sources, secrets, connection.decrypter),
                 plugins=services.plugins,
                 masks=services.callbacks.masks,
                 targets=deploy_target_names(connection.settings.config),

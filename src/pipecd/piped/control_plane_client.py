@@ -33,6 +33,7 @@ from pipecd.piped.retry import (
     RpcRetryPolicy,
 )
 from pipecd.proto.service.batch_pb2 import CallBatchRequest, CallBatchResponse
+from pipecd.proto.service.deployment_changes_pb2 import ReportDeploymentChangesResponse
 from pipecd.proto.service.lease_pb2 import (
     AcquirePipedLeaseResponse,
     ReleasePipedLeaseResponse,
@@ -249,6 +250,10 @@ class ControlPlaneClient:
     @cached_property
     def report_plugin_failures(self) -> Rpc[Message, ReportPluginFailuresResponse]:
         return self._own_rpc(ReportPluginFailuresResponse, UNTIL_AVAILABLE)
+
+    @cached_property
+    def report_deployment_changes(self) -> Rpc[Message, ReportDeploymentChangesResponse]:
+        return self._own_rpc(ReportDeploymentChangesResponse, A_FEW_TIMES)
 
     @cached_property
     def _batcher(self) -> CallBatcher:

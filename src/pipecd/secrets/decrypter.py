@@ -21,6 +21,7 @@ from pipecd.config.piped import (
 from pipecd.model.errors import UserMistake
 from pipecd.secrets import hybrid
 from pipecd.secrets.binding import Binding
+from pipecd.secrets.forms import is_too_short
 from pipecd.secrets.kms import AwsKey, GoogleKey
 from pipecd.secrets.masking import KnownSecrets
 from pipecd.wire.cloud import open_aws, open_google
@@ -59,6 +60,11 @@ class Decrypter:
         secret = sealed.opened(self._unwrap(sealed.key), binding)
         self.known.add([secret])
         return secret
+
+    def decrypt_maskable(self, text: str, binding: Binding) -> str:
+        """Decrypts a secret, unless it is too short to be masked: that gets a placeholder."""
+        secret = self.decrypt(text, binding)
+        return self.placeholder(text, binding) if is_too_short(secret) else secret
 
     def placeholder(self, text: str, _binding: Binding) -> str:
         """Returns a text to render in place of a secret that must not be decrypted.

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.document import from_json, to_json
-from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, mask, truncate
+from pipecd.piped.planning.plugin_previews import PluginPreview, PluginPreviews
+from pipecd.piped.planpreview.result import add_plugin_results, mask, truncate
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -37,7 +38,7 @@ def answered(*no_change: bool) -> list[PluginPreview]:
 )
 def test_no_change(previews: list[PluginPreview], expected: bool) -> None:
     result = ApplicationPlanPreviewResult()
-    add_plugin_results(result, SyncStrategy.QUICK_SYNC, previews)
+    add_plugin_results(result, SyncStrategy.QUICK_SYNC, PluginPreviews(previews))
     assert result.no_change is expected
 
 
@@ -93,11 +94,14 @@ def test_the_output_is_what_upstream_writes_and_reads() -> None:
     add_plugin_results(
         application,
         SyncStrategy.PIPELINE,
-        [
-            PluginPreview(
-                "kubernetes", [PlanPreviewResult(deploy_target="dev", summary="s", details=b"d")]
-            )
-        ],
+        PluginPreviews(
+            [
+                PluginPreview(
+                    "kubernetes",
+                    [PlanPreviewResult(deploy_target="dev", summary="s", details=b"d")],
+                )
+            ]
+        ),
     )
     written = json.loads(to_json(result))
     plan = {

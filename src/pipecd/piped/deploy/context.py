@@ -14,6 +14,7 @@ from pipecd.observe.deployments import DeploymentTelemetry
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.control_plane_client import ControlPlaneClient
+from pipecd.piped.deploy.changes import ChangeReporter
 from pipecd.piped.deploy.reports import DeploymentReports
 from pipecd.piped.lease import Drain
 from pipecd.piped.notify.notifier import Notifier
@@ -50,6 +51,7 @@ class DeploymentContext:
     callbacks: Callbacks
     metadata: MetadataStore
     notifier: Notifier
+    changes: ChangeReporter
     workspace: Path
     telemetry: DeploymentTelemetry = field(default_factory=DeploymentTelemetry)
     now: Now = utc_now

@@ -70,6 +70,7 @@ class Deployer:
             self.context.deployments.schedule.wakeups.add(watch)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reset_deploying_flags(), name="deploying flags")
+            tasks.create_task(self.context.changes.run(), name="changes of deployments")
             pending = PendingDeployments(
                 context=self.context, tasks=tasks, completed=self._completed, wakeup=self._wakeup
             )

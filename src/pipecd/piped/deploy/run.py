@@ -177,6 +177,7 @@ class PlanRun:
             version.url = hide(version.url)
         plan = replace(ended, summary=hide(ended.summary))
         await self._reports.planned(plan, running)
+        self._context.changes.planned(self._deployment, running)
         log.info("deployment planned", summary=plan.summary)
         return True
 

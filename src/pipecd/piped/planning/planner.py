@@ -120,11 +120,13 @@ class Planner:
                 into=into,
                 name="running",
             )
-        set_targets(deployment, target.config.spec, self._targets)
-        plugins = self._plugins.of_application(
-            target.config.spec, targets=chosen_targets(deployment)
-        )
+        plugins = self.select_plugins(deployment, target.config.spec)
         return PlanInput(deployment, target, running_source, plugins)
+
+    def select_plugins(self, deployment: Deployment, spec: ApplicationSpec) -> Sequence[Plugin]:
+        """Returns the plugins of an application; also sets the deploy targets."""
+        set_targets(deployment, spec, self._targets)
+        return self._plugins.of_application(spec, targets=chosen_targets(deployment))
 
     async def decide(self, input: "PlanInput") -> Plan:
         """Returns the plan for the input that `prepare` returned."""

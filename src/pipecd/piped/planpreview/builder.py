@@ -13,10 +13,10 @@ from pipecd.config.application import ApplicationSpec, config_path
 from pipecd.config.read import ApplicationConfig
 from pipecd.config.units import Duration
 from pipecd.git.commit import Commit
-from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
+from pipecd.git.merge import MergeConflict, TrialMerge, merge_commits, resolve_commit
 from pipecd.git.mirror import Mirror, Mirrors, Repository
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import NotFound, PipecdError, Unsupported, UserMistake
+from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
@@ -26,7 +26,8 @@ from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_con
 from pipecd.piped.planning.deployment import Cause, new_deployment
 from pipecd.piped.planning.deployment_sources import DeploymentSources
 from pipecd.piped.planning.planner import Planner, last_success
-from pipecd.piped.planpreview.result import PluginPreview, add_plugin_results, empty_result, mask
+from pipecd.piped.planning.plugin_previews import get_previews
+from pipecd.piped.planpreview.result import add_plugin_results, empty_result, mask
 from pipecd.piped.pluginhost.masking import SecretMasks
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.configs import ApplicationConfigs
@@ -35,7 +36,6 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import ApplicationPlanPreviewResult
-from pipecd.proto.plugin.planpreview_pb2 import GetPlanPreviewRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -134,31 +134,11 @@ class ApplicationPreviewer:
             plan = await planner.decide(input)
         except PipecdError as e:
             raise PreviewFailed(f"failed while planning, {e}") from e
-        previews: list[PluginPreview] = []
-        errors: list[str] = []
-        targets = dict(deployment.deploy_targets_by_plugin)
-        running_source = None if input.running is None else input.running.to_proto()
-        for plugin in input.plugins:
-            request = GetPlanPreviewRequest(
-                application_id=deployment.application_id,
-                application_name=deployment.application_name,
-                piped_id=deployment.piped_id,
-                deploy_targets=targets[plugin.name].deploy_targets
-                if plugin.name in targets
-                else (),
-                target_deployment_source=input.target.to_proto(),
-                running_deployment_source=running_source,
-            )
-            try:
-                response = await plugin.GetPlanPreview(request)
-                previews.append(PluginPreview(plugin.name, tuple(response.results)))
-            except Unsupported:
-                log.debug("plugin has no plan preview", plugin=plugin.name)
-            except PipecdError as e:
-                errors.append(f"\n[{plugin.name}] {e}")
+        previews = await get_previews(input)
         add_plugin_results(result, plan.strategy, previews)
-        if errors:
-            raise PreviewFailed(f"failed to get plan preview, {''.join(errors)}")
+        if previews.errors:
+            errors = "".join(f"\n{error}" for error in previews.errors)
+            raise PreviewFailed(f"failed to get plan preview, {errors}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +183,8 @@ class PreviewBuilder:
                 raise head.error
             if (base := head.commit) is None:
                 raise NotFound(f"branch {request.base_branch} has no commit")
-            merged = await self._merge(mirror, base, request)
+            trial = await self._merge(mirror, base, request, applications)
+            merged = await mirror.objects.commit(trial.commit)
             merge = MergePreview(
                 command_id=command.id,
                 request=request,
@@ -214,7 +195,16 @@ class PreviewBuilder:
                 deadline=deadline,
                 time_limit=time_limit,
             )
-            triggered = await self._triggered(mirror, base, merged, applications)
+            too_large = {
+                each.id: str(trial.left_out[each.git_path.path])
+                for each in applications
+                if each.git_path.path in trial.left_out
+            }
+            mergeable = tuple(each for each in applications if each.id not in too_large)
+            triggered: list[tuple[Application, ApplicationConfig | str]] = [
+                *((each, too_large[each.id]) for each in applications if each.id in too_large),
+                *await self._triggered(mirror, base, merged, mergeable),
+            ]
         log.info("plan preview started", command=command.id, applications=len(triggered))
         async with asyncio.TaskGroup() as tasks:
             previews = [
@@ -224,16 +214,25 @@ class PreviewBuilder:
         return [preview.result() for preview in previews]
 
     async def _merge(
-        self, mirror: Mirror, base: Commit, request: Command.BuildPlanPreview
-    ) -> Commit:
+        self,
+        mirror: Mirror,
+        base: Commit,
+        request: Command.BuildPlanPreview,
+        applications: tuple[Application, ...],
+    ) -> TrialMerge:
+        """Merges the branch without the directories of applications that are too large to merge."""
         message = (
             f"Plan-preview: merged {request.head_commit} commit from {request.head_branch} branch "
             f"into {request.base_branch} base branch"
         )
         head = await resolve_commit(mirror.clone, request.head_commit, request.head_branch)
         try:
-            return await mirror.objects.commit(
-                await merge_commits(mirror.clone, base.hash, head, message)
+            return await merge_commits(
+                mirror.clone,
+                base.hash,
+                head,
+                message,
+                directories=[each.git_path.path for each in applications],
             )
         except MergeConflict as e:
             raise UserMistake(

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of a plan preview as the control plane and pipectl read them; does no IO."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from pipecd.model.deployment import SyncStrategy
+from pipecd.piped.planning.plugin_previews import PluginPreviews, mask_details, truncate_details
 from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
@@ -13,7 +11,6 @@ from pipecd.proto.model.planpreview_pb2 import (
     PlanPreviewCommandResult,
     PluginPlanPreviewResult,
 )
-from pipecd.proto.plugin.planpreview_pb2 import PlanPreviewResult
 from pipecd.secrets.masking import Masking
 
 UNKNOWN_PLUGIN = "<unknown>"
@@ -21,14 +18,6 @@ NO_CHANGES = "No changes were detected"
 
 # Servers accept messages of 4 MiB; in JSON, three bytes of details become four.
 _MAX_DETAILS = 2 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class PluginPreview:
-    """The plan preview of one plugin, one result per deploy target."""
-
-    plugin: str
-    results: Sequence[PlanPreviewResult]
 
 
 def empty_result(
@@ -51,82 +40,44 @@ def empty_result(
 
 
 def add_plugin_results(
-    result: ApplicationPlanPreviewResult,
-    strategy: SyncStrategy,
-    previews: Sequence[PluginPreview],
+    result: ApplicationPlanPreviewResult, strategy: SyncStrategy, previews: PluginPreviews
 ) -> None:
     """Adds the previews of the plugins, as a list and as the single text of older clients."""
-    results = [(preview.plugin, each) for preview in previews for each in preview.results]
+    results = previews.to_proto()
     result.sync_strategy = common_pb2.SyncStrategy.ValueType(strategy)
-    result.no_change = bool(results) and all(each.no_change for _, each in results)
-    result.plugin_plan_results.extend(
-        PluginPlanPreviewResult(
-            plugin_name=plugin,
-            deploy_target=each.deploy_target,
-            plan_summary=each.summary.encode(),
-            plan_details=each.details,
-            diff_language=each.diff_language,
-        )
-        for plugin, each in results
-    )
+    result.no_change = previews.no_change
+    result.plugin_plan_results.extend(results)
     if len(results) == 1:
-        [(_, only)] = results
-        result.plan_summary = only.summary.encode()
-        result.plan_details = only.details or (NO_CHANGES.encode() if only.no_change else b"")
+        [only] = results
+        result.plan_summary = only.plan_summary
+        no_details = NO_CHANGES.encode() if result.no_change else b""
+        result.plan_details = only.plan_details or no_details
         return
-    result.plan_summary = "\n".join(
-        f"{_target(plugin, each)}: {each.summary}" for plugin, each in results
-    ).encode()
+    result.plan_summary = b"\n".join(
+        f"{_target(each)}: ".encode() + each.plan_summary for each in results
+    )
     result.plan_details = b"\n".join(
-        f"{_target(plugin, each)}:\n".encode() + each.details
-        for plugin, each in results
-        if each.details
+        f"{_target(each)}:\n".encode() + each.plan_details for each in results if each.plan_details
     )
 
 
-def _target(plugin: str, result: PlanPreviewResult) -> str:
-    return f"{plugin}({result.deploy_target})"
+def _target(result: PluginPlanPreviewResult) -> str:
+    return f"{result.plugin_name}({result.deploy_target})"
 
 
 def mask(result: ApplicationPlanPreviewResult, masking: Masking) -> None:
     """Masks secrets in everything that users read."""
-
-    def masked(content: bytes) -> bytes:
-        return masking.hide(content.decode("utf-8", "replace")).encode()
-
     result.error = masking.hide(result.error)
-    result.plan_summary = masked(result.plan_summary)
-    result.plan_details = masked(result.plan_details)
-    for each in result.plugin_plan_results:
-        each.plan_summary = masked(each.plan_summary)
-        each.plan_details = masked(each.plan_details)
+    mask_details([result, *result.plugin_plan_results], masking)
 
 
 def truncate(result: PlanPreviewCommandResult, *, limit: int = _MAX_DETAILS) -> None:
     """Truncates the longest details until all fit into one message; short ones stay complete."""
-    detailed: list[ApplicationPlanPreviewResult | PluginPlanPreviewResult] = []
-    for application in result.results:
-        detailed += [application, *application.plugin_plan_results]
-    sizes = sorted(len(each.plan_details) for each in detailed)
-    if sum(sizes) <= limit:
-        return
-    share = _equal_share(sizes, limit)
-    for each in detailed:
-        details = each.plan_details
-        if len(details) > share:
-            start = details[:share]
-            # Up to the last complete line, or else the last complete character.
-            start = start[: start.rfind(b"\n") + 1] or start.decode("utf-8", "ignore").encode()
-            rest = len(details) - len(start)
-            each.plan_details = start + f"... ({rest} more bytes are not shown)\n".encode()
-
-
-def _equal_share(sizes: Sequence[int], total: int) -> int:
-    """Returns the maximum size of each so that all fit; `sizes` are in ascending order."""
-    rest = total
-    for index, size in enumerate(sizes):
-        share = rest // (len(sizes) - index)
-        if size > share:
-            return share
-        rest -= size
-    return total
+    truncate_details(
+        [
+            each
+            for application in result.results
+            for each in (application, *application.plugin_plan_results)
+        ],
+        limit,
+    )

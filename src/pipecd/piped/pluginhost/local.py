@@ -57,6 +57,10 @@ class LocalPlugin:
     def tells_changes(self) -> bool:
         return self._server.tells_changes
 
+    @property
+    def has_plan_preview(self) -> bool:
+        return self._server.has_plan_preview
+
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse:

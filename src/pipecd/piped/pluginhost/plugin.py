@@ -57,6 +57,11 @@ class Plugin(Protocol):
         """Whether it reports every change of the live state itself."""
         ...
 
+    @property
+    def has_plan_preview(self) -> bool:
+        """Whether it may have plan previews."""
+        ...
+
     async def FetchDefinedStages(
         self, request: pb.FetchDefinedStagesRequest
     ) -> pb.FetchDefinedStagesResponse: ...

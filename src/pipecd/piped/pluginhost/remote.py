@@ -32,6 +32,8 @@ class RemotePlugin:
     log_lag = 6.0
     # Upstream's plugins cannot report changes, and a process does not say which SDK it uses.
     tells_changes = False
+    # Only a call can tell.
+    has_plan_preview = True
 
     def __init__(self, name: str, connect: Callable[[], Awaitable[PluginInstance]]) -> None:
         """`connect` is called before each call, since the process may have been restarted."""
