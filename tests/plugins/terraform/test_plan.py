@@ -20,6 +20,11 @@ def change(address: str, *actions: str, **fields: Any) -> dict[str, Any]:
     return {"address": address, "change": {"actions": [*actions], **fields}}
 
 
+def old_object(address: str) -> dict[str, Any]:
+    """The change of a resource whose replacement exists already."""
+    return {**change(address, "delete"), "deposed": "1f"}
+
+
 PLAN = {
     "resource_changes": [
         change("a.create", "create"),
@@ -64,11 +69,19 @@ def test_the_digest_depends_on_values_but_not_on_secrets() -> None:
         pytest.param([change("a", "create")], True, id="a part"),
         pytest.param([change("a", "delete", "create")], True, id="a tainted one"),
         pytest.param([change("a", "delete")], False, id="another action"),
+        pytest.param([change("r", "create")], True, id="a replaced one that is destroyed"),
+        pytest.param([change("r", "delete")], False, id="only to destroy a replaced one"),
+        pytest.param([old_object("r")], True, id="the old object of a replaced one"),
+        pytest.param([old_object("a")], False, id="an old object of another one"),
         pytest.param([change("c", "create")], False, id="another resource"),
     ],
 )
 def test_the_remainder_of_an_interrupted_apply(rest: list[Any], expected: bool) -> None:
-    shown = (ResourceChange("a", ("create",)), ResourceChange("b", ("update",)))
+    shown = (
+        ResourceChange("a", ("create",)),
+        ResourceChange("b", ("update",)),
+        ResourceChange("r", ("create", "delete")),
+    )
     assert read_plan({"resource_changes": rest}).is_remainder_of(shown) is expected
 
 

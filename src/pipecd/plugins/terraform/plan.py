@@ -19,6 +19,7 @@ _CHANGE = re.compile(
 )
 _OUTPUTS = "Changes to Outputs:"
 _OUTPUT = re.compile(r"^  [+~-] (?P<name>[\w-]+) +=")
+_DEPOSED = " (deposed object "
 _IDLE = (("no-op",), ("read",))
 
 
@@ -98,22 +99,21 @@ class Plan:
         return " ".join([*texts, *([f"{self.imports} imported"] if self.imports else [])])
 
     def is_remainder_of(self, shown: Sequence[ResourceChange]) -> bool:
-        """Reports whether an interrupted apply of the shown changes leaves these to be done.
-
-        A resource whose creation was interrupted is replaced.
-        """
+        """Reports whether an interrupted apply of the shown changes leaves these to be done."""
         approved = {change.address: change for change in shown}
-        return all(
-            change.address in approved
-            and (
-                change.actions == approved[change.address].actions
-                or (
-                    {"create", "delete"} == {*change.actions}
-                    and "create" in approved[change.address].actions
-                )
-            )
-            for change in self.changes
-        )
+        return all(_is_remainder(change, approved) for change in self.changes)
+
+
+def _is_remainder(change: ResourceChange, approved: Mapping[str, ResourceChange]) -> bool:
+    address, is_old_object, _ = change.address.partition(_DEPOSED)
+    shown = approved.get(change.address) or approved.get(address)
+    if shown is None or change.actions == shown.actions:
+        return shown is not None
+    if is_old_object:
+        # The new resource exists already; the old one was to be destroyed after it.
+        return shown.destroys and "create" in shown.actions
+    # A resource whose creation was interrupted is replaced; a replaced one may be destroyed.
+    return "create" in shown.actions and "create" in change.actions
 
 
 def read_plan(document: Mapping[str, Any]) -> Plan:
@@ -128,7 +128,7 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
             continue
         address = str(resource.get("address", ""))
         if deposed := resource.get("deposed"):
-            address = f"{address} (deposed object {deposed})"
+            address = f"{address}{_DEPOSED}{deposed})"
         changes.append(ResourceChange(address, actions, is_imported))
         identity.append([address, actions, is_imported, *_masked_sides(change)])
     outputs: list[str] = []
