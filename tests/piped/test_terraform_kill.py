@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piped is killed with -9 in the middle of each stage of Terraform; the next one continues."""
+"""A piped is killed with -9 in the middle of each stage of Terraform; the next one continues.
+
+Its apply runs on, and the next piped waits for it. If it is killed as well, as in a container, the
+next piped removes its lock.
+"""
 
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +23,19 @@ from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.control_plane import StartControlPlane, stage_statuses
+from servers.installation import Program
 from servers.origin import Origin
 from servers.our_installation import OurInstallation
 from servers.programs import OUR_PIPED
 from servers.server import free_port
-from servers.terraform_states import TerraformStates
+from servers.terraform_states import TerraformStates, state_inputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 REMOVED = "The state is locked by an apply that was killed; its lock is removed"
-# The program of a release waits as long as its file `hold` is there, and fails if `fail` is.
+WAITING = "before it was killed still runs"
+# The program of a release waits as long as its file `hold` is there, and fails if `fail` is. Then it
+# needs a file of its working copy.
 HCL = """
 variable "release" {}
 resource "terraform_data" "web" {
@@ -36,11 +45,26 @@ resource "terraform_data" "web" {
     command = <<-EOT
       touch DIR/begun-${var.release}
       while [ -e DIR/hold-${var.release} ]; do sleep 0.05; done
+      grep -q release main.tf && echo ${var.release} >>DIR/ran
       test ! -e DIR/fail-${var.release}
     EOT
   }
 }
 """
+
+
+class LocalState:
+    """A state in a file; the system removes the lock of a process that is killed."""
+
+    lock = None
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.backend = f'terraform {{\n  backend "local" {{\n    path = "{file}"\n  }}\n}}\n'
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return state_inputs(self._file.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -49,13 +73,14 @@ class Shop:
 
     installation: OurInstallation
     directory: Path
-    states: TerraformStates
+    state: TerraformStates | LocalState
+    tool: str
     generation: str
 
     @property
     def entry(self) -> str:
         """What the file of piped has about Terraform."""
-        target = {"name": "here", "config": {"tool": "opentofu"}}
+        target = {"name": "here", "config": {"tool": self.tool}}
         if self.generation == "first":
             return f"  platformProviders: [{json.dumps({**target, 'type': 'TERRAFORM'})}]\n"
         return f"  plugins: [{json.dumps({'name': 'terraform', 'deployTargets': [target]})}]\n"
@@ -81,7 +106,7 @@ class Shop:
         else:
             kind, spec["plugins"] = "Application", {"terraform": section}
         config = {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
-        hcl = self.states.backend + HCL.replace("DIR", str(self.directory))
+        hcl = self.state.backend + HCL.replace("DIR", str(self.directory))
         files = {"shop/app.pipecd.yaml": json.dumps(config), "shop/main.tf": hcl}
         return self.installation.origin.commit(files)
 
@@ -91,8 +116,32 @@ class Shop:
 
         return ask
 
-    async def reading(self) -> bool:
-        return self.states.is_reading.is_set()
+    def is_waiting(self, commit: str) -> Callable[[], Awaitable[bool]]:
+        """Asks whether a stage has logged that it waits for the apply of the killed piped."""
+
+        async def ask() -> bool:
+            deployment = await self.installation.deployment(commit)
+            assert deployment is not None
+            cases, admin = self.installation.cases, self.installation.admin
+            logs = await cases.logs.of_deployment(deployment.id, by=admin)
+            return any(WAITING in block.log for log in logs.values() for block in log.blocks)
+
+        return ask
+
+    def held(self, kill: "Kill") -> Path:
+        """The file that holds the program of the release that is applied when piped is killed."""
+        return self.directory / ("hold-v1" if kill.stage == "rollback" else "hold-v2")
+
+    def kill_apply(self) -> None:
+        """Kills the apply that runs in a working copy of piped, with everything it started."""
+        killed = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                is_here = (process / "cwd").readlink().is_relative_to(self.directory)
+                if is_here and b"apply" in (process / "cmdline").read_bytes().split(b"\0"):
+                    os.killpg(int(process.name), signal.SIGKILL)
+                    killed += 1
+        assert killed == 1
 
 
 @pytest.fixture
@@ -100,18 +149,22 @@ async def shop(
     request: pytest.FixtureRequest,
     start_plane: StartControlPlane,
     origin: Origin,
-    terraform_states: TerraformStates,
+    terraform: str,
     tofu: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Any:
+) -> AsyncIterator[Shop]:
+    tool, backend, generation = request.param
     for name in os.environ:
         if name.startswith("TF_"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", str(Path(tofu).parent), prepend=os.pathsep)
+    program = terraform if tool == "terraform" else tofu
+    monkeypatch.setenv("PATH", str(Path(program).parent), prepend=os.pathsep)
     async with start_plane() as plane:
         installation = OurInstallation(plane, origin, tmp_path)
-        yield Shop(installation, tmp_path, terraform_states, request.param)
+        with TerraformStates() as states:
+            state = states if backend == "http" else LocalState(tmp_path / "state")
+            yield Shop(installation, tmp_path, state, tool, generation)
 
 
 @dataclass(frozen=True)
@@ -123,21 +176,26 @@ class Kill:
     status: str
     release: str
     ends: tuple[str, ...]
+    ran: tuple[str, ...]
+    """The releases whose program has run to its end."""
 
 
 PIPELINE = ("TERRAFORM_PLAN", "TERRAFORM_APPLY")
+DONE = ("SUCCESS", "SUCCESS", "NOT_STARTED_YET")
+ROLLED_BACK = ("SUCCESS", "FAILURE", "SUCCESS")
 KILLS = [
-    Kill("sync", (), "SUCCESS", "v2", ("SUCCESS", "NOT_STARTED_YET")),
-    Kill("plan", PIPELINE, "SUCCESS", "v2", ("SUCCESS", "SUCCESS", "NOT_STARTED_YET")),
-    Kill("apply", PIPELINE, "SUCCESS", "v2", ("SUCCESS", "SUCCESS", "NOT_STARTED_YET")),
-    Kill("rollback", PIPELINE, "FAILURE", "v1", ("SUCCESS", "FAILURE", "SUCCESS")),
+    Kill("sync", (), "SUCCESS", "v2", ("SUCCESS", "NOT_STARTED_YET"), ("v1", "v2")),
+    Kill("apply", PIPELINE, "SUCCESS", "v2", DONE, ("v1", "v2")),
+    Kill("rollback", PIPELINE, "FAILURE", "v1", ROLLED_BACK, ("v1", "v2", "v1")),
 ]
+PLAN_KILL = Kill("plan", PIPELINE, "SUCCESS", "v2", DONE, ("v1", "v2"))
+TOOLS, GENERATIONS = ("opentofu", "terraform"), ("first", "second")
+kills = pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.stage)
 
 
-@pytest.mark.parametrize("shop", ["first", "second"], indirect=True)
-@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.stage)
-async def test_a_killed_piped_is_continued(shop: Shop, kill: Kill) -> None:
-    installation, states = shop.installation, shop.states
+async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
+    """Kills a piped in a stage; returns its flags and the commit of the deployment."""
+    installation = shop.installation
     first = shop.push("v1")
     agent = await installation.register_piped("dev", shop.entry)
     await installation.add_application("shop", shop.draft(agent.id))
@@ -151,16 +209,15 @@ async def test_a_killed_piped_is_continued(shop: Shop, kill: Kill) -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    held = shop.directory / ("hold-v1" if kill.stage == "rollback" else "hold-v2")
     try:
         done = await installation.eventually(lambda: installation.ended(first))
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
         (shop.directory / "begun-v1").unlink()
-        if kill.stage == "plan":
-            states.hold_reads()
-            is_reached = shop.reading
+        if isinstance(shop.state, TerraformStates) and kill.stage == "plan":
+            shop.state.hold_reads()
+            is_reached = reading(shop.state)
         else:
-            held.touch()
+            shop.held(kill).touch()
             is_reached = shop.begun("v1" if kill.stage == "rollback" else "v2")
         if kill.stage == "rollback":
             (shop.directory / "fail-v2").touch()
@@ -169,15 +226,72 @@ async def test_a_killed_piped_is_continued(shop: Shop, kill: Kill) -> None:
     finally:
         killed.kill()
         await killed.wait()
-    held.unlink(missing_ok=True)
-    states.release_reads()
-    async with installation.running(
-        OUR_PIPED, "piped", *flags, f"--admin-port={free_port()}"
-    ) as piped:
-        done = await installation.eventually(lambda: installation.ended(second), piped)
-        logs = await installation.logs(done)
+    return (*flags, f"--admin-port={free_port()}"), second
+
+
+def reading(states: TerraformStates) -> Callable[[], Awaitable[bool]]:
+    async def ask() -> bool:
+        return states.is_reading.is_set()
+
+    return ask
+
+
+async def assert_is_completed(shop: Shop, kill: Kill, commit: str, piped: Program) -> str:
+    """Waits for the end of the deployment; returns the logs of its stages."""
+    installation = shop.installation
+    done = await installation.eventually(lambda: installation.ended(commit), piped)
+    logs = await installation.logs(done)
     assert DeploymentStatus(done.status).name == kill.status, (done.status_reason, logs)
     assert tuple(each.split()[1] for each in stage_statuses(done)) == kill.ends, logs
-    assert states.inputs == {"web": kill.release}
-    assert states.lock is None
-    assert any(REMOVED in log for log in logs.values()) is (kill.stage != "plan"), logs
+    assert shop.state.inputs == {"web": kill.release}
+    assert shop.state.lock is None
+    ran = await asyncio.to_thread((shop.directory / "ran").read_text)
+    assert tuple(ran.split()) == kill.ran, logs
+    return "\n".join(logs.values())
+
+
+@pytest.mark.parametrize(
+    "shop", [(tool, "http", each) for tool in TOOLS for each in GENERATIONS], indirect=True, ids=str
+)
+@kills
+async def test_the_apply_of_a_killed_piped_is_waited_for(shop: Shop, kill: Kill) -> None:
+    flags, commit = await killed_in(shop, kill)
+    async with shop.installation.running(OUR_PIPED, "piped", *flags) as piped:
+        await shop.installation.eventually(shop.is_waiting(commit), piped)
+        shop.held(kill).unlink()
+        log = await assert_is_completed(shop, kill, commit, piped)
+    assert REMOVED not in log
+
+
+@pytest.mark.parametrize(
+    "shop", [(tool, "http", each) for tool in TOOLS for each in GENERATIONS], indirect=True, ids=str
+)
+async def test_a_killed_plan_is_repeated(shop: Shop) -> None:
+    flags, commit = await killed_in(shop, PLAN_KILL)
+    assert isinstance(shop.state, TerraformStates)
+    shop.state.release_reads()
+    async with shop.installation.running(OUR_PIPED, "piped", *flags) as piped:
+        log = await assert_is_completed(shop, PLAN_KILL, commit, piped)
+    assert WAITING not in log
+    assert REMOVED not in log
+
+
+# Terraform does not tell who holds a lock of the backend `http`, so it is not removed there.
+@pytest.mark.parametrize(
+    "shop",
+    [
+        *(("opentofu", "http", each) for each in GENERATIONS),
+        *(("terraform", "local", each) for each in GENERATIONS),
+    ],
+    indirect=True,
+    ids=str,
+)
+@kills
+async def test_an_apply_that_is_killed_with_piped_is_repeated(shop: Shop, kill: Kill) -> None:
+    flags, commit = await killed_in(shop, kill)
+    shop.kill_apply()
+    shop.held(kill).unlink()
+    async with shop.installation.running(OUR_PIPED, "piped", *flags) as piped:
+        log = await assert_is_completed(shop, kill, commit, piped)
+    assert WAITING not in log
+    assert (REMOVED in log) is isinstance(shop.state, TerraformStates), log

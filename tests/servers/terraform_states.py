@@ -46,10 +46,7 @@ class TerraformStates:
     @property
     def inputs(self) -> dict[str, str]:
         """The inputs of all `terraform_data` in the state, by name."""
-        resources = json.loads(self.state)["resources"] if self.state else []
-        return {
-            each["name"]: each["instances"][0]["attributes"]["input"]["value"] for each in resources
-        }
+        return state_inputs(self.state) if self.state else {}
 
     def hold_reads(self) -> None:
         """Makes everybody wait who reads the state."""
@@ -98,6 +95,14 @@ class TerraformStates:
                 """Writes nothing."""
 
         return Handler
+
+
+def state_inputs(state: bytes) -> dict[str, str]:
+    """Returns the inputs of all `terraform_data` in a state, by name."""
+    return {
+        each["name"]: each["instances"][0]["attributes"]["input"]["value"]
+        for each in json.loads(state)["resources"]
+    }
 
 
 _ADDRESSES = ("address", "lock_address", "unlock_address")

@@ -5,6 +5,9 @@ A shell starts a watcher in the process group of the program and then execs the 
 watcher reads from a pipe whose other end only we hold: a line tells it to exit, the end of the
 pipe makes it kill the whole group. A successor of a killed process therefore never meets programs
 that its predecessor left running.
+
+A program whose work must not be cut off outlives its parent instead: the watcher then reads and
+discards the rest of its output, since writing to a pipe that nobody reads would end the program.
 """
 
 import asyncio
@@ -24,6 +27,13 @@ from pipecd.program import group
 _WATCHED = (
     'exec 3<&0; ( trap "" HUP INT TERM; (exec >/dev/null 2>&1; read -r _ <&3 || kill -KILL 0) & ); '
     'exec "$@" 3<&- </dev/null'
+)
+# The standard error is the end of the pipe to read the output from. The path opens it once more,
+# because our own descriptor does not block.
+_OUTLIVING = (
+    'exec 3<&0 4<&2 2>&1; ( trap "" HUP INT TERM; '
+    "(exec >/dev/null 2>&1; read -r _ <&3 || exec cat </dev/fd/4) & ); "
+    'exec "$@" 3<&- 4<&- </dev/null'
 )
 # Variables that a shell adds to the environment on its own.
 _SHELL_VARIABLES = ("PWD", "OLDPWD", "SHLVL")
@@ -63,15 +73,18 @@ async def start(
     cwd: Path,
     env: Mapping[str, str] | None,
     output: int,
+    output_reader: int | None = None,
     descriptors: Sequence[int] = (),
 ) -> ChildProcess:
     """Starts a program that dies with us; `output` receives its standard output and error.
 
-    It also inherits the `descriptors`, which must be greater than 9.
+    With `output_reader`, the other end of the pipe `output`, the program outlives us. It also
+    inherits the `descriptors`, which must be greater than 9.
     """
     await asyncio.to_thread(_check, argv[0], cwd, os.environ if env is None else env)
     added = [name for name in _SHELL_VARIABLES if name not in (os.environ if env is None else env)]
-    script = f"unset {' '.join(added)}; {_WATCHED}" if added else _WATCHED
+    watched = _WATCHED if output_reader is None else _OUTLIVING
+    script = f"unset {' '.join(added)}; {watched}" if added else watched
     read_end, write_end = os.pipe()
     watcher_pipe = os.fdopen(write_end, "wb", buffering=0)
     try:
@@ -81,7 +94,7 @@ async def start(
             env=env,
             stdin=read_end,
             stdout=output,
-            stderr=output,
+            stderr=output if output_reader is None else output_reader,
             descriptors=descriptors,
         )
     except BaseException:

@@ -13,8 +13,11 @@ _CHUNK = 64 * 1024
 
 
 @asynccontextmanager
-async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
-    """Opens a pipe; asyncio's own one makes wait() wait for every process that holds it."""
+async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes], int]]:
+    """Opens a pipe; asyncio's own one makes wait() wait for every process that holds it.
+
+    Yields its reader, the end to write to, and the descriptor that the reader reads from.
+    """
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reading, os.fdopen(write_end, "wb") as writing:
         reader = asyncio.StreamReader()
@@ -22,7 +25,7 @@ async def pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, IO[bytes]]]:
             lambda: asyncio.StreamReaderProtocol(reader), reading
         )
         try:
-            yield reader, writing
+            yield reader, writing, read_end
         finally:
             transport.close()
 

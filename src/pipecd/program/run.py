@@ -38,17 +38,25 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     grace: float = 10,
     stop: signal.Signals = signal.SIGTERM,
+    outlives_us: bool = False,
 ) -> Finished:
     """Runs a program to its exit; cancelling or killing the caller ends the process group.
 
-    A cancelled program gets `stop`, and SIGKILL after `grace` seconds.
+    A cancelled program gets `stop`, and SIGKILL after `grace` seconds. If it `outlives_us`, it runs
+    to its exit also when the caller is killed.
 
     `env` is the whole environment, as for `subprocess`; without it the program inherits ours.
     Standard output and standard error are merged and decoded as UTF-8.
     """
     lines = output.Lines(on_line, keep=_OUTPUT_LIMIT)
-    async with output.pipe() as (reader, writing):
-        program = await die_with_parent.start(argv, cwd=cwd, env=env, output=writing.fileno())
+    async with output.pipe() as (reader, writing, read_end):
+        program = await die_with_parent.start(
+            argv,
+            cwd=cwd,
+            env=env,
+            output=writing.fileno(),
+            output_reader=read_end if outlives_us else None,
+        )
         writing.close()
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -155,7 +155,7 @@ async def _started(
 ) -> AsyncGenerator[tuple[die_with_parent.ChildProcess, output.Lines], None]:
     """Runs the program for the length of the block, and collects its output."""
     lines = output.Lines(None, keep=4096)
-    async with output.pipe() as (reader, writing):
+    async with output.pipe() as (reader, writing, _):
         program = await die_with_parent.start(
             argv, cwd=Path.cwd(), env=None, output=writing.fileno()
         )

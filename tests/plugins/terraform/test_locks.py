@@ -2,12 +2,18 @@
 """States that are locked: by others, or by an apply of ours that was killed."""
 
 import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipecd.plugins.terraform.applying import StateLock, UnfinishedApply
+from pipecd.plugins.terraform.apply_process import ApplyProcess
+from pipecd.plugins.terraform.state_lock import StateLock, UnfinishedApply
 from pipecd.sdk import StageStatus
 from plugins.terraform.testbed import (
     KILLED,
@@ -55,6 +61,77 @@ async def test_the_lock_of_a_killed_apply_is_removed(
     assert REMOVED in application.host.lines
     assert terraform_states.inputs == {"first": "v1", "slow": "v1"}
     assert terraform_states.lock is None
+
+
+@asynccontextmanager
+async def foreign_apply(application: Application) -> AsyncIterator[int]:
+    """An apply of another state, run by the same user; yields its process."""
+    directory = application.directory / "foreign"
+    directory.mkdir()
+    (directory / "main.tf").write_text(KILLED.replace("FLAG", str(directory / "flag")))
+    for arguments in (["init"], ["apply", "-auto-approve"]):
+        process = await asyncio.create_subprocess_exec(
+            "tofu",
+            *arguments,
+            cwd=directory,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if arguments == ["init"]:
+            assert await process.wait() == 0
+    while not (directory / "flag").exists():
+        assert process.returncode is None
+        await asyncio.sleep(0.05)
+    try:
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def test_an_apply_that_began_later_is_not_its_holder(
+    tofu_application: Application, terraform_states: TerraformStates
+) -> None:
+    application = await killed_apply(tofu_application, terraform_states)
+    assert terraform_states.lock
+    # Terraform and the kernel do not tell the same time to the second.
+    terraform_states.lock["Created"] = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
+    backdate_record(application)
+    text = KILLED.replace("FLAG", str(application.directory / "flag"))
+    async with foreign_apply(application):
+        continued = await application.commit("one", text).run("TERRAFORM_APPLY", index=2)
+    assert continued.status is SUCCESS, continued.message
+    assert REMOVED in application.host.lines
+
+
+async def test_an_apply_that_may_be_its_holder_is_waited_for(
+    tofu_application: Application, terraform_states: TerraformStates
+) -> None:
+    application, host = tofu_application, tofu_application.host
+    async with foreign_apply(application) as pid:
+        await killed_apply(application, terraform_states)
+        text = KILLED.replace("FLAG", str(application.directory / "flag"))
+        bench = application.commit("one", text)
+        running = asyncio.ensure_future(bench.run("TERRAFORM_APPLY", index=2))
+        await host.until(lambda: any(is_waiting(line, pid) for line in host.lines))
+        assert REMOVED not in host.lines
+        assert not running.done()
+    continued = await running
+    assert continued.status is SUCCESS, continued.message
+    assert REMOVED in host.lines
+
+
+def is_waiting(line: str, pid: int) -> bool:
+    return "may have locked the state still runs" in line and str(pid) in line
+
+
+def backdate_record(application: Application) -> None:
+    """Makes the record of the killed apply older."""
+    directory = application.host.private_directory("terraform") / "applying"
+    (file,) = directory.glob("*.json")
+    record = json.loads(file.read_text())
+    record["started"] = (datetime.now(UTC) - timedelta(seconds=60)).isoformat()
+    file.write_text(json.dumps(record))
 
 
 async def test_the_rollback_removes_it_as_well(
@@ -122,3 +199,16 @@ def test_only_a_lock_that_is_certainly_our_own_is_removed(
     changed: dict[str, str], expected: bool
 ) -> None:
     assert KILLED_APPLY.holds(replace(OWN, **changed)) is expected
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        pytest.param("2026-11-16T12:00:00+00:00", True, id="one that ran before"),
+        pytest.param("2026-11-16T13:00:02+00:00", True, id="one of about the same time"),
+        pytest.param("2026-11-16T13:00:10+00:00", False, id="one that began later"),
+    ],
+)
+def test_a_process_that_may_have_taken_the_lock(started: str, expected: bool) -> None:
+    process = ApplyProcess(7, datetime.fromisoformat(started), "")
+    assert OWN.possible_holders([process]) == ((process,) if expected else ())

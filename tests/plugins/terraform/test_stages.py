@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -334,7 +335,8 @@ async def test_a_locked_state_is_explained(application: Application) -> None:
     text = 'resource "terraform_data" "slow" {\n  provisioner "local-exec" {\n    command = "echo begun; sleep 60"\n  }\n}'
     running = asyncio.ensure_future(application.commit("one", text).run("TERRAFORM_APPLY"))
     await application.host.until(lambda: has_begun(application))
-    locked = await application.commit("two", data(web="v1")).run("TERRAFORM_APPLY")
+    other = replace(application.commit("two", data(web="v1")), application_id="application-2")
+    locked = await other.run("TERRAFORM_APPLY")
     running.cancel()
     await asyncio.wait({running})
     assert locked.status is FAILURE

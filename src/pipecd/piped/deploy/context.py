@@ -3,6 +3,8 @@
 
 import asyncio
 import shutil
+import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from pipecd.piped.pluginhost.callbacks import Callbacks
 from pipecd.piped.pluginhost.metadata_store import MetadataStore
 from pipecd.piped.pluginhost.registry import PluginRegistry
 from pipecd.piped.source.sources import Sources
+from pipecd.program.working_directories import working_directories
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
@@ -35,6 +38,18 @@ _CONCURRENT_WORKING_COPIES = 16
 def logs_directory(workspace: Path, deployment_id: str) -> Path:
     """Returns the directory that spools the stage logs of a deployment until they are sent."""
     return workspace / "deployments" / deployment_id / "logs"
+
+
+def remove_unused_sources(workspace: Path, in_use: Collection[Path]) -> None:
+    """Removes working copies; those of running programs are moved, which they do not notice.
+
+    `in_use` are the working directories of all programs.
+    """
+    for path in (workspace / "deployments").glob("*/sources*"):
+        if not any(directory.is_relative_to(path) for directory in in_use):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name == "sources":
+            path.rename(path.with_name(f"sources-{time.time_ns()}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +94,18 @@ class DeploymentContext:
         """Returns the working copies of a deployment, which its plan and its stages share."""
         return DeploymentSources(self.sources, self.callbacks.masks, deployment_id, self.copying)
 
-    async def remove_sources(self, deployment_id: str = "*") -> None:
-        """Removes working copies, also those that a killed piped left behind."""
+    async def remove_sources(self, deployment_id: str) -> None:
+        """Removes the working copies of a deployment."""
         await asyncio.to_thread(self._remove, f"{deployment_id}/sources")
+
+    async def remove_old_sources(self) -> None:
+        """Removes the working copies that a killed piped left behind.
+
+        Those in which a program still runs are moved out of the way of new ones.
+        """
+        await asyncio.to_thread(
+            lambda: remove_unused_sources(self.workspace.resolve(), working_directories())
+        )
 
     async def remove_files(self, deployment_id: str) -> None:
         """Removes the files and the masks of a completed deployment."""

@@ -63,7 +63,7 @@ class Deployer:
     _wakeup: Watch = field(init=False, default_factory=Watch)
 
     async def run(self) -> None:
-        await self.context.remove_sources()
+        await self.context.remove_old_sources()
         for cache in (self.context.deployments, self.context.commands):
             cache.changes.add(self._wakeup)
         for watch in (self._chain_changes, self._wakeup):

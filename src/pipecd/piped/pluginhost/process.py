@@ -213,7 +213,7 @@ class PluginInstance:
         else:
             port = free_port()
         await asyncio.to_thread(self._launch.write_files)
-        async with output.pipe() as (reader, writing):
+        async with output.pipe() as (reader, writing, _):
             process = await die_with_parent.start(
                 self._launch.argv(port),
                 cwd=Path("/"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from pipecd.plugins.terraform.applying import StateLock
+from pipecd.plugins.terraform.state_lock import StateLock
 from pipecd.sdk import PipecdError, Unavailable, UserMistake
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")

@@ -135,7 +135,7 @@ class LiveStates:
             return LiveState(resource_tree(await terraform.show_state(), target, changes), sync)
 
     async def _plan(self, terraform: Terraform) -> Planned:
-        with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+        with tempfile.TemporaryDirectory(dir=self.directory / "temporary") as directory:
             return await terraform.plan(Path(directory, "plan"))
 
     async def preview(self, change: PreviewContext) -> Preview:

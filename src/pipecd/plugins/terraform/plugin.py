@@ -53,7 +53,8 @@ class TerraformPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         self._directory = start.host.private_directory(start.plugin.name)
         self._runner = TerraformRunner(self._directory)
         self._live_states = LiveStates(self._runner, self._directory)
-        await asyncio.to_thread(remove_forgotten, self._directory / "plans")
+        for name in ("plans", "temporary"):
+            await asyncio.to_thread(remove_forgotten, self._directory / name)
 
     async def versions(self, plan: PlanContext) -> Sequence[Version]:
         return await asyncio.to_thread(module_versions, plan.target)

@@ -92,8 +92,9 @@ class SavedPlan:
 
 
 def remove_forgotten(directory: Path) -> None:
-    """Removes plans that nobody is going to apply any more."""
+    """Creates the directory, and removes plans in it that nobody is going to apply any more."""
+    directory.mkdir(exist_ok=True, mode=0o700)
     oldest = time.time() - _FORGOTTEN_AFTER
-    for path in directory.iterdir() if directory.is_dir() else ():
+    for path in directory.iterdir():
         if path.stat().st_mtime < oldest:
             shutil.rmtree(path, ignore_errors=True)

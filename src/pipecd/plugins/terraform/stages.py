@@ -2,7 +2,8 @@
 """The stages of the plugin: plan, apply and rollback."""
 
 import tempfile
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +95,7 @@ class StageRun:
         elif shown is not None and shown.changes is not None:
             why = "the backend saves no plans"
         terraform.log(f"Planning again, because {why}")
-        with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+        with tempfile.TemporaryDirectory(dir=self.directory / "temporary") as directory:
             file = Path(directory, "plan")
             planned = await terraform.plan(file)
             if not planned.has_changes:
@@ -131,7 +132,7 @@ class StageRun:
             return await self._plan_and_apply(terraform, is_guarded=False)
 
     async def _plan_and_apply(self, terraform: Terraform, *, is_guarded: bool) -> StageResult:
-        with tempfile.TemporaryDirectory(dir=self.directory) as directory:
+        with tempfile.TemporaryDirectory(dir=self.directory / "temporary") as directory:
             file = Path(directory, "plan")
             planned = await terraform.plan(file)
             if not planned.has_changes:
@@ -171,5 +172,10 @@ class StageRun:
     async def _display(self, text: str) -> None:
         await self.stage.metadata.put({DISPLAY_KEY: text})
 
-    def _terraform(self, source: Source, *, newest: bool) -> AbstractAsyncContextManager[Terraform]:
-        return self.runner.open(self.stage, source, log=self.stage.log.info, newest=newest)
+    @asynccontextmanager
+    async def _terraform(self, source: Source, *, newest: bool) -> AsyncIterator[Terraform]:
+        """Opens a working copy when no apply of the application runs any more."""
+        log = self.stage.log.info
+        await self.runner.applies.wait_for_former(self.stage.deployment.application_id, log)
+        async with self.runner.open(self.stage, source, log=log, newest=newest) as terraform:
+            yield terraform

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from pipecd.plugins.terraform.applying import ApplyRecords, UnfinishedApply, is_any_running
+from pipecd.plugins.terraform.apply_process import RUN_VARIABLE
+from pipecd.plugins.terraform.applying import ApplyRecords
 from pipecd.plugins.terraform.config import TerraformApplication, TerraformTarget
 from pipecd.plugins.terraform.configuration import given_secrets
 from pipecd.plugins.terraform.data_directory import (
@@ -36,6 +37,7 @@ from pipecd.plugins.terraform.flags import (
 )
 from pipecd.plugins.terraform.plan import Plan, read_plan, read_plan_text
 from pipecd.plugins.terraform.sensitive import Secrets, plan_secrets
+from pipecd.plugins.terraform.state_lock import StateLock, UnfinishedApply
 from pipecd.plugins.terraform.tools import Tool, Toolbox
 from pipecd.sdk import (
     LiveContext,
@@ -122,8 +124,13 @@ class Terraform:
         """Applies a saved plan; without one it plans itself."""
         killed = await self.applies.unfinished(self.application_id)
         done = await self._apply(saved, after=killed)
-        lock = lock_in_the_way(done.output) if done.code else None
-        if killed and lock and killed.holds(lock) and not await asyncio.to_thread(is_any_running):
+        lock = _lock_of(killed, done)
+        if lock and not await self.applies.has_no_holder(lock):
+            # Another apply may have taken the lock, and then it also unlocks the state.
+            await self.applies.wait_for_holders(lock, self.log)
+            done = await self._apply(saved, after=killed)
+            lock = _lock_of(killed, done)
+        if lock and await self.applies.has_no_holder(lock):
             self.log("The state is locked by an apply that was killed; its lock is removed")
             unlocked = await self._run(["force-unlock", "-force", lock.id], "force-unlock")
             if unlocked.code != 0:
@@ -134,8 +141,14 @@ class Terraform:
 
     async def _apply(self, saved: Path | None, *, after: UnfinishedApply | None) -> Finished:
         arguments = apply_arguments(self.application, saved)
-        async with self.applies.applying(self.application_id, after=after):
-            done = await self._run(arguments, "apply", has_variables=saved is None)
+        async with self.applies.applying(self.application_id, after=after) as run_id:
+            done = await self._run(
+                arguments,
+                "apply",
+                has_variables=saved is None,
+                extra={RUN_VARIABLE: run_id},
+                outlives_us=True,
+            )
             if done.code < 0:
                 raise self._error("apply", done.output, done.code)
         return done
@@ -202,6 +215,7 @@ class Terraform:
         has_variables: bool = False,
         extra: Mapping[str, str] | None = None,
         log: Log | None = None,
+        outlives_us: bool = False,
     ) -> Finished:
         variables = (*self.target.vars, *self.application.vars) if has_variables else ()
         shown = shown_variables(variables)
@@ -221,6 +235,7 @@ class Terraform:
             on_line=_until_rule(log or self.log),
             grace=_GRACE,
             stop=_STOP,
+            outlives_us=outlives_us,
         )
 
     def _environment_of(self, command: str) -> dict[str, str]:
@@ -235,6 +250,12 @@ class Terraform:
             **{name: value for name, _, value in pairs},
             "TF_DATA_DIR": str(self.data.data),
         }
+
+
+def _lock_of(killed: UnfinishedApply | None, done: Finished) -> StateLock | None:
+    """Returns the lock because of which an apply failed if a killed one may have left it."""
+    lock = lock_in_the_way(done.output) if done.code else None
+    return lock if killed is not None and lock is not None and killed.holds(lock) else None
 
 
 class _PlanLog:
@@ -293,7 +314,7 @@ class TerraformRunner:
         self._directories = DataDirectories(directory / "applications")
         self._plugin_cache = directory / "providers"
         self._plugin_cache.mkdir(exist_ok=True, mode=0o700)
-        self._applies = ApplyRecords(directory / "applying")
+        self.applies = ApplyRecords(directory / "applying", grace=_GRACE)
         # Terraform does not lock the shared cache of providers.
         self._cache_lock = asyncio.Lock()
 
@@ -348,7 +369,7 @@ class TerraformRunner:
                 is_colored=bool(log),
                 data=data,
                 secrets=secrets,
-                applies=self._applies,
+                applies=self.applies,
             )
 
         async def initialize(data: DataDirectory) -> bool:

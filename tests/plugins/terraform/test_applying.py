@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stage waits for the apply that a killed piped has left running."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipecd.plugins.terraform.apply_process import RUN_VARIABLE, running_applies
+from pipecd.plugins.terraform.applying import ApplyRecords
+from pipecd.sdk import StageStatus, Unavailable
+from plugins.terraform.testbed import Application, data, has_begun
+from servers.server import is_running
+
+APPLY = "import sys, time; print(flush=True); time.sleep(60)"
+HELD = """
+resource "terraform_data" "held" {
+  input = "v1"
+  provisioner "local-exec" {
+    command = "echo begun; while [ -e HOLD ]; do sleep 0.05; done"
+  }
+}
+"""
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks like an apply, and the record of it."""
+    record = {"who": "piped@host", "started": "2026-11-16T13:00:05+00:00", "run": "r1"}
+    (tmp_path / "shop.json").write_text(json.dumps(record))
+    with subprocess.Popen(
+        ["tofu", "-c", APPLY, "apply"],
+        executable=sys.executable,
+        env={**os.environ, RUN_VARIABLE: "r1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+async def test_it_waits_until_the_apply_has_ended(
+    left: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    records = ApplyRecords(tmp_path)
+    before = await records.unfinished("shop")
+    waiting = asyncio.ensure_future(records.wait_for_former("shop", lines.append))
+    while not lines:  # noqa: ASYNC110 - a log has no event
+        await asyncio.sleep(0.01)
+    assert lines == [
+        "The apply that piped began at 13:00:05 UTC before it was killed still runs "
+        f"(process {left.pid}): waiting until it ends"
+    ]
+    assert not waiting.done()
+    left.kill()
+    left.wait()
+    await waiting
+    assert lines[1:] == ["It has ended"]
+    after = await records.unfinished("shop")
+    # It may have taken its lock until its end.
+    assert before is not None
+    assert after is not None
+    assert before.ended_at < after.ended_at
+    await records.wait_for_former("shop", lines.append)
+    assert len(lines) == 2
+
+
+async def test_an_apply_that_takes_too_long_is_named(
+    left: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    records = ApplyRecords(tmp_path, longest_wait=0.1)
+    with pytest.raises(Unavailable) as raised:
+        await records.wait_for_former("shop", lambda _: None)
+    assert str(raised.value) == (
+        "the apply that piped began at 13:00:05 UTC before it was killed still runs after 100ms "
+        f"(process {left.pid}); wait until it ends and deploy again, or stop it with "
+        f"`kill -INT {left.pid}`"
+    )
+    assert is_running(left.pid)
+
+
+async def test_cancelling_the_wait_ends_the_apply(
+    left: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    waiting = asyncio.ensure_future(ApplyRecords(tmp_path).wait_for_former("shop", print))
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    # Python ends with this code on an interrupt.
+    assert left.wait() == -2
+
+
+async def test_applies_of_others_are_not_waited_for(
+    left: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    for name, run in (("other", "r2"), ("unknown", "")):
+        record = {"who": "piped@host", "started": "2026-11-16T13:00:05+00:00", "run": run}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+        await ApplyRecords(tmp_path).wait_for_former(name, pytest.fail)
+    await ApplyRecords(tmp_path).wait_for_former("never deployed", pytest.fail)
+    found = {process.pid: process.run for process in running_applies() or ()}
+    assert found[left.pid] == "r1"
+
+
+async def test_the_next_stage_waits_for_a_real_apply(application: Application) -> None:
+    hold = application.directory / "hold"
+    hold.touch()
+    first = application.commit("one", HELD.replace("HOLD", str(hold)))
+    running = asyncio.ensure_future(first.run("TERRAFORM_APPLY"))
+    host = application.host
+    await host.until(lambda: has_begun(application))
+    second = application.commit("two", data(web="v1"))
+    waiting = asyncio.ensure_future(second.run("TERRAFORM_APPLY"))
+    await host.until(lambda: any("waiting until it ends" in line for line in host.lines))
+    hold.unlink()
+    assert (await running).status is StageStatus.SUCCESS
+    assert (await waiting).status is StageStatus.SUCCESS
+    assert application.inputs == {"web": "v1"}
