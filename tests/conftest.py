@@ -3,17 +3,11 @@
 
 import sys
 from collections.abc import AsyncGenerator, Generator
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from pipecd.program.workers import WorkerPool
 from pipecd.secrets import keys
@@ -122,38 +116,3 @@ def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 def spec_dir() -> Path:
     """Facts of the system to be compatible with: `wire.csv` and `vectors/`."""
     return SPEC
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[str, str]:
-    """A certificate for loopback and its key, as files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName(
-                [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
-            ),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return str(cert_file), str(key_file)

@@ -13,6 +13,7 @@ import pytest
 from servers.amazon import Amazon
 from servers.amazon_ecs import EcsRules, ElbRules
 from servers.amazon_lambda import LambdaRules
+from servers.certificates import self_signed
 from servers.control_plane import (
     StartControlPlane,
     start_control_plane,
@@ -259,3 +260,9 @@ def mailbox() -> Iterator[Mailbox]:
 def start_plane(tmp_path: Path) -> StartControlPlane:
     """Starts a control plane on SQLite and local files: `async with start_plane() as plane`."""
     return partial(start_control_plane, tmp_path)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """A certificate for loopback and its key, as files."""
+    return self_signed(tmp_path)
