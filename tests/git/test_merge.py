@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipecd.git.merge import MergeConflict, merge_commits, resolve_commit
+from pipecd.git.merge import MergeConflict, TrialMerge, merge_commits, resolve_commit
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from servers.origin import OpenMirror, Origin
 
@@ -49,12 +49,13 @@ class TestMerge:
         async with open_mirror(origin.remote) as mirror:
             assert (await mirror.update()).hash == main
             head = await resolve_commit(mirror.clone, feature[:10], "feature")
-            created = await merge_commits(mirror.clone, main, head, "on trial")
+            created = (await merge_commits(mirror.clone, main, head, "on trial")).commit
             assert await mirror.objects.read_file(created, "a") == b"one\n2\n3\n4\nfive\n"
             assert set(await mirror.objects.changed_files(main, created)) == {"a", "new"}
             assert (await mirror.objects.commit(created)).message == "on trial"
             assert (await mirror.update()).hash == main, "the followed branch has not moved"
-            assert await merge_commits(mirror.clone, main, head, "on trial") == created
+            again = await merge_commits(mirror.clone, main, head, "on trial")
+            assert again == TrialMerge(created)
             refs = [p for p in mirror.clone.directory.glob("refs/**/*") if p.is_file()]
             assert [ref.name for ref in refs] == ["main"]
             assert not list(mirror.clone.directory.glob("merge-*"))
@@ -66,13 +67,9 @@ class TestMerge:
         main = origin.commit()
         async with open_mirror(origin.remote) as mirror:
             await mirror.update()
-            created = await merge_commits(
-                mirror.clone,
-                main,
-                await resolve_commit(mirror.clone, feature, "feature"),
-                "on trial",
-            )
-            assert (await mirror.objects.read_file(created, "new")).endswith(b"more\n")
+            head = await resolve_commit(mirror.clone, feature, "feature")
+            merge = await merge_commits(mirror.clone, main, head, "on trial")
+            assert (await mirror.objects.read_file(merge.commit, "new")).endswith(b"more\n")
 
     async def test_conflicts_name_the_files(self, open_mirror: OpenMirror, origin: Origin) -> None:
         origin.commit({"a": "1\n", "b/c d": "1\n", "keep": "1\n"})
@@ -93,7 +90,8 @@ class TestMerge:
         main = origin.commit({"a": "1"})
         async with open_mirror(origin.remote) as mirror:
             await mirror.update()
-            assert await merge_commits(mirror.clone, main, first, "on trial") == main
+            merge = await merge_commits(mirror.clone, main, first, "on trial")
+            assert merge == TrialMerge(main)
 
     async def test_unrelated_histories_are_not_merged(
         self, open_mirror: OpenMirror, origin: Origin

@@ -170,12 +170,22 @@ class Objects:
 
         Without `with_size` only names count. Returns how large the working copy will be.
         """
-        entries = [await self.entry(commit, path) for path in paths or (".",)]
+        requested = list(paths)
+        entries = [await self.entry(commit, path) for path in requested or (".",)]
+        what = f"commit {commit[:7]} of {self._git.display_name}"
         return await self._sizes.check(
             [entry for entry in entries if entry is not None],
-            what=f"commit {commit[:7]} of {self._git.display_name}",
+            what=f"{requested[0]} of {what}" if len(requested) == 1 else what,
             with_size=with_size,
         )
+
+    async def exceeds_limits(self, directory: TreeEntry) -> bool:
+        """Whether the names below a directory exceed a limit of working copies."""
+        try:
+            await self._sizes.check([directory], what=directory.name, with_size=False)
+        except LimitExceeded:
+            return True
+        return False
 
     @property
     def limits(self) -> TreeLimits:
