@@ -11,7 +11,7 @@ from pipecd.model.errors import Denied, NotFound, PipecdError, UserMistake
 from pipecd.piped import call_batch
 from pipecd.proto.service import piped_pb2 as pb
 from pipecd.proto.service.batch_pb2 import BatchedCall, CallBatchRequest, CallBatchResponse
-from pipecd.wire.channel import piped_service_rpc
+from pipecd.wire.channel import PIPED_SERVICE, extension_rpc
 from servers.control_plane import OpenControlPlane
 from servers.polling import eventually
 
@@ -109,7 +109,7 @@ async def test_a_batch_that_is_refused(
     open_plane: OpenControlPlane, calls: list[BatchedCall], code: str
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
-        call = piped_service_rpc(api._channel, "CallBatch", CallBatchResponse)
+        call = extension_rpc(api._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(CallBatchRequest(calls=calls))
         assert refused.value.code().name == code
@@ -129,7 +129,7 @@ async def test_a_call_that_is_refused_within_a_batch(
     open_plane: OpenControlPlane, call: BatchedCall, code: str
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
-        send = piped_service_rpc(api._channel, "CallBatch", CallBatchResponse)
+        send = extension_rpc(api._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
         stat = BatchedCall(
             rpc="ReportPipedMeta",
             request=pb.ReportPipedMetaRequest(version="v1").SerializeToString(),

@@ -22,7 +22,7 @@ from pipecd.pipectl.contexts import complete_context, load_contexts
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.deployment_control_pb2 import DeploymentCommandResponse
 from pipecd.wire import credentials
-from pipecd.wire.channel import api_service_rpc, channel_factory
+from pipecd.wire.channel import API_SERVICE, channel_factory, extension_rpc
 from pipecd.wire.status import from_rpc_error
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Connection:
     async def own_rpc(self, rpc: str, request: Message, response: type[ResponseT]) -> ResponseT:
         """Calls an RPC of ours; raises Unsupported if this is a control plane of upstream."""
         try:
-            return await api_service_rpc(self.channel, rpc, response)(request)
+            return await extension_rpc(self.channel, API_SERVICE, rpc, response)(request)
         except grpc.aio.AioRpcError as e:
             if e.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unsupported(

@@ -50,7 +50,8 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.authorization import RenewableAuthorization
 from pipecd.wire.channel import (
     HEARTBEAT_SECONDS,
-    piped_service_rpc,
+    PIPED_SERVICE,
+    extension_rpc,
     read_wakeups,
     watch_wakeups,
 )
@@ -118,12 +119,12 @@ class LeaseRpcs:
 
     def __init__(self, channel: grpc.aio.Channel, client: "ControlPlaneClient") -> None:
         self.acquire = Rpc(
-            piped_service_rpc(channel, "AcquirePipedLease", AcquirePipedLeaseResponse),
+            extension_rpc(channel, PIPED_SERVICE, "AcquirePipedLease", AcquirePipedLeaseResponse),
             UNTIL_AVAILABLE,
             client,
         )
         self.release = Rpc(
-            piped_service_rpc(channel, "ReleasePipedLease", ReleasePipedLeaseResponse),
+            extension_rpc(channel, PIPED_SERVICE, "ReleasePipedLease", ReleasePipedLeaseResponse),
             RELEASE,
             client,
         )
@@ -257,7 +258,7 @@ class ControlPlaneClient:
 
     @cached_property
     def _batcher(self) -> CallBatcher:
-        call_batch = piped_service_rpc(self._channel, "CallBatch", CallBatchResponse)
+        call_batch = extension_rpc(self._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
 
         async def send(request: CallBatchRequest, deadline: float) -> CallBatchResponse:
             with self._channel.expect_response():
@@ -269,7 +270,7 @@ class ControlPlaneClient:
         self, response: type[ResponseT], policy: RpcRetryPolicy
     ) -> Rpc[Message, ResponseT]:
         name = response.DESCRIPTOR.name.removesuffix("Response")
-        return Rpc(piped_service_rpc(self._channel, name, response), policy, self)
+        return Rpc(extension_rpc(self._channel, PIPED_SERVICE, name, response), policy, self)
 
     @classmethod
     @asynccontextmanager

@@ -18,6 +18,9 @@ from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+PIPED_SERVICE = "grpc.service.pipedservice.PipedService"
+API_SERVICE = "grpc.service.apiservice.APIService"
+
 # In seconds, like upstream's programs; pipectl waits 5.
 CONNECT_TIMEOUT = 15.0
 # A client that waits without a limit logs a warning after so many seconds.
@@ -108,23 +111,12 @@ async def channel_factory(
     )
 
 
-def piped_service_rpc(
-    channel: grpc.aio.Channel, name: str, response: type[ResponseT]
+def extension_rpc(
+    channel: grpc.aio.Channel, service: str, name: str, response: type[ResponseT]
 ) -> grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT]:
-    """Returns an RPC of ours that is served beside those of upstream's PipedService."""
+    """Returns an RPC of ours that is served beside those of a service of upstream."""
     return channel.unary_unary(
-        f"/grpc.service.pipedservice.PipedService/{name}",
-        request_serializer=lambda request: request.SerializeToString(),
-        response_deserializer=response.FromString,
-    )
-
-
-def api_service_rpc(
-    channel: grpc.aio.Channel, name: str, response: type[ResponseT]
-) -> grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT]:
-    """Returns an RPC of ours that is served beside those of upstream's APIService."""
-    return channel.unary_unary(
-        f"/grpc.service.apiservice.APIService/{name}",
+        f"/{service}/{name}",
         request_serializer=lambda request: request.SerializeToString(),
         response_deserializer=response.FromString,
     )
@@ -135,7 +127,7 @@ def watch_wakeups(
 ) -> grpc.aio.UnaryStreamMultiCallable[WatchWakeupsRequest, Wakeup]:
     """Returns the RPC that streams wake-ups, which upstream's service does not have."""
     return channel.unary_stream(
-        "/grpc.service.pipedservice.PipedService/WatchWakeups",
+        f"/{PIPED_SERVICE}/WatchWakeups",
         request_serializer=WatchWakeupsRequest.SerializeToString,
         response_deserializer=Wakeup.FromString,
     )

@@ -24,7 +24,7 @@ from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
-from pipecd.wire.channel import api_service_rpc
+from pipecd.wire.channel import API_SERVICE, extension_rpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 
@@ -128,9 +128,9 @@ async def test_deployments_and_their_logs_are_read(
     assert list(logs.stage_logs["s1"].blocks) == [block]
     got = await stub.GetDeployment(pb.GetDeploymentRequest(deployment_id=deployment.id))
     assert got.deployment.id == deployment.id
-    part = await api_service_rpc(api_channel, "GetStageLog", control.GetStageLogResponse)(
-        control.GetStageLogRequest(deployment_id=deployment.id, stage_id="s1", offset_index=1)
-    )
+    part = await extension_rpc(
+        api_channel, API_SERVICE, "GetStageLog", control.GetStageLogResponse
+    )(control.GetStageLogRequest(deployment_id=deployment.id, stage_id="s1", offset_index=1))
     assert (list(part.blocks), part.has_more, part.completed) == ([block], False, False)
 
 

@@ -39,7 +39,7 @@ from pipecd.proto.service.deployment_changes_pb2 import (
     ReportDeploymentChangesResponse,
 )
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
-from pipecd.wire.channel import piped_service_rpc
+from pipecd.wire.channel import PIPED_SERVICE, extension_rpc
 
 Connect = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 SERVICE = pb.DESCRIPTOR.services_by_name["PipedService"]
@@ -320,8 +320,8 @@ async def test_a_completed_log_and_a_completed_deployment_cannot_be_changed(
 async def test_what_a_deployment_changes_is_reported_under_the_prefix_of_the_service(
     piped_channel: grpc.aio.Channel, cases: UseCases, deployment: Deployment, viewer: User
 ) -> None:
-    report = piped_service_rpc(
-        piped_channel, "ReportDeploymentChanges", ReportDeploymentChangesResponse
+    report = extension_rpc(
+        piped_channel, PIPED_SERVICE, "ReportDeploymentChanges", ReportDeploymentChangesResponse
     )
     changes = DeploymentChanges(error="the plugin failed", created_at=1)
     await report(ReportDeploymentChangesRequest(deployment_id=deployment.id, changes=changes))

@@ -71,6 +71,7 @@ COLUMNS = {
 OF_PIPED = EXT_PIPED_LEASE.c.PipedId == param("piped")
 GET = select(*(EXT_PIPED_LEASE.c[column] for column in COLUMNS)).where(OF_PIPED)
 GET_LOCKED = GET.with_for_update()
+HELD = select(EXT_PIPED_LEASE.c.PipedId).where(EXT_PIPED_LEASE.c.Instance != "")
 VALUES = {column: param(field) for column, field in COLUMNS.items()}
 ADD = insert(EXT_PIPED_LEASE).values(PipedId=param("piped"), **VALUES)
 REPLACE = update(EXT_PIPED_LEASE).where(OF_PIPED).values(**VALUES)
@@ -85,6 +86,10 @@ class PipedLeases:
     async def get(self, piped_id: str) -> PipedLease:
         rows = await self._database.lookup(GET, {"piped": piped_id})
         return PipedLease(*rows[0]) if rows else PipedLease()
+
+    async def holders(self) -> set[str]:
+        """The ids of the pipeds whose lease a process holds."""
+        return {piped_id for (piped_id,) in await self._database.query(HELD)}
 
     async def update(self, piped_id: str, change: Callable[[PipedLease], PipedLease]) -> PipedLease:
         """Changes a lease under a lock and returns it; `change` may run more than once."""

@@ -98,10 +98,9 @@ class PipedUseCases:
 
         Every role may know, as the answer decides which versions are offered at all.
         """
-        for piped in await self._stores.pipeds.list(by.project, enabled=True):
-            if piped.version and not (await self._stores.piped_leases.get(piped.id)).instance:
-                return True
-        return False
+        pipeds = await self._stores.pipeds.list(by.project, enabled=True)
+        ours = await self._stores.piped_leases.holders()
+        return any(piped.version and piped.id not in ours for piped in pipeds)
 
     async def get(self, id: str, *, by: UserOrApiKey) -> Piped:
         await self._access.require(by, _GET)
