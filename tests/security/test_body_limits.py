@@ -5,7 +5,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc.aio
@@ -309,6 +309,38 @@ async def test_the_body_of_a_worthless_request_is_not_read(
     line = await Upload(plane).send(path, headers, length)
     accepted = {str(status), "400"} if len(length) > 20 else {str(status)}
     assert line.split(" ")[1] in accepted
+
+
+@pytest.mark.parametrize(
+    "path", ["/webhooks/demo", f"{SERVICE}/GetMe", "/api/v1/events", "/auth/login/static"]
+)
+async def test_a_body_after_the_response_ends_the_connection(
+    plane: ServedControlPlane, path: str
+) -> None:
+    """Otherwise a stranger keeps the server busy with bytes that it has no use for."""
+    reader, writer = await connect(plane)
+    size = 200 * 1024 * 1024
+    writer.write(POST.format(path=path, length=size, headers="").encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+    sent = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(30):
+            while sent < size:
+                writer.write(bytes(256 * 1024))
+                await writer.drain()
+                sent += 256 * 1024
+    writer.close()
+    # What fits into the buffers of the sockets was sent, too.
+    assert sent < 50 * 1024 * 1024
+
+
+async def test_a_client_that_sends_a_body_without_waiting_reads_the_response(
+    plane: ServedControlPlane,
+) -> None:
+    async with httpx2.AsyncClient(base_url=f"http://{plane.address}", timeout=10) as client:
+        for _ in range(2):
+            refused = await client.post("/webhooks/demo", content=bytes(900 * 1024))
+            assert refused.status_code == 401
 
 
 # Values of headers that a reader of URLs, numbers or dates may stumble over.

@@ -31,6 +31,8 @@ _SHUTDOWN_SECONDS = 2.0
 # How long a client may take to send the head, and the body, of a request.
 HEAD_SECONDS = 15.0
 BODY_SECONDS = 60.0
+# A client that sends its body without waiting reads the response only if this much is discarded.
+_MAX_DISCARDED_BYTES = 1024 * 1024
 _WARNING_SECONDS = 60.0
 MAX_BODIES_BYTES = 64 * 1024 * 1024
 _RETRY_AFTER = {"Retry-After": "5"}
@@ -202,6 +204,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._phase = _Phase.HEAD
+        self._discarded_bytes = 0
         self.address = ""
         self.deadline: float | None = self._loop.time() + HEAD_SECONDS
 
@@ -221,6 +224,13 @@ class HttpConnection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_body_unwanted():
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _MAX_DISCARDED_BYTES:
+                self.close()
+                return
+        else:
+            self._discarded_bytes = 0
         self._inner.data_received(data)
         phase = self._current_phase()
         if phase is not self._phase:
@@ -240,6 +250,12 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._admission.remove(self)
         self._inner.connection_lost(exc)
+
+    def _is_body_unwanted(self) -> bool:
+        """Whether the client sends the rest of a body although the response is complete."""
+        cycle = self._inner.cycle
+        is_answered = cycle is not None and cycle.response_complete
+        return is_answered and self._inner.conn.their_state is h11.SEND_BODY
 
     def _current_phase(self) -> _Phase:
         cycle = self._inner.cycle
