@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from faults.applications import FaultyApplication, Platform, Shape
-from faults.evidence import FOREVER, InjectedFault, Requested
+from faults.evidence import FOREVER, WORKSPACE_FAULTS, InjectedFault, Requested
 from faults.violation import Violation
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
@@ -14,17 +14,14 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 # What a fault that is over may still cause, and how late a client may see a deployment, in seconds.
 _AFTERMATH, _SEEN_LATE = 10.0, 15.0
 _IS_GONE = "is not in repository"
-_OF_EVERY_APPLICATION = frozenset({"git_away", "recreate_repository"})
-_OF_A_PIPED = frozenset({
-    "lose_workspace", "restore_old_workspace", "damage_workspace", "fill_workspace",
-})  # fmt: skip
+# How often a plugin may die before a stage fails by that.
+_PLUGIN_DEATHS = 3
+# A working copy in use that is damaged, or does not fit on the disk.
+_OF_A_PIPED = frozenset({"damage_workspace", "fill_workspace"})
 _OF_A_PLATFORM = {
     "api_server_away": Platform.KUBERNETES,
     "kill_supervisor": Platform.PROCESS,
     "kill_terraform": Platform.TERRAFORM,
-    "hang_plugin": Platform.SCRIPT,
-    "flood_plugin": Platform.SCRIPT,
-    "kill_plugin": Platform.SCRIPT,
 }
 
 
@@ -63,27 +60,41 @@ def may_be_refused(
 ) -> bool:
     """Whether a user, or a fault of what it is deployed from or to, explains that a deployment failed.
 
-    Killed pipeds, control planes, databases and networks explain nothing: a deployment goes on.
+    Killed pipeds, control planes, databases and networks explain nothing: a deployment goes on. So do a
+    repository that is away, a lost workspace, and a plugin that dies once or twice, hangs or floods.
     """
     if any(each.kind in ("cancel", "reject") and each.deployment == deployment.id for each in requests):  # fmt: skip
         return True
     begin, end = first_seen - _SEEN_LATE, completed_at
-    if _IS_GONE in deployment.status_reason and any(
-        fault.name == "recreate_repository" and fault.begin <= end for fault in faults
-    ):
-        # What runs came from a history that is gone; as in upstream, no plan is made without it.
+    if _IS_GONE in deployment.status_reason and _is_commit_lost(deployment, faults, end):
+        return True
+    deaths = sum(
+        fault.name == "kill_plugin" and fault.piped == deployment.piped_id and begin <= fault.begin <= end
+        for fault in faults
+    )  # fmt: skip
+    if deaths >= _PLUGIN_DEATHS:
         return True
     return any(
         InjectedFault(fault.name, fault.begin, fault.end + _AFTERMATH).overlaps(begin, end)
         and (
-            fault.name in _OF_EVERY_APPLICATION
-            or (fault.name in _OF_A_PIPED and fault.piped == deployment.piped_id)
+            (fault.name in _OF_A_PIPED and fault.piped == deployment.piped_id)
             or (
                 _OF_A_PLATFORM.get(fault.name) is application.platform
                 and fault.piped in ("", deployment.piped_id)
             )
         )
         for fault in faults
+    )
+
+
+def _is_commit_lost(deployment: Deployment, faults: Sequence[InjectedFault], end: float) -> bool:
+    """Whether a commit of the past can be in neither the repository nor the copy of its piped.
+
+    As in upstream, no plan is made without the commit that runs.
+    """
+    before = [fault for fault in faults if fault.begin <= end]
+    return any(fault.name == "recreate_repository" for fault in before) and any(
+        fault.name in WORKSPACE_FAULTS and fault.piped == deployment.piped_id for fault in before
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from faults.applications import FaultyApplication, Platform
 from faults.truth import ClusterWrite, TruthLine
+from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
@@ -75,6 +76,7 @@ class Evidence:
     piped_ids: Sequence[str] = ()
     """The ids of the pipeds by their number."""
     deployments: Sequence[Deployment] = ()
+    chains: Sequence[DeploymentChain] = ()
     truth: Sequence[TruthLine] = ()
     cluster_writes: Sequence[ClusterWrite] = ()
     failing: Collection[tuple[str, str]] = ()
@@ -92,8 +94,6 @@ class Evidence:
     events: Mapping[str, Event] = field(default_factory=dict[str, Event])
     event_commits: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many commits wrote the value of an event."""
-    is_history_rewritten: bool = False
-    """Whether commits may be gone, since the repository was created again."""
     notifications: Sequence[Notification] = ()
     faults: Sequence[InjectedFault] = ()
     interruptions: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
@@ -118,6 +118,10 @@ class Evidence:
         default_factory=dict[tuple[str, str], Sequence[str]]
     )
     """The lines that a client saw while the stage ran."""
+    acknowledged_logs: Mapping[tuple[str, str], Collection[str]] = field(
+        default_factory=dict[tuple[str, str], Collection[str]]
+    )
+    """The lines that a piped sent and the control plane acknowledged."""
     tracebacks: Sequence[str] = ()
     resources: Sequence[tuple[str, Resources, Resources]] = ()
     """Programs with what they used when everything had settled first, and what they use now."""

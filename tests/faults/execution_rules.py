@@ -10,6 +10,11 @@ from faults.evidence import FOREVER, Evidence
 from faults.truth import TruthLine
 from faults.violation import Violation
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.chain_pb2 import (
+    DEPLOYMENT_CHAIN_PENDING,
+    DEPLOYMENT_CHAIN_RUNNING,
+    ChainStatus,
+)
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 # How long a piped that is paused at the end of a stage may take to record that end, in seconds.
@@ -115,8 +120,9 @@ def program_starts(evidence: Evidence) -> Iterable[Violation]:
     for line in evidence.truth:
         if line.what == "start" and (line.application, line.commit) not in evidence.failing:
             starts[line.application, line.commit, line.label] += 1
-    kills = sum(fault.name == "kill_supervisor" for fault in evidence.faults)
+    killed = Counter(fault.piped for fault in evidence.faults if fault.name == "kill_supervisor")
     for (application, commit, variant), count in starts.items():
+        kills = killed[evidence.piped_of(application)]
         deployed = sum(
             commit in (each.trigger.commit.hash, each.running_commit_hash)
             for each in evidence.deployments
@@ -167,8 +173,15 @@ def cluster_writes(evidence: Evidence) -> Iterable[Violation]:
 
 
 def chains(evidence: Evidence) -> Iterable[Violation]:
-    """A deployment that succeeded and has a chain is followed by one of the next application."""
+    """A deployment that succeeded and has a chain is followed by one of the next application.
+
+    A chain that cannot go on, since its follower is broken or disabled, ends nevertheless.
+    """
     rule = "a chain reaches its followers"
+    for chain in evidence.chains:
+        if chain.status in (DEPLOYMENT_CHAIN_PENDING, DEPLOYMENT_CHAIN_RUNNING):
+            text = f"chain {chain.id} is {ChainStatus.Name(chain.status)}"
+            yield Violation("nothing is stuck", text)
     followers = {a.name: a.follower for a in evidence.applications if a.shape is Shape.CHAIN}
     reached = {(d.deployment_chain_id, d.application_name) for d in evidence.deployments}
     for each in evidence.deployments:

@@ -5,7 +5,8 @@ A round pushes commits and requests syncs while faults are injected, then heals 
 Checked are: no status goes back, no application runs two scripts at once, the last deployment to run is
 that of the head commit, nothing is left 60 seconds after healing (see `checks`).
 
-`python -m faults.fault_injection --minutes 15 --replicas 2` (with tests on the path) prints counts.
+`python -m faults.fault_injection --minutes 15 --replicas 2` (with tests on the path) prints counts, and how
+long recovery took after rounds with each fault.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -58,6 +59,27 @@ _REPORTS = (
     "SaveDeploymentSharedMetadata",
     "ReportCommandHandled",
 )
+FAULTS = (
+    "kill_piped",
+    "restart_piped",
+    "stop_piped_for_a_while",
+    "kill_replica",
+    "stop_replica_for_a_while",
+    "cut_network",
+    "silence_connections",
+    "half_open_connections",
+    "lose_responses",
+    "hold_requests",
+    "repeat_requests",
+    "step_clock_of_piped",
+    "step_clock_of_replica",
+    "lose_workspace",
+    "restore_old_workspace",
+    "damage_workspace",
+    "fill_workspace",
+    "fill_disk_of_control_plane",
+    "start_duplicate",
+)
 # A late one is refused, so that these are only lost.
 _LEASES = ("AcquirePipedLease", "ReleasePipedLease")
 _UNREACHABLE = (grpc.aio.AioRpcError, Unavailable)
@@ -90,6 +112,14 @@ class Observer:
             self.violations += self.history.observe(deployment)
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """How many seconds everything took after healing, and which faults the round had."""
+
+    seconds: float
+    faults: frozenset[str]
+
+
 class FaultInjector:
     """One installation, its users, and the faults."""
 
@@ -105,7 +135,9 @@ class FaultInjector:
         self.counts: Counter[str] = Counter()
         self.commands: list[str] = []
         self.duplicates: list[Program] = []
-        self.recoveries: list[float] = []
+        self.recoveries: list[Recovery] = []
+        self._next_faults: list[str] = []
+        self._round_faults: set[str] = set()
         self.observer = Observer(installed)
         self.violations: list[str] = []
 
@@ -151,34 +183,20 @@ class FaultInjector:
             await asyncio.sleep(self.chance.uniform(0.2, 1.5))
 
     async def _break(self, ends: float) -> None:
-        faults: list[Callable[[], Awaitable[None]]] = [
-            self.kill_piped,
-            self.restart_piped,
-            self.stop_piped_for_a_while,
-            self.kill_replica,
-            self.stop_replica_for_a_while,
-            self.cut_network,
-            self.silence_connections,
-            self.half_open_connections,
-            self.lose_responses,
-            self.hold_requests,
-            self.repeat_requests,
-            self.step_clock_of_piped,
-            self.step_clock_of_replica,
-            self.lose_workspace,
-            self.restore_old_workspace,
-            self.damage_workspace,
-            self.fill_workspace,
-            self.fill_disk_of_control_plane,
-            self.start_duplicate,
-        ]
         while time.monotonic() < ends:
-            fault = self.chance.choice(faults)
+            fault = self._choose()
             name = fault.__name__.replace("_", " ")
             self.counts[name] += 1
+            self._round_faults.add(name)
             self._record(name)
             await fault()
             await asyncio.sleep(self.chance.uniform(0.5, 3.0))
+
+    def _choose(self) -> Callable[[], Awaitable[None]]:
+        """The next fault: in a random order, and none again before all others have happened."""
+        if not self._next_faults:
+            self._next_faults = self.chance.sample(FAULTS, len(FAULTS))
+        return getattr(self, self._next_faults.pop())
 
     def _record(self, event: str) -> None:
         """Writes the time of an event beside the logs of the programs, for who reads them."""
@@ -339,7 +357,8 @@ class FaultInjector:
             self._unsettled, within=HEALED_SECONDS, stays=SETTLED_SECONDS, pause=0.2
         )
         self._record(f"settled after {seconds:.1f}s")
-        self.recoveries.append(seconds)
+        self.recoveries.append(Recovery(seconds, frozenset(self._round_faults)))
+        self._round_faults.clear()
         self.violations += left
         await self.observer.observe()
         self.violations += self.installed.overlaps()
@@ -424,10 +443,29 @@ async def inject(directory: Path, *, replicas: int, minutes: float, seed: int) -
                 report(
                     f"round {rounds}: {len(installed.runs())} runs, "
                     f"{len(injector.observer.history.statuses)} deployments, "
-                    f"recovery {injector.recoveries[-1]:.1f}s, "
+                    f"recovery {injector.recoveries[-1].seconds:.1f}s, "
                     f"{len(injector.violations)} violations, load {os.getloadavg()[0]:.1f}"
                 )
             return injector
+
+
+def summary(counts: Mapping[str, int], recoveries: Sequence[Recovery]) -> list[str]:
+    """Counts, with the recovery of the rounds that had each fault, and that of all rounds."""
+    lines: list[str] = []
+    for name, count in sorted(counts.items()):
+        of_fault = sorted(each.seconds for each in recoveries if name in each.faults)
+        recovery = f", recovery {_times(of_fault)}" if of_fault else ""
+        lines.append(f"{count:6} {name}{recovery}")
+    happened = [count for name in FAULTS if (count := counts.get(name.replace("_", " "), 0))]
+    kinds = f"{len(happened)} of {len(FAULTS)} kinds"
+    lines.append(f"{sum(happened)} faults of {kinds} in {len(recoveries)} rounds")
+    if recoveries:
+        lines.append(f"recovery: {_times(sorted(each.seconds for each in recoveries))}")
+    return lines
+
+
+def _times(seconds: Sequence[float]) -> str:
+    return f"median {seconds[len(seconds) // 2]:.1f}s, worst {seconds[-1]:.1f}s"
 
 
 def main() -> None:
@@ -442,11 +480,8 @@ def main() -> None:
     injector = asyncio.run(
         inject(directory, replicas=chosen.replicas, minutes=chosen.minutes, seed=chosen.seed)
     )
-    for name, count in sorted(injector.counts.items()):
-        report(f"{count:6} {name}")
-    recoveries = sorted(injector.recoveries)
-    if recoveries:
-        report(f"recovery: median {recoveries[len(recoveries) // 2]:.1f}s, worst {recoveries[-1]:.1f}s")  # fmt: skip
+    for line in summary(injector.counts, injector.recoveries):
+        report(line)
     report(f"{len(injector.violations)} violations")
     for violation in injector.violations:
         report(f"  {violation}")

@@ -39,7 +39,6 @@ class Injector:
     history: History
     faults: list[InjectedFault] = field(default_factory=list[InjectedFault])
     """What happened, in the order in which it began."""
-    is_repository_recreated: bool = False
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
 
     @property
@@ -90,8 +89,7 @@ class Injector:
             for line in self.installed.truth.lines
             if line.what == "launch" and line.application == piped.program.name
         ]
-        names = ("kill_plugin", "hang_plugin", "flood_plugin")
-        plugin = [f.begin for f in self.faults if f.name in names and f.piped == piped.id]
+        plugin = [f.begin for f in self.faults if f.name == "kill_plugin" and f.piped == piped.id]
         return sorted([*piped.program.starts, *duplicates, *launches, *plugin])
 
     # Processes
@@ -398,7 +396,6 @@ class Injector:
     async def recreate_repository(self) -> bool:
         """A repository with the same files and a history of one commit takes the place of the old one."""
         origin = self.installed.origin
-        self.is_repository_recreated = True
         async with self.installed.git_lock:
             await asyncio.to_thread(self.installed.read_contents)
             await asyncio.to_thread(_recreate, origin.path)

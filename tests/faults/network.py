@@ -185,6 +185,8 @@ class RpcProxy(grpc.GenericRpcHandler):
 
     It gets the piped and returns whether it happened to it; a call `before` which it happens is lost.
     """
+    on_response: Callable[[RecordedCall, bytes], None] | None = None
+    """Gets every call that the control plane answered, with the answer."""
     unimplemented: set[str] = field(default_factory=set[str])
     """RPCs that are answered with UNIMPLEMENTED, as upstream's control plane does with ours."""
     chance: random.Random = field(default_factory=lambda: random.Random(0))
@@ -283,6 +285,8 @@ class RpcProxy(grpc.GenericRpcHandler):
             except grpc.aio.AioRpcError as e:
                 await context.abort(e.code(), e.details() or "", e.trailing_metadata() or ())
                 raise
+            if self.on_response is not None:
+                self.on_response(call, response)
             self._reach(names, "after", metadata)
             if losing := [each for each in names if self.losing.get(each, 0)]:
                 for each in losing:

@@ -9,6 +9,7 @@ from faults.whole_installation import WholeInstallation
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
@@ -91,6 +92,20 @@ class Reader:
             (deployment, stage): [block.log for block in log.blocks]
             for stage, log in answer.stage_logs.items()
         }
+
+    async def chains(self) -> list[DeploymentChain]:
+        """All deployment chains."""
+        chains: list[DeploymentChain] = []
+        request = web_pb2.ListDeploymentChainsRequest(page_size=_PAGE)
+        async with self.installed.web() as web:
+            while True:
+                answer = await web.ListDeploymentChains(
+                    request, metadata=self.installed.cookie(), timeout=_CALL_SECONDS
+                )
+                chains += answer.deployment_chains
+                if not answer.cursor or len(answer.deployment_chains) < _PAGE:
+                    return chains
+                request.cursor = answer.cursor
 
     async def applications(self) -> dict[str, Application]:
         async with self.installed.api() as api:

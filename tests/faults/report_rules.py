@@ -19,10 +19,13 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 24, 64 << 20
 # How late a client may see a deployment, and how late notifications and logs are sent, in seconds.
 _SEEN_LATE, _SENT_WITHIN = 15.0, 15.0
+# How long an event may take, with all faults of a round, in seconds.
+_HANDLED_WITHIN = 60.0
 _APPROVALS = 2
 _ONCE = "a command is carried out once"
 _LOST = "no log line is lost"
-_LINE = re.compile(r"^L (\d+) (\d+) (\d+)$")
+LINE = re.compile(r"^L (\d+) (\d+) (\d+)$")
+"""A line of a script: its process, its number, and how many there are."""
 _RUN_SUCCEEDED = "The script succeeded"
 _NOTIFIED = (
     "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED", "DEPLOYMENT_ROLLING_BACK",
@@ -143,9 +146,13 @@ def stage_logs(evidence: Evidence) -> Iterable[Violation]:
         lane = deployments[id_].application_name if id_ in deployments else ""
         where = f"the log of stage {stage} of {id_}"
         yield from _lines_of_log(lines, where, lane)
-        seen = [line for line in evidence.seen_logs.get((id_, stage), ()) if _LINE.search(line)]
+        seen = [line for line in evidence.seen_logs.get((id_, stage), ()) if LINE.search(line)]
         if missing := Counter(seen) - Counter(lines):
             text = f"{where} lost {missing.total()} lines that a client had seen"
+            yield Violation(_LOST, text, lane)
+        acknowledged = evidence.acknowledged_logs.get((id_, stage), ())
+        if lost := set(acknowledged) - set(lines):
+            text = f"{where} lost {len(lost)} lines that were acknowledged"
             yield Violation(_LOST, text, lane)
 
 
@@ -172,7 +179,7 @@ def _runs(lines: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
     """The numbers of lines with the count that their run prints, by run."""
     by_run: dict[str, list[tuple[int, int]]] = {}
     for line in lines:
-        if matched := _LINE.search(line):
+        if matched := LINE.search(line):
             by_run.setdefault(matched[1], []).append((int(matched[2]), int(matched[3])))
     return by_run
 
@@ -221,7 +228,7 @@ def events(evidence: Evidence) -> Iterable[Violation]:
         match event.status:
             case event_pb2.EVENT_NOT_HANDLED if request.application not in evidence.broken:
                 yield Violation("nothing is stuck", f"event {event.id} is not handled", lane)
-            case event_pb2.EVENT_SUCCESS if not commits and not evidence.is_history_rewritten:
+            case event_pb2.EVENT_SUCCESS if not commits and not _is_commit_lost(evidence, request):
                 yield Violation(rule, f"no commit wrote {request.value}", lane)
             case event_pb2.EVENT_FAILURE if not event.status_description:
                 yield Violation(rule, f"event {event.id} failed without a reason", lane)
@@ -230,6 +237,17 @@ def events(evidence: Evidence) -> Iterable[Violation]:
                 yield Violation(rule, text, lane)
             case _:
                 pass
+
+
+def _is_commit_lost(evidence: Evidence, event: Requested) -> bool:
+    """Whether the repository was created again while the commit of an event may have arrived.
+
+    All commits before that are known.
+    """
+    return any(
+        fault.name == "recreate_repository" and 0 <= fault.begin - event.at <= _HANDLED_WITHIN
+        for fault in evidence.faults
+    )
 
 
 def _has_newer(event: Requested, requested: Iterable[Requested]) -> bool:

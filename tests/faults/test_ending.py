@@ -118,8 +118,15 @@ REFUSALS: dict[str, tuple[Sequence[Requested], Sequence[InjectedFault], bool]] =
     "the workspace of another piped was full": ([], [InjectedFault("fill_workspace", 20, 21, "q")], False),
     "its piped was killed": ([], [InjectedFault("kill_piped", 20, 21, "p")], False),
     "the database was killed": ([], [InjectedFault("kill_database", 20, 21)], False),
-    "Git was away": ([], [InjectedFault("git_away", 20, 21)], True),
-    "the repository was created again long before": ([], [InjectedFault("recreate_repository", -20, -20)], False),
+    "Git was away, until which it waits": ([], [InjectedFault("git_away", 20, 21)], False),
+    "the repository was created again": ([], [InjectedFault("recreate_repository", 20, 21)], False),
+    "the workspace, which can be made anew, was lost": ([], [InjectedFault("lose_workspace", 20, 21, "p")], False),
+    "its working copy was damaged": ([], [InjectedFault("damage_workspace", 20, 20, "p")], True),
+    "its plugin died twice, after which a stage runs again": ([], [InjectedFault("kill_plugin", at, at, "p") for at in (20, 22)], False),
+    "its plugin died three times": ([], [InjectedFault("kill_plugin", at, at, "p") for at in (20, 22, 24)], True),
+    "the plugin of another piped died three times": ([], [InjectedFault("kill_plugin", at, at, "q") for at in (20, 22, 24)], False),
+    "its plugin hung": ([], [InjectedFault("hang_plugin", 20, 26, "p")], False),
+    "its plugin flooded its piped": ([], [InjectedFault("flood_plugin", 20, 20, "p")], False),
     "the cluster, which it does not use, was away": ([], [InjectedFault("api_server_away", 20, 21)], False),
 }  # fmt: skip
 
@@ -134,10 +141,23 @@ def test_only_users_and_what_is_deployed_from_or_to_explain_a_refusal(
     )
 
 
-def test_a_commit_that_is_gone_explains_a_refusal_after_the_repository_was_created_again() -> None:
+RECREATED, LOST = (
+    InjectedFault("recreate_repository", 1, 1), InjectedFault("lose_workspace", 2, 2, "p"),
+)  # fmt: skip
+GONE: dict[str, tuple[Sequence[InjectedFault], bool]] = {
+    "the repository has all commits": ([LOST], False),
+    "piped has its copy of them": ([RECREATED], False),
+    "another piped lost its copy": ([RECREATED, replace(LOST, piped="q")], False),
+    "neither has them any more": ([RECREATED, LOST], True),
+    "both were lost later": ([replace(RECREATED, begin=140), replace(LOST, begin=150)], False),
+}
+
+
+@pytest.mark.parametrize(("faults", "expected"), GONE.values(), ids=GONE)
+def test_a_commit_that_is_gone_explains_a_refusal_if_nobody_has_it(
+    faults: Sequence[InjectedFault], expected: bool
+) -> None:
     refused = deployment(status=D.FAILURE, reason="commit 1 is not in repository 'site'")
-    recreated = InjectedFault("recreate_repository", 1, 1)
-    for faults, expected in (([recreated], True), ([], False)):
-        assert expected is may_be_refused(
-            refused, SCRIPTS, requests=[], faults=faults, first_seen=100, completed_at=130
-        )
+    assert expected is may_be_refused(
+        refused, SCRIPTS, requests=[], faults=faults, first_seen=100, completed_at=130
+    )

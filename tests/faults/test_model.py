@@ -14,7 +14,8 @@ from faults.sample_deployments import deployment
 from faults.truth import ClusterWrite, TruthLine
 from pipecd.model.command import REASON_KEY, TRIGGERED_KEY
 from pipecd.model.deployment import APPROVED_USERS_KEY, DeploymentStatus, StageStatus
-from pipecd.proto.model import command_pb2, event_pb2
+from pipecd.proto.model import chain_pb2, command_pb2, event_pb2
+from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
@@ -146,6 +147,12 @@ RIGHT: dict[str, Evidence] = {
     "an event of an application whose file is broken": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_NOT_HANDLED), broken={"web"}
     ),
+    "an event whose commit is gone with the repository": replace(
+        GOOD,
+        requests=[EVENT],
+        events=event(event_pb2.EVENT_SUCCESS),
+        faults=[InjectedFault("recreate_repository", 8, 9)],
+    ),
     "an event that was handled": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_SUCCESS), event_commits={"v1": 1}
     ),
@@ -176,6 +183,11 @@ RIGHT: dict[str, Evidence] = {
     ),
     "a revision that fails whenever it is applied": replace(
         of_target(Platform.TERRAFORM, applied(1), applied(3)), failing={("web", "1")}
+    ),
+    "a program that is started again since its supervisor was killed": replace(
+        of_target(Platform.PROCESS, started(1), started(2)),
+        running_programs={"web": ["primary of new"]},
+        faults=[InjectedFault("kill_supervisor", 1, 1, piped="p")],
     ),
     "a program that was started": replace(
         of_target(Platform.PROCESS, started(1)), running_programs={"web": ["primary of new"]}
@@ -210,6 +222,54 @@ RIGHT: dict[str, Evidence] = {
 }  # fmt: skip
 
 WRONG: dict[str, tuple[Evidence, str]] = {
+    "an event whose commit is gone although the repository was created again before": (
+        replace(
+            GOOD,
+            requests=[EVENT],
+            events=event(event_pb2.EVENT_SUCCESS),
+            faults=[InjectedFault("recreate_repository", 1, 2)],
+        ),
+        "an event is handled once: no commit wrote v1",
+    ),
+    "a chain that waits for a follower with a broken file for ever": (
+        replace(
+            GOOD,
+            applications=TWO,
+            deployments=[deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), chain="c")],
+            chains=[DeploymentChain(id="c", status=chain_pb2.DEPLOYMENT_CHAIN_RUNNING)],
+            broken_commits={("shop", "new")},
+        ),
+        "nothing is stuck: chain c is DEPLOYMENT_CHAIN_RUNNING",
+    ),
+    "a line of an interrupted run that was acknowledged and is lost": (
+        replace(
+            GOOD,
+            truth=[line("begin", 1), line("begin", 2, pid="8"), line("end", 2.2, pid="8")],
+            interruptions={"p": [1.5]},
+            logs={("d", "d-0"): ["Piped was restarted", "L 8 1 1"]},
+            seen_logs={},
+            acknowledged_logs={("d", "d-0"): {"L 7 1 3"}},
+        ),
+        "no log line is lost: the log of stage d-0 of d lost 1 lines that were acknowledged",
+    ),
+    "a stage that runs again since its plugin hung": (
+        replace(
+            GOOD,
+            truth=[line("begin", 1), line("begin", 2, pid="8")],
+            logs={},
+            seen_logs={},
+            faults=[InjectedFault("hang_plugin", 1, 2, piped="p")],
+        ),
+        "an interrupted stage runs once per restart: script 0 of d ran 2 times with 0 interruptions",
+    ),
+    "a program that is started again since the supervisor of another piped was killed": (
+        replace(
+            of_target(Platform.PROCESS, started(1), started(2)),
+            running_programs={"web": ["primary of new"]},
+            faults=[InjectedFault("kill_supervisor", 1, 1, piped="q")],
+        ),
+        "a program starts once per deployment: primary of web at new was started 2 times by 1 deployments",
+    ),
     "two scripts of an application at once": (
         replace(GOOD, truth=[line("begin", 1), line("overlap", 1.5), line("end", 2)]),
         "one running deployment: a script of d began while another one of web ran",

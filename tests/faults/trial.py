@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from faults.acknowledged import AcknowledgedLogs
 from faults.applications import FaultyApplication, Platform
 from faults.ending import Head, SyncState, may_be_refused, unsettled
 from faults.evidence import FOREVER, Evidence, Notification, Resources
@@ -86,6 +87,7 @@ class Trial:
     recoveries: list[float] = field(default_factory=list[float])
     late: list[Late] = field(default_factory=list[Late])
     seen_logs: StageLogs = field(default_factory=StageLogs)
+    acknowledged: AcknowledgedLogs = field(default_factory=AcknowledgedLogs)
     first_resources: dict[str, Resources] = field(default_factory=dict[str, Resources])
     _heads: Mapping[str, Head] = field(default_factory=dict[str, Head])
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -236,6 +238,7 @@ class Trial:
             applications = await self.reader.applications()
             heads = await asyncio.to_thread(self.targets.heads)
             unhandled = await self._unhandled(heads)
+            chains_now = await self.reader.chains()
         except UNANSWERED as e:
             text = f"the control plane does not answer: {type(e).__name__} {str(e)[:300]}"
             return [Violation("nothing is stuck", text)]
@@ -244,6 +247,7 @@ class Trial:
         evidence = Evidence(
             applications=tuple(self.installed.applications.values()),
             deployments=deployments,
+            chains=chains_now,
             requests=self.workload.requests,
             broken_commits=self.targets.broken_commits(),
             first_seen=self.observer.first_seen,
@@ -344,6 +348,7 @@ class Trial:
             applications=tuple(installed.applications.values()),
             piped_ids=[piped.id for piped in installed.pipeds],
             deployments=deployments,
+            chains=await self.reader.chains(),
             truth=installed.truth.read(),
             cluster_writes=installed.truth.writes,
             failing=self.targets.failing(),
@@ -355,7 +360,6 @@ class Trial:
             preview_errors={id_: await self.reader.preview_error(id_) for id_ in failed_previews},
             events=await self.reader.events(),
             event_commits=await asyncio.to_thread(self._event_commits),
-            is_history_rewritten=self.injector.is_repository_recreated,
             notifications=[*_notifications(installed)],
             faults=self.injector.faults,
             interruptions={
@@ -368,6 +372,7 @@ class Trial:
             unread_logs=reading.unread,
             logs=reading.logs,
             seen_logs=self.seen_logs,
+            acknowledged_logs=self.acknowledged.lines,
             tracebacks=self._tracebacks(),
             resources=[
                 (name, self.first_resources[name], now)
@@ -402,9 +407,9 @@ class Trial:
         return reading
 
     def _event_commits(self) -> dict[str, int]:
-        subjects = self.installed.origin.git("log", "--all", "--reflog", "--format=%s").splitlines()
+        self.installed.read_contents()
         counts: dict[str, int] = {}
-        for subject in subjects:
+        for subject in self.installed.subjects.values():
             if subject.startswith("event "):
                 value = subject.removeprefix("event ")
                 counts[value] = counts.get(value, 0) + 1
@@ -461,5 +466,6 @@ async def open_trial(
             Injector(installed, history),
             Reader(installed),
         )
+        installed.calls.on_response = trial.acknowledged.take
         await trial.settle_first(first_seconds)
         yield trial

@@ -177,6 +177,8 @@ class WholeInstallation:
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     contents: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What identifies the files of each application, by commit, also of commits that are gone."""
+    subjects: dict[str, str] = field(default_factory=dict[str, str])
+    """The first lines of the messages of these commits."""
     nonces: dict[str, str] = field(default_factory=dict[str, str])
     """The nonce of the revision of each of these contents."""
     server_locks: defaultdict[str, asyncio.Lock] = field(
@@ -206,8 +208,10 @@ class WholeInstallation:
             return await asyncio.to_thread(self.origin.git, *arguments)
 
     def read_contents(self) -> None:
-        """Reads the contents of all commits that the repository has."""
-        commits = self.origin.git("log", "--all", "--reflog", "--format=%H").splitlines()
+        """Reads the subjects and contents of all commits that the repository has."""
+        logged = self.origin.git("log", "--all", "--reflog", "--format=%H %s").splitlines()
+        commits = dict(line.split(" ", 1) for line in logged)
+        self.subjects |= commits
         for commit in {*commits} - self.contents.keys():
             rows = (
                 line.split(maxsplit=3) for line in self.origin.git("ls-tree", commit).splitlines()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines count as acknowledged if the control plane answered, also within a batch of calls."""
+
+import grpc
+
+from faults.acknowledged import AcknowledgedLogs
+from faults.network import RecordedCall
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.service.batch_pb2 import (
+    BatchedCall,
+    BatchedResult,
+    CallBatchRequest,
+    CallBatchResponse,
+)
+from pipecd.proto.service.piped_pb2 import ReportStageLogsRequest
+
+
+def request(*lines: str) -> bytes:
+    blocks = [LogBlock(log=line) for line in lines]
+    return ReportStageLogsRequest(
+        deployment_id="d", stage_id="s", blocks=blocks
+    ).SerializeToString()
+
+
+def call(name: str, content: bytes) -> RecordedCall:
+    return RecordedCall(name, f"/service/{name}", content, ())
+
+
+def test_lines_of_scripts_are_acknowledged_by_an_answer() -> None:
+    logs = AcknowledgedLogs()
+    logs.take(call("ReportStageLogs", request("L 7 1 2", "Piped was restarted")), b"")
+    logs.take(call("ReportStageStatusChanged", b"L 7 9 9"), b"")
+    assert logs.lines == {("d", "s"): {"L 7 1 2"}}
+
+
+def test_a_call_of_a_batch_that_failed_acknowledges_nothing() -> None:
+    batch = CallBatchRequest(
+        calls=[
+            BatchedCall(rpc="ReportStageLogs", request=request("L 7 1 2")),
+            BatchedCall(rpc="ReportStageLogs", request=request("L 7 2 2")),
+        ]
+    )
+    unavailable: int = grpc.StatusCode.UNAVAILABLE.value[0]
+    response = CallBatchResponse(results=[BatchedResult(), BatchedResult(code=unavailable)])
+    logs = AcknowledgedLogs()
+    logs.take(call("CallBatch", batch.SerializeToString()), response.SerializeToString())
+    assert logs.lines == {("d", "s"): {"L 7 1 2"}}
