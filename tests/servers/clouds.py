@@ -78,13 +78,17 @@ class Cloud:
     """Changes what runs, as somebody else would."""
     drifted: str
     """What the difference shows then."""
+    drifted_field: str
+    """The changed field, as a rule of `driftDetection.ignoreFields`."""
+    live_kinds: tuple[str, ...]
+    """The kinds of the resources that run after the first deployment."""
     created: tuple[int, int, int] = (1, 2, 3)
     section: Fields = field(default_factory=dict[str, Any])
 
-    def application(self, generation: str) -> Fields:
+    def application(self, generation: str, **more: object) -> Fields:
         is_first = generation == "first"
         section = self.section if is_first else {"plugins": {self.plugin: self.section}}
-        spec = {"name": "shop", "pipeline": {"stages": list(self.stages)}, **section}
+        spec = {"name": "shop", "pipeline": {"stages": list(self.stages)}, **section, **more}
         kind = self.v0_kind if is_first else "Application"
         return {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
 
@@ -149,6 +153,8 @@ def cloud_run_cloud(directory: Path, request: pytest.FixtureRequest) -> Cloud:
         count=lambda: len(server.revisions),
         drift=lambda: server.edit("shop", use_other_image),
         drifted="gcr.io/example/shop:other",
+        drifted_field="serving.knative.dev/v1:Service:any:shop#spec.template.spec.containers.0.image",
+        live_kinds=("Revision", "Service"),
     )
 
 
@@ -209,6 +215,8 @@ def lambda_cloud(amazon: Amazon) -> Cloud:
         count=lambda: len(lambda_backend()._lambdas._functions[name]["versions"]),
         drift=lambda: aws.update_function_configuration(FunctionName=name, MemorySize=512),
         drifted="memory: 512",
+        drifted_field=f"pipecd.dev/v1beta1:LambdaFunction:any:{name}#spec.memory",
+        live_kinds=("Function",),
     )
 
 
@@ -280,6 +288,8 @@ def ecs_cloud(amazon: Amazon) -> Cloud:
         created=(1, 3, 5),
         drift=lambda: aws.update_service(cluster="prod", service="web", desiredCount=9),
         drifted="DesiredCount: 9",
+        drifted_field="web#ServiceDefinition.DesiredCount",
+        live_kinds=("ECS:Service", "ECS:Task", "ECS:TaskSet"),
         section={"input": {"serviceDefinitionFile": "service.json", **balancer.input}},
     )
 
