@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
-from pipecd.controlplane.insight.dora import DAY, CompletedOutcome, Restoration
-from pipecd.controlplane.insight.months import add_outcomes
+from pipecd.controlplane.insight.dora import DAY, Restoration
 from pipecd.controlplane.insight.series import (
     Metric,
     Ratio,
@@ -17,7 +16,6 @@ from pipecd.controlplane.insight.series import (
     SeriesFilter,
     TimeRange,
     count_failures,
-    lead_times,
     merge_ratios,
     restore_times,
     series_points,
@@ -137,21 +135,14 @@ def test_frequency_and_failure_rate(
     assert values(ratios, series_filter.time_range, Metric.CHANGE_FAILURE_RATE) == rate
 
 
-def test_lead_time_is_an_average() -> None:
-    outcomes = [
-        CompletedOutcome("1", "a", (), at(2024, 1, 1, 1), True, 60),
-        CompletedOutcome("2", "b", (), at(2024, 1, 1, 9), True, 30),
-        CompletedOutcome("3", "a", (), at(2024, 1, 2, 9), True, None),
-        CompletedOutcome("4", "a", (), at(2024, 2, 2, 9), True, 10),
-    ]
-    months = add_outcomes({}, outcomes).values()
-    days = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2, 23)))
-    assert values(lead_times(months, days), days.time_range, Metric.LEAD_TIME) == [45.0, 0.0]
-    by_month = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 2, 28), MONTHLY), "a")
-    assert values(lead_times(months, by_month), by_month.time_range, Metric.LEAD_TIME) == [
-        60.0,
-        10.0,
-    ]
+@given(st.integers(0, 40 * DAY), st.integers(0, 5 * DAY), st.integers(0, 50 * DAY))
+def test_whole_days_and_parts_of_days_are_the_range(start: int, length: int, moment: int) -> None:
+    time_range = TimeRange(start, start + length)
+    in_whole_day = moment // DAY in time_range.whole_days()
+    in_parts = sum(part.contains(moment) for part in time_range.parts_of_days())
+    assert in_whole_day + in_parts == time_range.contains(moment)
+    if time_range.contains(moment):
+        assert moment // DAY in time_range.all_days()
 
 
 def test_time_to_restore_is_an_average_on_the_day_of_the_success() -> None:

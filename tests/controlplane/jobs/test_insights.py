@@ -261,8 +261,8 @@ def today(resolution: Resolution = Resolution.DAILY) -> TimeRange:
 
 
 async def values(cases: UseCases, by: User, metric: Metric, **query: Any) -> list[float]:
-    full = InsightQuery(metric, query.pop("time_range", today()), **query)
-    return [value for _, value in await cases.insights.series(full, by=by)]
+    full = InsightQuery(query.pop("time_range", today()), **query)
+    return [value for _, value in await cases.insights.series(metric, full, by=by)]
 
 
 async def test_the_four_dora_metrics(

@@ -422,10 +422,9 @@ class WebInsightRpcs(RpcHandlers):
         self, request: pb.GetInsightDataRequest, caller: User
     ) -> pb.GetInsightDataResponse:
         time_range = TimeRange(request.range_from, request.range_to, Resolution(request.resolution))
-        query = InsightQuery(
-            Metric(request.metrics_kind), time_range, request.application_id, request.labels
-        )
-        points = await self._cases.insights.series(query, by=caller)
+        query = InsightQuery(time_range, request.application_id, request.labels)
+        metric = Metric(request.metrics_kind)
+        points = await self._cases.insights.series(metric, query, by=caller)
         stream = model.InsightSampleStream(
             data_points=[model.InsightDataPoint(timestamp=at, value=value) for at, value in points]
         )

@@ -34,7 +34,6 @@ from pipecd.controlplane.console.insights_view import (
 )
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.insight.deployments import CompletedDeployment
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.controlplane.usecases.insights import InsightQuery
 from pipecd.model.clock import to_unix
@@ -69,10 +68,11 @@ class InsightPages:
         behind: tuple[DeploymentBehind, ...] = ()
         behind_count = 0
         if period is not None:
-            insight = _query(Metric.DEPLOYMENT_FREQUENCY, period, query, application)
-            found = await self._context.cases.insights.behind(insight, by=user)
-            behind_count = len(found.deployments)
-            ids = [each.id for each in found.deployments[:MAX_DEPLOYMENTS]]
+            found = await self._context.cases.insights.behind(
+                _query(period, query, application), limit=MAX_DEPLOYMENTS, by=user
+            )
+            behind_count = found.count
+            ids = [each.id for each in found.latest]
             with suppress(Denied):
                 documents = await self._context.cases.deployments.get_many(ids, by=user)
                 behind = tuple(
@@ -120,11 +120,8 @@ class InsightPages:
     async def _by_metric(
         self, query: InsightsQuery, whole: TimeRange, application: Application | None, user: User
     ) -> Mapping[Metric, Mapping[int, Ratio]]:
-        insights = self._context.cases.insights
-        return {
-            metric: await insights.ratios(_query(metric, whole, query, application), by=user)
-            for metric in METRICS
-        }
+        insight = _query(whole, query, application)
+        return await self._context.cases.insights.ratios(tuple(METRICS), insight, by=user)
 
     async def _applications(self, user: User) -> tuple[Application, ...] | None:
         """The applications of the project; None if the user may not list them."""
@@ -133,23 +130,22 @@ class InsightPages:
             return (await self._context.cases.applications.list(everything, by=user)).items
         return None
 
-    async def _last_day(self, user: User) -> tuple[CompletedDeployment, ...]:
-        """What has completed in the last 24 hours, as far as it has been collected."""
+    async def _last_day(self, user: User) -> Ratio:
+        """What has failed of the last 24 hours, as far as it has been collected."""
         now = to_unix(self._context.now())
-        since = TimeRange(now - DAY, now, Resolution.DAILY)
-        query = InsightQuery(Metric.DEPLOYMENT_FREQUENCY, since)
-        return (await self._context.cases.insights.behind(query, by=user)).deployments
+        query = InsightQuery(TimeRange(now - DAY, now, Resolution.DAILY))
+        metric = Metric.CHANGE_FAILURE_RATE
+        by_day = (await self._context.cases.insights.ratios((metric,), query, by=user))[metric]
+        return sum(by_day.values(), Ratio())
 
 
 def _name(application: Application | None, value: str) -> str:
     return application.name if application else value
 
 
-def _query(
-    metric: Metric, whole: TimeRange, query: InsightsQuery, application: Application | None
-) -> InsightQuery:
-    """The query of one metric; an application that does not exist has no deployments."""
-    insight = InsightQuery(metric, whole, labels=query.labels)
+def _query(whole: TimeRange, query: InsightsQuery, application: Application | None) -> InsightQuery:
+    """The query of the charts; an application that does not exist has no deployments."""
+    insight = InsightQuery(whole, labels=query.labels)
     if not query.application:
         return insight
     return replace(insight, application=application.id if application else query.application)

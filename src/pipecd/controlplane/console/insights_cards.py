@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipecd.controlplane.console.status_badge import Tone
-from pipecd.controlplane.insight.deployments import CompletedDeployment
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.controlplane.insight.series import Ratio
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 
@@ -38,9 +37,12 @@ class SummaryCard:
 def summary_cards(
     applications: Sequence[Application] | None,
     pipeds: Sequence[Piped] | None,
-    last_day: Sequence[CompletedDeployment],
+    last_day: Ratio,
 ) -> tuple[SummaryCard, ...]:
-    """The cards of upstream's console; None for lists that the user may not see."""
+    """The cards of upstream's console; None for lists that the user may not see.
+
+    `last_day` has the failed deployments out of all.
+    """
     cards: list[SummaryCard] = []
     if applications is not None:
         cards += (_applications(applications), _by_piped(applications, pipeds or ()))
@@ -104,17 +106,17 @@ def _pipeds(pipeds: Sequence[Piped]) -> SummaryCard:
     )
 
 
-def _last_day(deployments: Sequence[CompletedDeployment]) -> SummaryCard:
-    failed = sum(each.status is DeploymentStatus.FAILURE for each in deployments)
-    rate = f", {100 * failed / len(deployments):.0f} % failed" if deployments else ""
+def _last_day(failures: Ratio) -> SummaryCard:
+    completed, failed = failures.whole, int(failures.part)
+    rate = f", {100 * failures.value:.0f} % failed" if completed else ""
     return SummaryCard(
         "last-day",
         "Last 24 hours",
-        f"{len(deployments):,}",
+        f"{completed:,}",
         f"completed{rate}",
         _shares(
-            len(deployments),
-            ("did not fail", len(deployments) - failed, Tone.OK, ""),
+            completed,
+            ("did not fail", completed - failed, Tone.OK, ""),
             ("failed", failed, Tone.BAD, "/deployments?status=5&since=24h"),
         ),
     )

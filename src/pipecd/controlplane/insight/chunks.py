@@ -40,6 +40,10 @@ class ChunkMeta:
     def id(self) -> str:
         return f"chunk_{self.index}"
 
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether it may have deployments of this time range, both ends included."""
+        return self.first <= end and self.last >= start
+
 
 @dataclass(frozen=True)
 class Block:
@@ -54,7 +58,7 @@ class Block:
 
     def between(self, start: int, end: int) -> tuple[ChunkMeta, ...]:
         """The chunks that may have deployments of this time range, both ends included."""
-        return tuple(c for c in self.chunks if c.first <= end and c.last >= start)
+        return tuple(chunk for chunk in self.chunks if chunk.overlaps(start, end))
 
 
 def year_of(timestamp: int) -> int:

@@ -2,13 +2,12 @@
 """The points of a chart: one for each day or month in UTC, 0 without deployments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
 from pipecd.controlplane.insight.dora import DAY, Restoration
-from pipecd.controlplane.insight.months import Month
 from pipecd.model.clock import from_unix
 
 
@@ -40,9 +39,22 @@ class TimeRange:
     def contains(self, timestamp: int) -> bool:
         return self.start <= timestamp <= self.end
 
-    def overlaps_day(self, day: int) -> bool:
-        """Whether any part of the day, given by its first second, is in the range."""
-        return day <= self.end and day + DAY > self.start
+    def all_days(self) -> range:
+        """The days that are in the range, or a part of which is, as days since 1970."""
+        return range(self.start // DAY, self.end // DAY + 1)
+
+    def whole_days(self) -> range:
+        """The days that are completely in the range, as days since 1970."""
+        return range(-(-self.start // DAY), (self.end + 1) // DAY)
+
+    def parts_of_days(self) -> tuple["TimeRange", ...]:
+        """What is left of the range without its whole days: nothing, its ends, or all of it."""
+        whole = self.whole_days()
+        if not whole:
+            return (self,)
+        before = replace(self, end=whole.start * DAY - 1)
+        after = replace(self, start=whole.stop * DAY)
+        return tuple(part for part in (before, after) if part.start <= part.end)
 
     def period(self, timestamp: int) -> int:
         """The first second of the day or month."""
@@ -67,16 +79,24 @@ def _first_of_month(day: int) -> int:
 
 @dataclass(frozen=True)
 class SeriesFilter:
-    """Selects the deployments of a series; an empty application means all applications."""
+    """Selects the deployments of a series.
+
+    An empty application means all applications, no function of labels means all labels.
+    """
 
     time_range: TimeRange
     application: str = ""
-    matches_labels: Callable[[Mapping[str, str]], bool] = lambda _: True
+    matches_labels: Callable[[Mapping[str, str]], bool] | None = None
+
+    @property
+    def selects_project(self) -> bool:
+        """Whether all deployments of the project match."""
+        return not self.application and self.matches_labels is None
 
     def matches(self, application: str, labels: Mapping[str, str]) -> bool:
         if self.application and application != self.application:
             return False
-        return self.matches_labels(labels)
+        return self.matches_labels is None or self.matches_labels(labels)
 
 
 @dataclass(frozen=True)
@@ -109,20 +129,6 @@ def count_failures(
             count = counts.setdefault(time_range.period(at), [0, 0])
             count[is_failure] += 1
     return {period: Ratio(failed, other + failed) for period, (other, failed) in counts.items()}
-
-
-def lead_times(months: Iterable[Month], series_filter: SeriesFilter) -> dict[int, Ratio]:
-    """By period: the seconds from commit to success, and the number of changes."""
-    ratios: dict[int, Ratio] = {}
-    time_range = series_filter.time_range
-    for month in months:
-        for group, totals in month.totals.items():
-            in_range = totals.lead_count and time_range.overlaps_day(group.day)
-            if in_range and series_filter.matches(group.application, dict(group.labels)):
-                period = time_range.period(group.day)
-                ratio = Ratio(totals.lead_seconds, totals.lead_count)
-                ratios[period] = ratios.get(period, Ratio()) + ratio
-    return ratios
 
 
 def restore_times(

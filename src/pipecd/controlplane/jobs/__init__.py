@@ -7,6 +7,7 @@ from pipecd.config.controlplane import InsightCollectorSpec
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs.chains import ChainController
+from pipecd.controlplane.jobs.insight_days import DayTotalsWriter
 from pipecd.controlplane.jobs.insights import (
     CHUNK_MILESTONE,
     MONTH_MILESTONE,
@@ -66,11 +67,13 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
     if insights.deployment.enabled:
         schedule = parse_schedule(insights.deployment.schedule)
         chunks = ChunkWriter(stores.files, chunk_size=insights.deployment.chunk_max_count)
-        months = MonthWriter(stores.files)
+        months, totals = MonthWriter(stores.files), DayTotalsWriter(stores.files)
 
         async def collect() -> None:
+            await totals.discard_outdated()
             await collect_deployments(stores, CHUNK_MILESTONE, chunks.write)
             await collect_deployments(stores, MONTH_MILESTONE, months.write)
+            await totals.update()
 
         jobs.append(PeriodicJob("insight-deployments", schedule, collect))
     return jobs

@@ -33,6 +33,7 @@ from pipecd.controlplane.insight.chunks import (
     encode_chunk,
     year_of,
 )
+from pipecd.controlplane.insight.days import month_days_path
 from pipecd.controlplane.insight.deployments import CompletedDeployment, completed_deployment
 from pipecd.controlplane.insight.dora import outcome_of
 from pipecd.controlplane.insight.files import decode_file, go_json
@@ -114,6 +115,10 @@ class Milestone:
             return cls(files, path, 0)
         reached = decode_file(path, content, lambda text: int(json.loads(text)[_MILESTONE_KEY]))
         return cls(files, path, reached)
+
+    @property
+    def reached(self) -> int:
+        return self._reached
 
     @property
     def settled_before(self) -> int:
@@ -199,5 +204,7 @@ class MonthWriter:
         updated = await asyncio.to_thread(add_outcomes, months, outcomes, forget_before=since)
         for name in sorted(updated):
             if updated[name] != months.get(name):
+                # The totals of a month must not outlive what they were derived from.
+                await self._files.delete(month_days_path(project, name))
                 content = await asyncio.to_thread(encode_month, updated[name])
                 await self._files.put(month_path(project, name), content)
