@@ -17,6 +17,7 @@ from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
 from pipecd.git.objects import Blob
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.program.run import Captured
 from servers.origin import OpenMirror, Origin
 
 
@@ -41,6 +42,25 @@ async def test_a_commit_removed_from_the_remote_stays_usable(
         assert await written(mirror, old, tmp_path / "w") == ["README", "a"]
         shutil.rmtree(origin.path)
         await mirror.clone.ensure_commit(old)
+
+
+async def test_an_outage_while_a_commit_is_fetched_does_not_make_it_missing(
+    open_mirror: OpenMirror, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_mirror(origin.remote) as mirror:
+        await mirror.update()
+        fetch = mirror.clone.try_fetch
+
+        async def fetch_before_the_outage(refspec: str) -> Captured:
+            done = await fetch(refspec)
+            if origin.path.exists():
+                origin.path.rename(origin.path.with_name("away"))
+            return done
+
+        monkeypatch.setattr(mirror.clone, "try_fetch", fetch_before_the_outage)
+        with pytest.raises(PipecdError, match="the repository was not found") as caught:
+            await mirror.clone.ensure_commit("1" * 40)
+        assert not isinstance(caught.value, NotFound)
 
 
 async def test_repacking_deletes_no_object(

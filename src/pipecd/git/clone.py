@@ -113,6 +113,8 @@ class Clone:
             try:
                 await self.fetch(commit)
             except PipecdError as e:
+                # Raises the cause if the repository became unavailable meanwhile.
+                await self.fetch(self._refspec)
                 raise NotFound(
                     f"commit {commit} is not in {self.command.display_name}",
                     hint="it may have been removed by a force push; deploy a newer commit",

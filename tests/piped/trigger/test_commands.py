@@ -2,6 +2,7 @@
 """A command, drift or a chain becomes a deployment, or a reason why not."""
 
 import time
+import uuid
 from datetime import timedelta
 
 import grpc
@@ -15,6 +16,7 @@ from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS as SUCCESS
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import piped_pb2
+from pipecd.proto.service.piped_pb2 import CreateDeploymentChainRequest
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.samples import CART
@@ -208,3 +210,27 @@ async def test_a_chain_triggers_the_next_application(
     assert second.trigger.commander == first.deployment_chain_id
     assert second.trigger.strategy_summary == "Sync application in chain"
     assert second.trigger.commit.hash == commit
+
+
+async def test_a_chain_deploys_its_commit_although_a_later_one_breaks_the_file(
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
+) -> None:
+    joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
+    commit = origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART + joins})
+    async with open_trigger() as env:
+        plane = env.plane
+        cart = await plane.piped.add_application("cart")
+        async with env.triggering(site):
+            (first,) = await eventually(env.has_deployments(1, cart))
+        shop = await plane.piped.add_application("shop")
+        first.id = str(uuid.uuid4())
+        request = CreateDeploymentChainRequest(first_deployment=first)
+        request.matchers.add(name="shop")
+        async with plane.piped.api() as api:
+            await api.create_deployment_chain(request)
+        origin.commit({"shop/app.pipecd.yaml": "}]"})
+        async with env.triggering(site):
+            (second,) = await eventually(env.has_deployments(1, shop))
+            await env.wait_until_idle()
+    assert second.trigger.commit.hash == commit
+    assert second.deployment_chain_block_index == 1

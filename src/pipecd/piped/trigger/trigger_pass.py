@@ -173,7 +173,12 @@ class TriggerPass:
         if error or isinstance(config, PipecdError):
             self.context.states.set_config_error(application, error)
             for command in self.context.commands.of(application.id):
-                await self.context.commands.reject(command, error)
+                if (
+                    at_chain_commit := await self._pass_at_chain_commit(application, command)
+                ) is None:
+                    await self.context.commands.reject(command, error)
+                else:
+                    await at_chain_commit.handle_command(application, command)
             return error
         # Invalid path patterns prevent decisions on commits, but not commands.
         pattern_error = reason.invalid_patterns(config.spec.trigger.on_commit)
