@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.limits import CPU_SECONDS, cpu_limit, try_input
-from fuzz.readers import Reader, readers
+from fuzz.readers import Reader, check_html, readers
 from fuzz.wire import ENDPOINTS, Endpoint, Plane, fuzz_endpoint, open_plane
 from pipecd.model.errors import PipecdError
 
@@ -36,6 +36,8 @@ users: [{name: u, user: {}}]
     "a brace in a list": ("HCLField replacements", b"$.a.b\na { list = [1 } ] }"),
     "a block with many labels": ("HCLField replacements", b"$.a.b\n" + b"a " * 5_000 + b"{ }"),
     "credentials nested too deeply": ("registry documents", b'{"auths": ' * 100_000),
+    # The check of the fuzzer, and not the reader, took this for a script.
+    "a web link with a scheme inside": ("Markdown", b"[a](https://xjavascript:alert(1)/y)"),
 }
 
 
@@ -51,6 +53,23 @@ def test_what_was_found_before_is_read_or_refused(name: str, content: bytes) -> 
     reader = READERS[name]
     with cpu_limit(CPU_SECONDS), suppress(PipecdError, *reader.refusals):
         reader.read(content)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<a href='javascript:alert(1)'>a</a>",
+        "<a href='JavaScript:alert(1)'>a</a>",
+        "<a href='&#106;avascript:alert(1)'>a</a>",
+        "<a href='data:text/html,x'>a</a>",
+        "<p onclick='alert(1)'>a</p>",
+        "<script>alert(1)</script>",
+        "<img src='https://x'>",
+    ],
+)
+def test_the_fuzzer_finds_html_that_runs(html: str) -> None:
+    with pytest.raises(AssertionError):
+        check_html(html)
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
