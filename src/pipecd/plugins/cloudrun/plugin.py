@@ -71,6 +71,7 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
     def __init__(self, polling: Polling = _POLLING) -> None:
         self._polling = polling
         self._open: dict[str, _OpenTarget] = {}
+        self._clients: list[CloudRunClient] = []
 
     async def prepare(self, start: StartContext) -> None:
         start.lifetime.push_async_callback(self._close)
@@ -136,12 +137,14 @@ class CloudRunPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         known = self._open.get(target.name)
         if known is None or known.settings != settings:
             client = CloudRunClient(target.name, settings)
+            self._clients.append(client)
             known = self._open[target.name] = _OpenTarget(settings, client, LiveServices(client))
         return known
 
     async def _close(self) -> None:
-        for target in self._open.values():
-            await target.client.close()
+        """Closes also clients of settings that have changed, which a stage may have used since."""
+        for client in self._clients:
+            await client.close()
 
 
 async def _manifest(context: PluginContext, source: Source) -> ServiceManifest:
