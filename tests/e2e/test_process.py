@@ -282,8 +282,10 @@ async def test_more_replicas_are_a_quick_sync_that_restarts_nothing(tmp_path: Pa
         assert after.instances[0].pid == before.instances[0].pid
 
 
-async def test_a_piped_killed_in_every_stage_continues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Application", "KubernetesApp"])
+async def test_a_piped_killed_in_every_stage_continues(tmp_path: Path, kind: str) -> None:
     async with open_shop(tmp_path) as shop:
+        shop.kind = kind
         one = shop.commit("one")
         shop.close_gate("one-primary.unready")
         await shop.kill_piped_in(one, "PROCESS_SYNC")
