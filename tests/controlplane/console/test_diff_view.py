@@ -229,3 +229,19 @@ def test_only_the_first_resource_of_a_long_diff_is_open() -> None:
     assert [section.is_open for section in drift_view(one + lines).sections] == [True]
     two = one + lines + one.replace('"a"', '"b"') + lines
     assert [section.is_open for section in drift_view(two).sections] == [True, False]
+
+
+def test_a_resource_with_a_name_of_ten_thousand_characters_is_a_resource_of_its_own() -> None:
+    one = '# 1. name="a", kind="K", namespace="", apiVersion="v1"\n+ x: 1\n'
+    two = f'+ 2. name="{"n" * 10_000}", kind="K", namespace="", apiVersion="v1"\n'
+    view = preview_view(one + two)
+    assert [section.change for section in view.sections] == [ChangeKind.CHANGE, ChangeKind.ADD]
+    assert len(view.sections[1].name) == 501
+
+
+def test_resources_of_the_same_name_have_addresses_of_their_own() -> None:
+    one = '# 1. name="a", kind="K", namespace="", apiVersion="v1"\n+ x: 1\n'
+    anchors = [section.anchor for section in preview_view(one + one).sections]
+    assert anchors[0] != anchors[1]
+    assert preview_view(one).sections[0].anchor == anchors[0]
+    assert preview_view(one, scope="other").sections[0].anchor != anchors[0]

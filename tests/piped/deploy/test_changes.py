@@ -147,7 +147,7 @@ async def test_changes_that_are_known_before_the_first_stage_lack_nothing(
     ("failure", "error"),
     [
         pytest.param("no access", "[files] no access: one", id="the plugin fails"),
-        pytest.param("", "they were not known within 300ms", id="the plugin hangs"),
+        pytest.param("", "there was no result within 300ms", id="the plugin hangs"),
     ],
 )
 async def test_a_failure_is_reported_and_fails_no_deployment(

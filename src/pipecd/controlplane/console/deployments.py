@@ -42,6 +42,11 @@ from pipecd.controlplane.console.page_context import (
     browser_time_zone,
 )
 from pipecd.controlplane.console.pipeline_view import StageView
+from pipecd.controlplane.console.resource_changes import (
+    ResourceChanges,
+    deployment_resource_changes,
+    missing_changes,
+)
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
 from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
@@ -132,6 +137,7 @@ class DeploymentPages:
         log: LogView | None = None
         if stage and not tab:
             log = await self._logs.view(request, deployment, stage, query, user)
+        resources = await self._resources(deployment, now, user) if tab == "changes" else None
         command = await self._context.requested_command(
             request, user, lambda command: command.deployment_id == deployment.id
         )
@@ -147,6 +153,8 @@ class DeploymentPages:
             log_query=query,
             log_key=log_key(stage, query, browser_time_zone(request)) if stage else "",
             changes=await self._changes(deployment, user),
+            resources=resources,
+            is_split=params.get("diff", "") == "split",
             timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
             chain=await self._chain(deployment, user),
             trace=deployment.deployment_trace_commit_hash,
@@ -160,7 +168,7 @@ class DeploymentPages:
             notice=notice,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("from", "at", "match")),
-            topics=_topics(view, stage, log, notice),
+            topics=_topics(view, stage, log, notice, resources),
         )
 
     async def _changes(self, deployment: Deployment, user: User) -> ChangesView:
@@ -169,6 +177,16 @@ class DeploymentPages:
             deployments = self._context.cases.deployments
             previous = await deployments.previous_success(deployment, by=user)
         return deployment_changes(deployment, previous)
+
+    async def _resources(
+        self, deployment: Deployment, now: datetime, user: User
+    ) -> ResourceChanges:
+        deployments = self._context.cases.deployments
+        reported = await deployments.changes(deployment.id, by=user)
+        if reported is not None:
+            return await deployment_resource_changes(reported, now)
+        has_own_piped = await deployments.has_own_piped(deployment)
+        return missing_changes(deployment, has_own_piped=has_own_piped, now=now)
 
     async def _timeline(
         self, deployment: Deployment, now: datetime, user: User
@@ -258,11 +276,17 @@ class DeploymentPages:
 
 
 def _topics(
-    view: DeploymentView, stage: StageView | None, log: LogView | None, notice: Notice | None
+    view: DeploymentView,
+    stage: StageView | None,
+    log: LogView | None,
+    notice: Notice | None,
+    resources: ResourceChanges | None,
 ) -> str:
-    """What the page follows; for a finished deployment only a log or command that is not."""
+    """What the page follows; for a finished deployment only what is not complete yet."""
     deployment_id = view.row.id
     topics = [] if view.completed else [f"dep:{deployment_id}", "pipeds"]
+    if view.completed and resources and resources.is_expected:
+        topics.append(f"dep:{deployment_id}")
     follows = log and log.is_at_end and not log.completed
     if stage and follows and (stage.started or not view.completed):
         topics.append(f"log:{deployment_id}:{quote(stage.id, safe='')}:{stage.retried_count}")

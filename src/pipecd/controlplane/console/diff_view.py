@@ -8,8 +8,9 @@ any difference, such as the findings of the process plugin, is a list of sentenc
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
@@ -24,6 +25,7 @@ MAX_OPEN_LINES = 120
 MAX_LINES = 5000
 MAX_LINE_LENGTH = 2000
 MAX_CHARACTERS = 1_000_000
+_MAX_NAME_LENGTH = 500
 _SHORT_TEXT = 20_000
 
 _TARGET_HEAD = re.compile(r"(?:(?P<target>[^\s:]+): )?(?P<text>Diff between .*)")
@@ -146,6 +148,28 @@ class DiffView:
     def __bool__(self) -> bool:
         return bool(self.sections or self.findings)
 
+    @property
+    def counts(self) -> "ChangeCounts":
+        changes = [section.change for section in self.sections]
+        return ChangeCounts(*(changes.count(kind) for kind in ChangeKind))
+
+
+@dataclass(frozen=True)
+class ChangeCounts:
+    """How many resources are added, deleted and changed."""
+
+    added: int = 0
+    deleted: int = 0
+    changed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.deleted or self.changed)
+
+    def __add__(self, other: "ChangeCounts") -> "ChangeCounts":
+        return ChangeCounts(
+            self.added + other.added, self.deleted + other.deleted, self.changed + other.changed
+        )
+
 
 @dataclass
 class _Section:
@@ -172,40 +196,55 @@ def drift_view(text: str) -> DiffView:
     return _view(text, _DRIFT_BADGES, "{} in Git only, {} not in Git, {} different")
 
 
-def preview_view(text: str) -> DiffView:
-    """What a change would do."""
-    return _view(text, _PREVIEW_BADGES, "{} added, {} deleted, {} changed")
+def preview_view(text: str, *, scope: str = "", max_lines: int = MAX_LINES) -> DiffView:
+    """What a change does; `scope` tells the same resource of several diffs on a page apart."""
+    summary = "{} added, {} deleted, {} changed"
+    return _view(text, _PREVIEW_BADGES, summary, scope=scope, max_lines=max_lines)
 
 
-def _view(text: str, badges: dict[ChangeKind, Badge], summary: str) -> DiffView:
+def _view(
+    text: str,
+    badges: dict[ChangeKind, Badge],
+    summary: str,
+    *,
+    scope: str = "",
+    max_lines: int = MAX_LINES,
+) -> DiffView:
     lines = text[:MAX_CHARACTERS].strip("\n").splitlines()
-    shown = [_shorten(line) for line in lines[:MAX_LINES]]
+    shown = [_shorten(line) for line in lines[:max_lines]]
     parsed = _parse(shown)
     omitted = parsed.omitted
     if len(text) > MAX_CHARACTERS:
         omitted = "The rest is too long to be shown"
-    elif len(lines) > MAX_LINES:
-        omitted = f"{plural(len(lines) - MAX_LINES, 'more line')} are not shown"
+    elif len(lines) > max_lines:
+        omitted = f"{plural(len(lines) - max_lines, 'more line')} are not shown"
     if not parsed.sections:
         findings = tuple(sentence(line) for line in shown if line.strip())
         return DiffView(note=parsed.note, findings=findings, omitted=omitted, raw=text)
     is_long = sum(len(each.lines) for each in parsed.sections) > MAX_OPEN_LINES
-    sections = tuple(
-        _section(each, badges[each.change], is_open=index == 0 or not is_long)
-        for index, each in enumerate(parsed.sections)
-    )
-    changes = [section.change for section in sections]
-    return DiffView(
-        summary=_without_zeros(summary.format(*(changes.count(kind) for kind in ChangeKind))),
-        note=parsed.note,
-        sections=sections,
-        omitted=omitted,
-        raw=text,
-    )
+    seen = Counter[str]()
+    sections: list[DiffSection] = []
+    for index, each in enumerate(parsed.sections):
+        key = "\0".join((scope, each.target, each.kind, each.namespace, each.name))
+        # The first of several resources with the same name keeps its address.
+        anchor = sha256(f"{key}{seen[key] or ''}".encode()).hexdigest()[:12]
+        seen[key] += 1
+        is_open = index == 0 or not is_long
+        sections.append(_section(each, badges[each.change], f"diff-{anchor}", is_open=is_open))
+    view = DiffView(note=parsed.note, sections=tuple(sections), omitted=omitted, raw=text)
+    counts = view.counts
+    numbers = (counts.added, counts.deleted, counts.changed)
+    return replace(view, summary=_without_zeros(summary.format(*numbers)))
 
 
 def _shorten(line: str) -> str:
-    return line if len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]}…"
+    if len(line) <= MAX_LINE_LENGTH:
+        return line
+    if heading := _NUMBERED.fullmatch(line):
+        # A resource with a long name is still a resource.
+        sign, name, kind, namespace = (text[:_MAX_NAME_LENGTH] for text in heading.groups())
+        return f'{sign} 0. name="{name}…", kind="{kind}", namespace="{namespace}", apiVersion=""'
+    return f"{line[:MAX_LINE_LENGTH]}…"
 
 
 def _without_zeros(summary: str) -> str:
@@ -301,14 +340,13 @@ def _line(line: str, *, is_plan: bool = False) -> DiffLine:
     return DiffLine(sign, line if sign is LineKind.CHANGE else " " + line[1:] if line else "")
 
 
-def _section(parsed: _Section, badge: Badge, *, is_open: bool) -> DiffSection:
-    key = "\0".join((parsed.target, parsed.kind, parsed.namespace, parsed.name))
+def _section(parsed: _Section, badge: Badge, anchor: str, *, is_open: bool) -> DiffSection:
     filled = [at for at, line in enumerate(parsed.lines) if line.text.strip()]
     parsed.lines = parsed.lines[filled[0] : filled[-1] + 1] if filled else []
     kinds = [line.kind for line in parsed.lines]
     changed = kinds.count(LineKind.CHANGE)
     return DiffSection(
-        anchor="diff-" + sha256(key.encode()).hexdigest()[:12],
+        anchor=anchor,
         change=parsed.change,
         badge=badge,
         name=parsed.name,

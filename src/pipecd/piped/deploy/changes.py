@@ -132,7 +132,7 @@ class ChangeReporter:
                     changes.no_change = previews.no_change
                     changes.error = "\n".join(previews.errors)
         except TimeoutError:
-            changes.error = f"they were not known within {self.time_limit}"
+            changes.error = f"there was no result within {self.time_limit}"
         except PipecdError as e:
             changes.error = str(e)
         except OSError as e:
