@@ -27,7 +27,7 @@ class AcknowledgedLogs:
 
     def take(self, call: RecordedCall, response: bytes) -> None:
         """Takes one call, which may carry others, and its answer."""
-        for rpc, request in _answered(call, response):
+        for rpc, request in answered(call, response):
             if message := _LOGS.get(rpc):
                 report = message.FromString(request)
                 lines = {block.log for block in report.blocks if LINE.search(block.log)}
@@ -35,7 +35,7 @@ class AcknowledgedLogs:
                 self.lines.setdefault(key, set()).update(lines)
 
 
-def _answered(call: RecordedCall, response: bytes) -> Iterable[tuple[str, bytes]]:
+def answered(call: RecordedCall, response: bytes) -> Iterable[tuple[str, bytes]]:
     """The RPCs with their requests that were answered without an error."""
     if call.name != "CallBatch":
         yield call.name, call.request

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.acknowledged import AcknowledgedLogs
+from faults.acknowledged import AcknowledgedLogs, answered
 from faults.applications import FaultyApplication, Platform
 from faults.ending import Head, SyncState, may_be_refused, unsettled
 from faults.evidence import FOREVER, Evidence, Notification, Resources
@@ -21,6 +21,7 @@ from faults.execution_rules import chains
 from faults.history import History
 from faults.injection import RECORDED, Injector
 from faults.model import check
+from faults.network import RecordedCall
 from faults.observer import StatusObserver
 from faults.reader import Reader, StageLogs
 from faults.resources import used_by
@@ -40,6 +41,7 @@ from pipecd.model.deployment import DeploymentStatus, ManualOperation
 from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.piped_pb2 import ReportApplicationSyncStateRequest
 
 HEALED_SECONDS = 60.0
 # The first deployments of all applications may take longer on a busy machine.
@@ -163,6 +165,17 @@ class Trial:
                     await self._read_deployments(partial(self.reader.newest, replica))
                     await self._read_running_logs(replica)
             await asyncio.sleep(_POLL_SECONDS)
+
+    def take_response(self, call: RecordedCall, response: bytes) -> None:
+        """Takes a call of a piped that was answered; sync states are part of the timeline."""
+        self.acknowledged.take(call, response)
+        names = {id_: name for name, id_ in self.installed.application_ids.items()}
+        for rpc, request in answered(call, response):
+            if rpc == "ReportApplicationSyncState":
+                report = ReportApplicationSyncStateRequest.FromString(request)
+                state = report.state
+                text = f"reported as {SyncStatus(state.status).name} ({state.timestamp})"
+                self.history.add(names.get(report.application_id, "users"), text, "status")
 
     async def _read_deployments(self, read: Callable[[], Awaitable[list[Deployment]]]) -> None:
         """Reads and compares; an answer is compared with those that came before it was requested."""
@@ -466,6 +479,6 @@ async def open_trial(
             Injector(installed, history),
             Reader(installed),
         )
-        installed.calls.on_response = trial.acknowledged.take
+        installed.calls.on_response = trial.take_response
         await trial.settle_first(first_seconds)
         yield trial
