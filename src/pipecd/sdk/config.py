@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plugin author needs to declare the configuration of a plugin."""
 
+from pydantic import field_validator
+
 from pipecd.config.application import SkipOn
 from pipecd.config.catalog import NoOptions, PluginConfig, Section, V0Kind, V0Stage
 from pipecd.config.rendering import RenderingSpec
@@ -15,6 +17,7 @@ __all__ = [
     "NoOptions",
     "Percentage",
     "PluginConfig",
+    "PromoteOptions",
     "Reference",
     "RenderingSpec",
     "Replicas",
@@ -28,3 +31,16 @@ __all__ = [
     "plain",
     "refuse",
 ]
+
+
+class PromoteOptions(Spec):
+    """The share of the traffic that a new version gets, from 0 to 100."""
+
+    percent: Percentage = Percentage(0)
+
+    @field_validator("percent")
+    @classmethod
+    def _is_share(cls, value: Percentage) -> Percentage:
+        if not 0 <= value <= 100:
+            raise ValueError("must be between 0 and 100")
+        return value

@@ -11,8 +11,8 @@ from pipecd.sdk.config import (
     ApplicationKind,
     Duration,
     NoOptions,
-    Percentage,
     PluginConfig,
+    PromoteOptions,
     Spec,
     V0Kind,
     V0Stage,
@@ -127,17 +127,8 @@ class LambdaApplication(Spec):
     quick_sync: NoOptions = NoOptions()
 
 
-class LambdaPromoteOptions(Spec):
+class LambdaPromoteOptions(PromoteOptions):
     """LAMBDA_PROMOTE: the share of traffic for the new version."""
-
-    percent: Percentage = Percentage(0)
-
-    @field_validator("percent")
-    @classmethod
-    def _is_share(cls, value: Percentage) -> Percentage:
-        if not 0 <= value <= 100:
-            raise ValueError("must be between 0 and 100")
-        return value
 
 
 class LambdaTarget(AwsTarget):

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from pipecd.plugins.aws_lambda.config import LambdaFunction
-from pipecd.plugins.aws_lambda.manifest import KIND
+from pipecd.plugins.aws_lambda.manifest import FUNCTION
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.aws import ownership_tags
 from pipecd.sdk.config import plain
 from pipecd.sdk.diff import Options, compare, render
 from pipecd.sdk.drift import drift_details
-from pipecd.sdk.unstructured import at, map_at, text_at
+from pipecd.sdk.unstructured import Body, at, map_at, text_at
 
 # Fields that Git leaves open are no drift.
 _LIVE_DIFF = Options(equate_empty=True, subset=True, numeric_strings=True)
@@ -29,14 +29,8 @@ def drift(
     ignored: Mapping[str, Iterable[str]],
 ) -> SyncState:
     """Compares a live function with a commit; `ignored` has field paths by the key of an object."""
-    paths = frozenset(
-        path for key, fields in ignored.items() if _is_key_of(key, declared) for path in fields
-    )
-    nodes = compare(
-        {"spec": live_manifest(live)},
-        {"spec": _declared(declared)},
-        replace(_LIVE_DIFF, ignored=paths),
-    )
+    options = replace(_LIVE_DIFF, ignored=FUNCTION.ignored_paths(ignored, declared.name))
+    nodes = compare({"spec": live_manifest(live)}, {"spec": _declared(declared)}, options)
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
     # Live variables may be secrets of an older commit.
@@ -47,17 +41,12 @@ def drift(
 
 def preview(target: str, running: LambdaFunction | None, desired: LambdaFunction) -> Preview:
     """Compares the running manifest with that of a change."""
-    if running is None or running.name != desired.name:
-        summary = f"Function {desired.name} is created"
-        if running is not None:
-            summary += f", and function {running.name} is left as it is"
-        text = render(compare({}, {"spec": plain(desired)}, _GIT_DIFF))
-        return Preview(target, summary, f"--- Last Deploy\n+++ Head Commit\n\n{text}\n")
-    nodes = compare({"spec": plain(running)}, {"spec": plain(desired)}, _GIT_DIFF)
-    if not nodes:
-        return Preview(target, "No changes were detected", no_change=True)
-    summary = f"{len(nodes)} changes were detected"
-    return Preview(target, summary, f"--- Last Deploy\n+++ Head Commit\n\n{render(nodes)}\n")
+    before = _with_name(running) if running else None
+    return FUNCTION.preview(target, before, _with_name(desired), _GIT_DIFF)
+
+
+def _with_name(function: LambdaFunction) -> tuple[str, Body]:
+    return function.name, {"spec": plain(function)}
 
 
 def live_manifest(live: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,9 +88,3 @@ def _declared(function: LambdaFunction) -> dict[str, Any]:
             "subnetIds": sorted(function.vpc_config.subnet_ids),
         }
     return {key: value for key, value in declared.items() if value != ""}
-
-
-def _is_key_of(key: str, function: LambdaFunction) -> bool:
-    """Reports whether `apiVersion:kind:namespace:name` names the function."""
-    _, kind, _, name = (*key.split(":"), "", "", "", "")[:4]
-    return (kind, name) == (KIND, function.name)

@@ -7,17 +7,17 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pipecd.plugins.aws_lambda.config import LambdaApplication, LambdaFunction
-from pipecd.sdk import Source, UserMistake, Version
+from pipecd.sdk import Source, Version
 from pipecd.sdk.diff import is_map
-from pipecd.sdk.files import read_contained
 from pipecd.sdk.images import Image
+from pipecd.sdk.manifests import ManifestType
 from pipecd.sdk.options import decode_value
 from pipecd.sdk.unstructured import map_at, text_at
-from pipecd.sdk.yaml import read_documents
 
-API_VERSION, KIND = "pipecd.dev/v1beta1", "LambdaFunction"
+FUNCTION = ManifestType(
+    "pipecd.dev/v1beta1", "LambdaFunction", "function", setting="input.functionManifestFile"
+)
 _DEFAULT_STORAGE, _DEFAULT_ARCHITECTURE = 512, "x86_64"
-_MAX_MANIFEST_BYTES = 1024**2
 _SCP_REMOTE = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 # How hosts of repositories name the page of a commit.
 _COMMIT_PAGES = {"github.com": "commit", "gitlab.com": "commit", "bitbucket.org": "commits"}
@@ -26,23 +26,8 @@ _COMMIT_PAGES = {"github.com": "commit", "gitlab.com": "commit", "bitbucket.org"
 def read_manifest(source: Source, plugin: str) -> LambdaFunction:
     """Reads the manifest of an application."""
     file = source.application_settings(plugin, LambdaApplication).input.function_manifest_file
-    path = source.application_directory / file
-    try:
-        content = read_contained(source.working_copy, path, limit=_MAX_MANIFEST_BYTES)
-    except UserMistake as e:
-        raise UserMistake(
-            f"{file} cannot be read: {e.message}",
-            hint="name the manifest of the function at input.functionManifestFile",
-        ) from e
-    documents = read_documents(content.decode("utf-8", "replace"), file=file)
-    if len(documents) != 1:
-        raise UserMistake(f"{file} must have one document, and it has {len(documents)}")
-    value = documents[0].value
-    kind = (text_at(value, "apiVersion"), text_at(value, "kind"))
-    if not is_map(value) or kind != (API_VERSION, KIND):
-        found = " ".join(filter(None, kind)) or "something else"
-        raise UserMistake(f"{file} must be a {KIND} of {API_VERSION}, and it is {found}")
-    return decode_value(LambdaFunction, map_at(value, "spec"), what=f"{file}: spec")
+    spec = map_at(FUNCTION.read(source, file), "spec")
+    return decode_value(LambdaFunction, spec, what=f"{file}: spec")
 
 
 def is_from_git(function: LambdaFunction) -> bool:

@@ -3,13 +3,13 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from pipecd.sdk.config import (
     ApplicationKind,
     NoOptions,
-    Percentage,
     PluginConfig,
+    PromoteOptions,
     Spec,
     V0Kind,
     V0Stage,
@@ -31,17 +31,8 @@ class CloudRunApplication(Spec):
     quick_sync: NoOptions = NoOptions()
 
 
-class CloudRunPromoteOptions(Spec):
+class CloudRunPromoteOptions(PromoteOptions):
     """CLOUDRUN_PROMOTE: the share of traffic for the new revision."""
-
-    percent: Percentage = Percentage(0)
-
-    @field_validator("percent")
-    @classmethod
-    def _is_share(cls, value: Percentage) -> Percentage:
-        if not 0 <= value <= 100:
-            raise ValueError("must be between 0 and 100")
-        return value
 
 
 class CloudRunTarget(Spec):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pipecd.plugins.cloudrun.manifest import KIND, ServiceManifest
+from pipecd.plugins.cloudrun.manifest import SERVICE, ServiceManifest
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.diff import MASK, MISSING, Node, Options, compare, is_list, is_map, render
 from pipecd.sdk.drift import drift_details
@@ -37,10 +37,8 @@ def drift(
             SyncStatus.OUT_OF_SYNC,
             f"Service {declared.name} is not deployed, or without the labels of this application",
         )
-    paths = frozenset(
-        path for key, fields in ignored.items() if _is_key_of(key, declared) for path in fields
-    )
-    nodes = compare(_compared(live), _compared(declared.body), replace(_LIVE_DIFF, ignored=paths))
+    options = replace(_LIVE_DIFF, ignored=SERVICE.ignored_paths(ignored, declared.name))
+    nodes = compare(_compared(live), _compared(declared.body), options)
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
     text = render([_without_values(node) for node in nodes])
@@ -50,29 +48,14 @@ def drift(
 
 def preview(target: str, running: ServiceManifest | None, desired: ServiceManifest) -> Preview:
     """Compares the running manifest with that of a change."""
-    if running is None or running.name != desired.name:
-        summary = f"Service {desired.name} is created"
-        if running is not None:
-            summary += f", and service {running.name} is left as it is"
-        text = render(compare({}, desired.body, _GIT_DIFF))
-        return Preview(target, summary, f"--- Last Deploy\n+++ Head Commit\n\n{text}\n")
-    nodes = compare(running.body, desired.body, _GIT_DIFF)
-    if not nodes:
-        return Preview(target, "No changes were detected", no_change=True)
-    summary = f"{len(nodes)} changes were detected"
-    return Preview(target, summary, f"--- Last Deploy\n+++ Head Commit\n\n{render(nodes)}\n")
+    before = (running.name, running.body) if running else None
+    return SERVICE.preview(target, before, (desired.name, desired.body), _GIT_DIFF)
 
 
 def _compared(body: Body) -> Body:
     for path in _NOT_COMPARED:
         body = without(body, *path)
     return body
-
-
-def _is_key_of(key: str, manifest: ServiceManifest) -> bool:
-    """Reports whether `apiVersion:kind:namespace:name` names the service, in any namespace."""
-    _, kind, _, name = (*key.split(":"), "", "", "", "")[:4]
-    return (kind, name) == (KIND, manifest.name)
 
 
 def _without_values(node: Node) -> Node:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipecd.plugins.cloudrun.client import CloudRunClient
 from pipecd.plugins.cloudrun.conditions import health
-from pipecd.plugins.cloudrun.manifest import API_VERSION, KIND, REVISION_LABEL
+from pipecd.plugins.cloudrun.manifest import REVISION_LABEL, SERVICE
 from pipecd.sdk import Resource
 from pipecd.sdk.ownership import APPLICATION_TAG, MANAGED_BY_TAG
 from pipecd.sdk.unstructured import Body, at, list_at, text_at
@@ -91,7 +91,7 @@ def resources(live: LiveService, target: str) -> list[Resource]:
         shares[name] = shares.get(name, 0) + (at(entry, "percent") or 0)
     url = text_at(live.service, "status", "url")
     return [
-        _resource(live.service, KIND, target, {"URL": url} if url else {}),
+        _resource(live.service, SERVICE.kind, target, {"URL": url} if url else {}),
         *(
             _resource(
                 revision,
@@ -127,7 +127,7 @@ def _resource(
         health_text=reason,
         parents=parents,
         metadata={
-            "API Version": text_at(body, "apiVersion") or API_VERSION,
+            "API Version": text_at(body, "apiVersion") or SERVICE.api_version,
             "Namespace": text_at(body, "metadata", "namespace"),
             **more,
         },

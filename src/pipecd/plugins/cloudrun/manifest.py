@@ -13,8 +13,8 @@ from typing import Any
 from pipecd.plugins.cloudrun.config import CloudRunApplication
 from pipecd.sdk import Source, UserMistake
 from pipecd.sdk.diff import is_list, is_map, scalar_text
-from pipecd.sdk.files import read_contained
 from pipecd.sdk.images import Image
+from pipecd.sdk.manifests import ManifestType
 from pipecd.sdk.unstructured import (
     Body,
     list_at,
@@ -23,12 +23,12 @@ from pipecd.sdk.unstructured import (
     with_value,
     without,
 )
-from pipecd.sdk.yaml import read_documents
 
-API_VERSION, KIND = "serving.knative.dev/v1", "Service"
+SERVICE = ManifestType(
+    "serving.knative.dev/v1", "Service", "service", setting="input.serviceManifestFile"
+)
 REVISION_LABEL = "pipecd-dev-revision-name"
 SERVICE_LABEL = "serving.knative.dev/service"
-_MAX_MANIFEST_BYTES = 1024**2
 _CONTAINERS = ("spec", "template", "spec", "containers")
 _MAX_REVISION_NAME = 63
 _COMMIT_LENGTH = 7
@@ -113,29 +113,12 @@ def with_traffic(body: Body, traffic: Mapping[str, int]) -> dict[str, Any]:
 
 
 def read_manifest(source: Source, plugin: str) -> ServiceManifest:
-    """Reads the manifest of an application."""
-    settings = source.application_settings(plugin, CloudRunApplication)
-    file = settings.input.service_manifest_file
-    path = source.application_directory / file
-    try:
-        content = read_contained(source.working_copy, path, limit=_MAX_MANIFEST_BYTES)
-    except UserMistake as e:
-        raise UserMistake(
-            f"{file} cannot be read: {e.message}",
-            hint="name the manifest of the service at input.serviceManifestFile",
-        ) from e
-    documents = read_documents(content.decode("utf-8", "replace"), file=file)
-    if len(documents) != 1:
-        raise UserMistake(f"{file} must have one document, and it has {len(documents)}")
-    return parse_manifest(documents[0].value, file)
+    """Reads the manifest of an application.
 
-
-def parse_manifest(value: object, file: str) -> ServiceManifest:
-    """Checks what the plugin itself needs; Cloud Run checks the rest."""
-    kind = (text_at(value, "apiVersion"), text_at(value, "kind"))
-    if not is_map(value) or kind != (API_VERSION, KIND):
-        found = " ".join(filter(None, kind)) or "something else"
-        raise UserMistake(f"{file} must be a {KIND} of {API_VERSION}, and it is {found}")
+    It checks what the plugin itself needs; Cloud Run checks the rest.
+    """
+    file = source.application_settings(plugin, CloudRunApplication).input.service_manifest_file
+    value = SERVICE.read(source, file)
     name = text_at(value, "metadata", "name")
     if not name:
         raise UserMistake(f"{file}: metadata.name must be set")

@@ -3,6 +3,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipecd.plugins.ecs.api import TaskSet
@@ -81,13 +82,7 @@ def standalone_sync_state(
 def _compared(
     actual: Mapping[str, Any], expected: Mapping[str, Any], commit: str, ignored: frozenset[str]
 ) -> SyncState:
-    options = Options(
-        equate_empty=_DRIFT.equate_empty,
-        subset=_DRIFT.subset,
-        numeric_strings=_DRIFT.numeric_strings,
-        ignored=ignored,
-    )
-    nodes = compare(actual, expected, options)
+    nodes = compare(actual, expected, replace(_DRIFT, ignored=ignored))
     if not nodes:
         return SyncState(SyncStatus.SYNCED)
     text = render(nodes, masked=_secret_paths(actual, expected))
