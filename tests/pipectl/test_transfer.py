@@ -77,9 +77,26 @@ async def test_mistakes_are_reported(
             ("{", "is not JSON"),
             ("[]", "is not what pipectl transfer writes"),
             ('{"version": "9"}', "only '1' is supported"),
+            ('{"version": "1", "pipeds": 3}', "its pipeds are not a list of objects"),
+            ('{"version": "1", "pipeds": ["p"]}', "its pipeds are not a list of objects"),
+            ('{"version": "1", "pipeds": [{"id": []}]}', "its pipeds cannot be read"),
         ):
             bad.write_text(text)
             code, _, err = await typed(f"transfer restore piped --input-file {bad}")
             assert (code, error_text in err) == (1, True), err
         code, _, err = await typed(f"transfer restore piped --input-file {tmp_path / 'none'}")
         assert (code, "cannot read" in err) == (1, True)
+
+
+async def test_a_backup_needs_no_time_and_no_applications(
+    start_plane: StartControlPlane, typed_at: Any, tmp_path: Path
+) -> None:
+    backup, keys = tmp_path / "backup.json", tmp_path / "keys.json"
+    # Upstream's pipectl restores such a file.
+    backup.write_text('{"version": "1", "pipeds": [{"id": "old", "name": "p"}]}')
+    async with start_plane() as plane:
+        typed = typed_at(plane)
+        line = f"transfer restore piped --input-file {backup} --output-file {keys}"
+        assert (await typed(line))[0] == 0
+        line = f"transfer restore application --input-file {backup} --piped-id-mapping-file {keys}"
+        assert (await typed(line))[0] == 0

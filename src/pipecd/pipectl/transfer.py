@@ -38,15 +38,14 @@ _FORMAT_VERSION = "1"
 class Backup:
     """The pipeds and applications of a project."""
 
-    created_at: datetime
     pipeds: tuple[Piped, ...]
     applications: tuple[Application, ...]
 
-    def to_text(self) -> str:
+    def to_text(self, created_at: datetime) -> str:
         """Returns the content of the backup file."""
         document = {
             "version": _FORMAT_VERSION,
-            "created_at": self.created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "created_at": created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "pipeds": [json.loads(to_json(piped)) for piped in self.pipeds],
             "applications": [json.loads(to_json(application)) for application in self.applications],
         }
@@ -89,8 +88,8 @@ async def backup(api: Api, output_file: str, labels: tuple[str, ...]) -> None:
             logger.warning("piped not backed up", piped=id_, error=str(e))
     if not pipeds:
         raise UserMistake("no piped for backup")
-    saved = Backup(utc_now(), tuple(pipeds), tuple(applications))
-    await asyncio.to_thread(_write, Path(output_file), saved.to_text())
+    saved = Backup(tuple(pipeds), tuple(applications))
+    await asyncio.to_thread(_write, Path(output_file), saved.to_text(utc_now()))
     logger.info("backup written", pipeds=len(pipeds), applications=len(applications))
 
 
@@ -216,9 +215,8 @@ def read_backup(file: Path) -> Backup:
             f"{file} has the version {version!r}, only {_FORMAT_VERSION!r} is supported"
         )
     return Backup(
-        created_at=datetime.fromisoformat(str(document.get("created_at", ""))),
-        pipeds=_messages(document, "pipeds", Piped),
-        applications=_messages(document, "applications", Application),
+        pipeds=_messages(file, document, "pipeds", Piped),
+        applications=_messages(file, document, "applications", Application),
     )
 
 
@@ -251,5 +249,12 @@ def _read(file: Path) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", document)
 
 
-def _messages(document: Mapping[str, Any], key: str, type_: type[M]) -> tuple[M, ...]:
-    return tuple(from_json(json.dumps(one), type_) for one in document.get(key) or ())
+def _messages(file: Path, document: Mapping[str, Any], key: str, type_: type[M]) -> tuple[M, ...]:
+    listed: object = document.get(key) or []
+    objects = cast("list[object]", listed) if isinstance(listed, list) else [listed]
+    if not all(isinstance(one, dict) for one in objects):
+        raise UserMistake(f"{file} is damaged: its {key} are not a list of objects")
+    try:
+        return tuple(from_json(json.dumps(one), type_) for one in objects)
+    except (TypeError, ValueError) as e:
+        raise UserMistake(f"{file} is damaged: its {key} cannot be read: {e}") from e
