@@ -16,6 +16,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -73,16 +74,18 @@ async def main() -> None:
         sys.exit("no chromium on PATH; install it with the package manager of this system")
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory, "files"))
-        async with open_sqlite(Path(directory, "pipecd.db")) as database:
+        path = Path(directory, "pipecd.db")
+        # The small project of the history has one application in twenty.
+        scale = Scale(flags.applications * 20 // 19, flags.deployments * 20 // 19)
+        spec = DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=str(path)))
+        await write_history(spec, scale)
+        async with open_sqlite(path) as database:
             stores = create_stores(database, files, MemoryCache(), now=utc_now)
             bus = MemoryBus()
             cases = build_use_cases(
                 stores, bus, address="http://127.0.0.1", encryption_key=KEY, now=utc_now
             )
             admin = await cases.projects.add(LARGE)
-            # The small project of the history has one application in twenty.
-            scale = Scale(flags.applications * 20 // 19, flags.deployments * 20 // 19)
-            await write_history(database, scale)
             web = WebServer(create_console(cases, bus, insecure_cookie=True))
             user = User(LARGE, admin.username, ("Admin",))
             async with (

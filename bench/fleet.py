@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import many
@@ -28,9 +30,16 @@ from piped_calls import CONNECTIONS, baseline_rate, drive
 from rig.baseline import baseline_server
 from rig.control_plane import free_ports, run_control_plane
 from rig.curve import Curve, draw
-from rig.engines import NotInstalled, analyze, engine
+from rig.engines import (
+    NotInstalled,
+    analyze,
+    engine,
+    postgres_datastore,
+    rows_milliseconds,
+    sqlite_datastore,
+)
 from rig.fleet_cluster import measure_cluster
-from rig.fleet_history import measure_insights, measure_pages
+from rig.fleet_history import measure_pages, seconds_to_parse, write_insights
 from rig.fleet_logs import measure_logs
 from rig.fleet_pipeds import connect_all, seed_fleet
 from rig.grpc_client import GrpcClient
@@ -130,53 +139,83 @@ def insert_rate(path: Path, seconds: float = 1.0) -> float:
     return count / (time.monotonic() - began)
 
 
-def measure_history(sizes: Sequence[int]) -> Iterator[Curve]:
+def measure_history(sizes: Sequence[int], *, kept: Path | None, url: str) -> Iterator[Curve]:
     """Lists, pages and insights with 10,000 applications and a growing history."""
     lists, pages, insights = Points(), Points(), Points()
+    scans, parses = Points(), Points()
     for size in sizes:
-        with engine("sqlite") as datastore, tempfile.TemporaryDirectory() as directory:
-            scale = Scale(applications=10_000, deployments=size)
-            began = time.monotonic()
-            slowest = asyncio.run(_measure_lists(datastore, scale, Path(directory)))
-            filled = time.monotonic() - began
-            page = measure_pages(datastore)
-            insight = asyncio.run(measure_insights(size, Path(directory)))
+        scale = Scale(applications=10_000, deployments=size)
+        with filled_installation(scale, kept, url) as (datastore, files):
+            slowest = asyncio.run(_measure_lists(datastore, files))
+            scan = rows_milliseconds(datastore)
+            times = measure_pages(datastore, files)
+            parse = seconds_to_parse(files)
         lists.append((size, slowest[0]))
-        pages.append((size, page[0]))
-        insights.append((size, insight))
+        pages.append((size, times.page[0]))
+        insights.append((size, times.insights[0] / 1000))
+        scans.append((size, scan))
+        parses.append((size, parse))
         print(
-            f"{size:9,} deployments: slowest list {slowest[0]:.0f} ms (target {LIST_MS}: "
-            f"{slowest[1]}), slowest page {page[0]:.0f} ms (target {PAGE_MS}: {page[1]}), "
-            f"insights of a year {insight * 1000:.0f} ms (target {INSIGHT_SECONDS} s); "
-            f"filled and listed in {filled:.0f} s",
+            f"{size:9,} deployments on {datastore.type}: slowest list {slowest[0]:.0f} ms (target "
+            f"{LIST_MS}: {slowest[1]}; 30 rows by plain SQL {scan:.1f} ms), slowest page "
+            f"{times.page[0]:.0f} ms (target {PAGE_MS}: {times.page[1]}; an empty page "
+            f"{times.nothing:.1f} ms), insights of a year {times.insights[0]:.0f} ms (target "
+            f"{INSIGHT_SECONDS} s: {times.insights[1]}; parsing their files {parse * 1000:.0f} ms)",
             flush=True,
         )
+    suffix, engine_name = ("-postgres", "PostgreSQL") if url else ("", "SQLite")
     yield Curve(
-        "history",
-        "Lists and pages with 10,000 applications",
+        f"history{suffix}",
+        f"Lists and pages with 10,000 applications on {engine_name}",
         "deployments",
         "milliseconds, the slowest of all",
-        {"lists": lists, "pages": pages},
+        {"lists": lists, "pages": pages, "30 rows by plain SQL": scans},
         {f"list {LIST_MS} ms": LIST_MS, f"page {PAGE_MS} ms": PAGE_MS},
     )
     yield Curve(
-        "insights",
-        "Insights of a year",
+        f"insights{suffix}",
+        "The page of insights of a year, the slowest filter",
         "deployments",
         "seconds",
-        {"all four charts": insights},
+        {"page with four charts": insights, "reading and parsing its files": parses},
         {f"{INSIGHT_SECONDS} s": INSIGHT_SECONDS},
     )
 
 
-async def _measure_lists(
-    datastore: DatastoreSpec, scale: Scale, directory: Path
-) -> tuple[float, str]:
-    files = await LocalFiles.open(directory / "files")
-    async with open_datastore(datastore) as database:
-        await write_history(database, scale)
+@contextmanager
+def filled_installation(
+    scale: Scale, kept: Path | None, url: str
+) -> Iterator[tuple[DatastoreSpec, Path]]:
+    """Yields a database with a history and the directory of its insight files.
+
+    With a directory to keep them in they are filled once. `url` is a PostgreSQL database.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if kept is not None:
+            directory = kept / str(scale.deployments)
+            directory.mkdir(parents=True, exist_ok=True)
+        datastore, done = sqlite_datastore(directory / "pipecd.db"), directory / "sqlite-filled"
+        if url:
+            name = f"deployments_{scale.deployments}"
+            datastore, done = postgres_datastore(url, name), directory / "postgres-filled"
+        if not done.exists():
+            began = time.monotonic()
+            asyncio.run(write_history(datastore, scale))
+            done.touch()
+            print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+        files = directory / "files"
+        if not files.exists():
+            began = time.monotonic()
+            asyncio.run(write_insights(scale, files))
+            print(f"insight files in {time.monotonic() - began:.0f} s", flush=True)
         analyze(datastore)
-        stores = create_stores(database, files, MemoryCache())
+        yield datastore, files
+
+
+async def _measure_lists(datastore: DatastoreSpec, files: Path) -> tuple[float, str]:
+    async with open_datastore(datastore) as database:
+        stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
         page = PageRequest(size=30)
         return max(
             [(await timed(lambda q=query: q(page)), name) for name, query in list_queries(stores)]
@@ -347,7 +386,7 @@ SECTIONS: dict[str, tuple[Callable[[Sequence[int]], Iterator[Curve]], Sequence[i
     "logs": (measure_streaming, LOG_SIZES),
     "replicas": (measure_replicas, ()),
     "cluster": (measure_clusters, CLUSTER_SIZES),
-    "history": (measure_history, HISTORY_SIZES),
+    "history": (partial(measure_history, kept=None, url=""), HISTORY_SIZES),
 }
 
 
@@ -356,13 +395,25 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by commas")
     parser.add_argument("--sizes", default="", help="other sizes for the selected section")
     parser.add_argument("--pictures", type=Path, help="a directory for the curves")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        help="a directory in which the section history keeps what it has filled",
+    )
+    parser.add_argument(
+        "--postgres", default="", help="URL of a PostgreSQL server for the section history"
+    )
     options = parser.parse_args()
     for name in options.only.split(","):
-        measure, sizes = SECTIONS[name]
+        sizes = SECTIONS[name][1]
         if options.sizes:
             sizes = tuple(int(size) for size in options.sizes.split(","))
         print(f"-- {name}, load of the machine before: {os.getloadavg()[0]:.1f}", flush=True)
-        for curve in measure(sizes):
+        if name == "history":
+            curves = measure_history(sizes, kept=options.kept, url=options.postgres)
+        else:
+            curves = SECTIONS[name][0](sizes)
+        for curve in curves:
             if options.pictures:
                 options.pictures.mkdir(parents=True, exist_ok=True)
                 (options.pictures / f"{curve.name}.svg").write_text(draw(curve))

@@ -235,11 +235,11 @@ async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) 
     """Fills the database and measures it; returns an API key for the calls that follow."""
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
+        began = time.perf_counter()
+        await write_history(datastore, Scale(options.applications, options.deployments))
+        print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+        analyze(datastore)
         async with open_datastore(datastore) as database:
-            began = time.perf_counter()
-            await write_history(database, Scale(options.applications, options.deployments))
-            print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-            analyze(datastore)
             stores = create_stores(database, files, MemoryCache())
             await measure(stores, options.verbose)
             return await add_key(stores)

@@ -56,23 +56,29 @@ def free_ports() -> dict[str, int]:
 
 @contextmanager
 def run_control_plane(
-    datastore: DatastoreSpec, ports: dict[str, int] | None = None
+    datastore: DatastoreSpec, ports: dict[str, int] | None = None, *, files: Path | None = None
 ) -> Iterator[ControlPlaneProcess]:
-    """Runs the control plane on this database until the block ends, on free ports or these."""
+    """Runs the control plane on this database until the block ends, on free ports or these.
+
+    Without `files`, its filestore is a temporary directory.
+    """
     with tempfile.TemporaryDirectory() as directory:
         ports = ports or free_ports()
-        process = subprocess.Popen(_command(Path(directory), datastore, ports))
+        files = files or Path(directory) / "files"
+        process = subprocess.Popen(_command(Path(directory), datastore, ports, files))
         try:
             _wait(process, ports)
-            yield ControlPlaneProcess(process, ports, Path(directory) / "files")
+            yield ControlPlaneProcess(process, ports, files)
         finally:
             process.terminate()
             process.wait(60)
 
 
-def _command(directory: Path, datastore: DatastoreSpec, ports: dict[str, int]) -> list[str]:
+def _command(
+    directory: Path, datastore: DatastoreSpec, ports: dict[str, int], files: Path
+) -> list[str]:
     config, key = directory / "control-plane.yaml", directory / "key"
-    filestore = {"type": "LOCAL", "config": {"path": str(directory / "files")}}
+    filestore = {"type": "LOCAL", "config": {"path": str(files)}}
     spec = {
         "address": "http://127.0.0.1",
         "stateKey": "bench",
@@ -87,9 +93,9 @@ def _command(directory: Path, datastore: DatastoreSpec, ports: dict[str, int]) -
         f"--{port_name}{'' if port_name == 'port' else '-port'}={port}"
         for port_name, port in ports.items()
     ]
-    files = [f"--config-file={config}", f"--encryption-key-file={key}"]
+    paths = [f"--config-file={config}", f"--encryption-key-file={key}"]
     quiet = ["--host=127.0.0.1", "--log-level=warn", "--grace-period=1s", "--insecure-cookie"]
-    return [sys.executable, "-m", "pipecd", "server", *files, *quiet, *flags]
+    return [sys.executable, "-m", "pipecd", "server", *paths, *quiet, *flags]
 
 
 def _wait(process: "subprocess.Popen[bytes]", ports: dict[str, int]) -> None:

@@ -2,10 +2,13 @@
 """The databases of the benchmarks: those of the tests, empty, on loopback."""
 
 import importlib
+import sqlite3
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +43,7 @@ def engine(name: str) -> Iterator[DatastoreSpec]:
     """Opens an empty database of an engine; NotInstalled when its program is missing."""
     if name == "sqlite":
         with tempfile.TemporaryDirectory() as directory:
-            path = str(Path(directory) / "pipecd.db")
-            yield DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=path))
+            yield sqlite_datastore(Path(directory) / "pipecd.db")
         return
     kind, create = {
         "mariadb": (MariaDb, _mysql),
@@ -53,6 +55,36 @@ def engine(name: str) -> Iterator[DatastoreSpec]:
         yield create(server)
     finally:
         server.close()
+
+
+def sqlite_datastore(path: Path) -> DatastoreSpec:
+    return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=str(path)))
+
+
+def postgres_datastore(url: str, name: str) -> DatastoreSpec:
+    """Creates a database on a server if it does not exist."""
+    server = psycopg.connect(f"{url}/postgres", autocommit=True)
+    with closing(server) as connection, suppress(psycopg.errors.DuplicateDatabase):
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=f"{url}/{name}"))
+
+
+def rows_milliseconds(datastore: DatastoreSpec) -> float:
+    """Returns how long the driver takes for thirty documents in the order of an index."""
+    query = """SELECT "Data" FROM "Deployment" WHERE "ProjectId" = 'large'
+        ORDER BY "UpdatedAt" DESC LIMIT 30"""
+    connection: Any = (
+        sqlite3.connect(datastore.config.path)
+        if datastore.type == "SQLITE"
+        else psycopg.connect(datastore.config.url)
+    )
+    taken: list[float] = []
+    with closing(connection):
+        for _ in range(4):
+            began = time.perf_counter()
+            connection.execute(query).fetchall()
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:]) * 1000
 
 
 def analyze(datastore: DatastoreSpec) -> None:

@@ -2,9 +2,10 @@
 """Pages of the console and insights with a long history."""
 
 import asyncio
-import random
+import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -14,14 +15,26 @@ from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
-from pipecd.controlplane.insight.chunks import Block, add_deployments, decode_results, encode_chunk
-from pipecd.controlplane.insight.deployments import CompletedDeployment, completed_deployment
-from pipecd.controlplane.insight.series import SeriesFilter, TimeRange, count_failures, merge_ratios
+from pipecd.controlplane.insight.chunks import (
+    Block,
+    add_deployments,
+    block_path,
+    chunk_path,
+    encode_block,
+    encode_chunk,
+    year_of,
+)
+from pipecd.controlplane.insight.deployments import CompletedDeployment, sorted_labels
+from pipecd.controlplane.insight.dora import CompletedOutcome
+from pipecd.controlplane.insight.months import add_outcomes, encode_month, month_path
+from pipecd.controlplane.jobs.insight_days import DayTotalsWriter
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import AlreadyExists
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.secrets.keys import hash_key
 from rig.control_plane import run_control_plane
-from rig.history import LARGE, YEAR, id_of, labels_of
-from rig.seed import CREATED_AT, deployment
+from rig.history import LARGE, YEAR, PastDeployment, Scale, history_of, id_of, labels_of
+from rig.seed import CREATED_AT
 
 REPEATS = 3
 PASSWORD = "a password of the bench"
@@ -36,13 +49,30 @@ PAGES = (
     f"/deployments/{id_of('deployment', 4321)}",
     "/settings/piped",
 )
+INSIGHTS = (
+    "/insights?range=1y",
+    f"/insights?range=1y&app={id_of('application', 4321)}",
+    "/insights?range=1y&label=env:prod",
+    "/insights?range=1y&label=team:t7",
+    "/insights.csv?range=1y",
+)
+# A page that reads nothing, for what a request costs at least.
+NOTHING = "/favicon.ico"
 
 
-def measure_pages(datastore: DatastoreSpec) -> tuple[float, str]:
-    """Returns the median milliseconds of the slowest page, and its path."""
-    asyncio.run(_add_project(datastore))
-    timings: list[tuple[float, str]] = []
-    with run_control_plane(datastore) as server:
+@dataclass(frozen=True)
+class PageTimes:
+    """Milliseconds and path of the slowest page and of the slowest insights; of an empty page."""
+
+    page: tuple[float, str]
+    insights: tuple[float, str]
+    nothing: float
+
+
+def measure_pages(datastore: DatastoreSpec, files: Path) -> PageTimes:
+    """Measures the median of each page on a control plane of its own."""
+    asyncio.run(_add_project(datastore, files))
+    with run_control_plane(datastore, files=files) as server:
         base = f"http://{server.address('port')}"
         with httpx2.Client(base_url=base, timeout=60, follow_redirects=True) as client:
             signed_in = client.post(
@@ -51,52 +81,81 @@ def measure_pages(datastore: DatastoreSpec) -> tuple[float, str]:
                 headers={"Origin": base},
             )
             signed_in.raise_for_status()
-            for path in PAGES:
-                taken: list[float] = []
-                for _ in range(REPEATS + 1):
-                    began = time.perf_counter()
-                    response = client.get(path)
-                    taken.append(time.perf_counter() - began)
-                    if response.status_code != 200 or "/login" in str(response.url):
-                        raise RuntimeError(f"{path}: {response.status_code} at {response.url}")
-                timings.append((statistics.median(taken[1:]) * 1000, path))
-    return max(timings)
+            pages, insights = (
+                max((_median(client, path), path) for path in paths) for paths in (PAGES, INSIGHTS)
+            )
+            return PageTimes(pages, insights, _median(client, NOTHING))
 
 
-async def _add_project(datastore: DatastoreSpec) -> None:
-    files = await LocalFiles.open(Path(datastore.config.path).with_name("project-files"))
+def _median(client: httpx2.Client, path: str) -> float:
+    taken: list[float] = []
+    for _ in range(REPEATS + 1):
+        began = time.perf_counter()
+        response = client.get(path)
+        taken.append(time.perf_counter() - began)
+        if response.status_code != 200 or "/login" in str(response.url):
+            raise RuntimeError(f"{path}: {response.status_code} at {response.url}")
+    return statistics.median(taken[1:]) * 1000
+
+
+async def _add_project(datastore: DatastoreSpec, files: Path) -> None:
     async with open_datastore(datastore) as database:
-        stores = create_stores(database, files, MemoryCache())
+        stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
         admin = ProjectStaticUser(username="admin", password_hash=hash_key(PASSWORD))
-        await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
+        try:
+            await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
+        except AlreadyExists:
+            return
 
 
-async def measure_insights(deployments: int, directory: Path) -> float:
-    """Returns the seconds for the deployments and failures of a year, from upstream's chunks."""
-    paths = await asyncio.to_thread(_write_chunks, deployments, directory)
-    everything = SeriesFilter(TimeRange(CREATED_AT, CREATED_AT + YEAR))
+def seconds_to_parse(files: Path) -> float:
+    """Returns what reading and parsing the totals of a year takes at least."""
     began = time.perf_counter()
-    merge_ratios(count_failures(decode_results(path.read_bytes()), everything) for path in paths)
+    for path in files.joinpath("insights", LARGE, "ext-days").iterdir():
+        json.loads(path.read_bytes())
     return time.perf_counter() - began
 
 
-def _write_chunks(count: int, directory: Path) -> list[Path]:
-    """Writes the chunks of a year, as the insight collector does."""
-    chance, paths, size = random.Random(3), list[Path](), 1000
-    template = deployment("a", "p")
-    template.status, template.completed_at = 4, 1  # type: ignore[assignment]
-    for start in range(0, count, size):
-        new: list[CompletedDeployment] = []
-        for number in range(start, min(start + size, count)):
-            template.id = id_of("deployment", number)
-            template.application_id = id_of("application", number % 10_000)
-            template.labels.clear()
-            template.labels.update(labels_of(number % 10_000))
-            template.completed_at = CREATED_AT + YEAR * number // count + chance.randrange(60)
-            if (completed := completed_deployment(template)) is not None:
-                new.append(completed)
-        block, chunks = add_deployments(Block(2026), {}, new)
+async def write_insights(scale: Scale, directory: Path) -> None:
+    """Writes the insight files of the last year, as the collector does."""
+    files = await LocalFiles.open(directory)
+    shift = int(time.time()) - YEAR - CREATED_AT
+    history = [
+        (number, one._replace(at=one.at + shift))
+        for number, one in enumerate(history_of(scale))
+        if DeploymentStatus(one.status).is_completed and scale.project(one.application) == LARGE
+    ]
+    history.sort(key=lambda entry: entry[1].at)
+    for year in sorted({year_of(one.at) for _, one in history}):
+        new = [_completed(number, one) for number, one in history if year_of(one.at) == year]
+        block, chunks = add_deployments(Block(year), {}, new)
         for meta in block.chunks:
-            paths.append(directory / f"chunk-{start}-{meta.index}.json")
-            paths[-1].write_bytes(encode_chunk(meta, chunks[meta.index]))
-    return paths
+            await files.put(chunk_path(LARGE, year, meta), encode_chunk(meta, chunks[meta.index]))
+        await files.put(block_path(LARGE, year), encode_block(block))
+    outcomes = [_outcome(number, one) for number, one in history]
+    for name, month in add_outcomes({}, outcomes, forget_before=int(time.time())).items():
+        await files.put(month_path(LARGE, name), encode_month(month))
+    await DayTotalsWriter(files).update()
+
+
+def _completed(number: int, one: PastDeployment) -> CompletedDeployment:
+    return CompletedDeployment(
+        id_of("deployment", number),
+        id_of("application", one.application),
+        sorted_labels(labels_of(one.application)),
+        one.at - 60,
+        one.at,
+        DeploymentStatus(one.status),
+    )
+
+
+def _outcome(number: int, one: PastDeployment) -> CompletedOutcome:
+    is_success = one.status == DeploymentStatus.SUCCESS
+    return CompletedOutcome(
+        id_of("deployment", number),
+        id_of("application", one.application),
+        sorted_labels(labels_of(one.application)),
+        one.at,
+        is_success,
+        600 if is_success else None,
+    )

@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A year of an installation: ten thousand applications and two hundred thousand deployments.
+"""A year of an installation: ten thousand applications and up to a million deployments.
 
 The rows are written in bulk, in the format of the stores. Most of them belong to one large project;
 a small project measures lists of few documents in large tables.
 """
 
+import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from sqlalchemy import Table, insert
 
-from pipecd.controlplane.datastore.database import Database, Transaction
+from pipecd.config.controlplane import DatastoreSpec
+from pipecd.controlplane.datastore.database import Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
 from pipecd.controlplane.datastore.expressions import Values, param
+from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import row_id
-from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT
+from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import to_json
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationKind
 from pipecd.proto.model.deployment_pb2 import DeploymentStatus as Status
+from rig.bulk import bulk_writer, create_tables
 from rig.seed import CREATED_AT, deployment
 
 LARGE, SMALL = "large", "small"
@@ -29,6 +35,9 @@ PIPEDS = 50
 AT_ONCE = 2000
 RUNNING = 40
 KINDS = tuple(ApplicationKind.values())
+
+# The id of a document, its text and its labels.
+Document = tuple[str, str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -52,26 +61,36 @@ def labels_of(number: int) -> dict[str, str]:
     return {"org": "acme", "env": ("dev", "stg", "prod")[number % 3], "team": f"t{number % 200}"}
 
 
-async def write_history(database: Database, scale: Scale) -> None:
-    """Fills the tables."""
-    for table, documents in (
-        (APPLICATION, _applications(scale)),
-        (DEPLOYMENT, _deployments(scale)),
-    ):
-        part: list[tuple[str, str, Mapping[str, str]]] = []
-        for document in documents:
-            part.append(document)
-            if len(part) == AT_ONCE:
-                await database.write(lambda writing, t=table, p=tuple(part): _add(writing, t, p))
-                part = []
-        await database.write(lambda writing, t=table, p=tuple(part): _add(writing, t, p))
-
-
-def _add(
-    writing: Transaction, table: Table, part: Sequence[tuple[str, str, Mapping[str, str]]]
-) -> None:
-    if not part:
+async def write_history(datastore: DatastoreSpec, scale: Scale) -> None:
+    """Fills an empty database."""
+    tables = ((APPLICATION, _applications(scale)), (DEPLOYMENT, _deployments(scale)))
+    if datastore.type == "MYSQL":
+        async with open_datastore(datastore) as database:
+            for table, documents in tables:
+                for part in _parts(documents):
+                    await database.write(lambda writing, t=table, p=part: _add(writing, t, p))
         return
+    await create_tables(datastore)
+    with bulk_writer(datastore) as writer:
+        for table, documents in tables:
+            for part in _parts(documents):
+                writer.write(
+                    table.name, ("Id", "Data"), [(row_id(id), data) for id, data, _ in part]
+                )
+                labels = [
+                    (table.name, row_id(id), *label) for id, _, of in part for label in of.items()
+                ]
+                columns = ("Kind", "DocumentId", "LabelKey", "LabelValue")
+                writer.write(EXT_LABEL.name, columns, labels)
+
+
+def _parts(documents: Iterable[Document]) -> Iterator[Sequence[Document]]:
+    remaining = iter(documents)
+    while part := tuple(islice(remaining, AT_ONCE)):
+        yield part
+
+
+def _add(writing: Transaction, table: Table, part: Sequence[Document]) -> None:
     add = insert(table).values(Id=param("id"), Data=param("data"))
     writing.execute_many(add, [{"id": row_id(id), "data": text} for id, text, _ in part])
     labels: list[Values] = []
@@ -80,7 +99,7 @@ def _add(
     writing.execute_many(ADD_LABEL, labels)
 
 
-def _applications(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+def _applications(scale: Scale) -> Iterator[Document]:
     chance = random.Random(1)
     for number in range(scale.applications):
         labels, name = labels_of(number), f"app-{number}"
@@ -101,25 +120,45 @@ def _applications(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
         yield document.id, to_json(document, extra=name), labels
 
 
-def _deployments(scale: Scale) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+def _deployments(scale: Scale) -> Iterator[Document]:
+    # Only the fields that differ are encoded for each.
+    template = json.loads(to_json(deployment("a", "p"), extra="a"))
+    for number, completed in enumerate(history_of(scale)):
+        labels, name = labels_of(completed.application), f"app-{completed.application}"
+        document = template | {
+            "id": id_of("deployment", number),
+            "application_id": id_of("application", completed.application),
+            "application_name": name,
+            "piped_id": id_of("piped", completed.application % PIPEDS),
+            "project_id": scale.project(completed.application),
+            "kind": KINDS[completed.application % len(KINDS)],
+            "labels": labels,
+            "deployment_trace_commit_hash": f"{number // 3:040x}",
+            "running_commit_hash": "b" * 40,
+            "created_at": completed.at,
+            "updated_at": completed.at,
+            "status": completed.status,
+            "_extra": name,
+        }
+        if DeploymentStatus(completed.status).is_completed:
+            document["completed_at"] = completed.at
+        yield document["id"], json.dumps(document, separators=(",", ":")), labels
+
+
+class PastDeployment(NamedTuple):
+    """The application of a deployment by number, its last update, and its status."""
+
+    application: int
+    at: int
+    status: int
+
+
+def history_of(scale: Scale) -> Iterator[PastDeployment]:
+    """The deployments in the order of time, more or less."""
     chance = random.Random(2)
     for number in range(scale.deployments):
-        of = number % scale.applications
-        labels, name = labels_of(of), f"app-{of}"
-        moment = CREATED_AT + YEAR * number // scale.deployments + chance.randrange(3600)
-        document = deployment(id_of("application", of), id_of("piped", of % PIPEDS))
-        document.id = id_of("deployment", number)
-        document.project_id = scale.project(of)
-        document.application_name = name
-        document.kind = KINDS[of % len(KINDS)]
-        document.labels.clear()
-        document.labels.update(labels)
-        document.deployment_trace_commit_hash = f"{number // 3:040x}"
-        document.created_at = document.updated_at = moment
-        document.status = _status(number, scale)
-        if DeploymentStatus(document.status).is_completed:
-            document.completed_at = moment
-        yield document.id, to_json(document, extra=name), labels
+        at = CREATED_AT + YEAR * number // scale.deployments + chance.randrange(3600)
+        yield PastDeployment(number % scale.applications, at, _status(number, scale))
 
 
 def _status(number: int, scale: Scale) -> Status.ValueType:
