@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from pipecd.commandline.main import run
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.piped_connections import PipedConnections
-from pipecd.model.command import TRIGGERED_KEY
+from pipecd.model.clock import to_unix, utc_now
+from pipecd.model.command import TRIGGERED_KEY, CommandStatus
+from pipecd.model.document import to_json
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.plan_preview import as_json, as_text, sorted_results
 from pipecd.proto.model.command_pb2 import COMMAND_SUCCEEDED, Command
@@ -186,6 +190,34 @@ async def test_a_plan_preview_without_affected_applications_is_written_too(
         code, out, _ = await typed_at(plane)(line)
     assert (code, out) == (0, "There is no piped that is handling the given Git repository\n")
     assert json.loads((tmp_path / "o").read_text())["Applications"] is None
+
+
+async def test_a_preview_prints_where_the_console_shows_it(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any, tmp_path: Path
+) -> None:
+    line = (
+        "plan-preview --repo-remote-url file:///tmp/repo --head-branch h --head-commit c"
+        f" --base-branch main --comment-out {tmp_path}/comment"
+    )
+    async with start_plane() as plane:
+        piped = await piped_with_repository(plane)
+        caller = PipedCaller(plane.admin.project, piped)
+        await PipedConnections(plane.running.stores.cache).report(piped, b"")
+        typed = asyncio.create_task(typed_at(plane)(line))
+        while not (unhandled := await plane.cases.commands.list_unhandled(by=caller)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        [command] = unhandled
+        app = ApplicationPlanPreviewResult(application_id="a", application_name="web")
+        output = to_json(PlanPreviewCommandResult(results=[app])).encode()
+        result = CommandResult(
+            command.id, CommandStatus.SUCCEEDED, to_unix(utc_now()), output=output
+        )
+        await plane.cases.commands.report_handled(result, by=caller)
+        code, _, err = await typed
+        url = f"{plane.cases.address.rstrip('/')}/plan-previews/{command.id}"
+        assert (code, f"See {url}\n" in err) == (0, True)
+        comment = (tmp_path / "comment").read_text()
+        assert f"See it in the console: [p]({url})" in comment
 
 
 async def test_who_waits_for_a_preview_outlasts_a_restart_of_the_control_plane(

@@ -45,6 +45,20 @@ def comment(*apps: ApplicationPlanPreviewResult, error: str = "") -> str:
     return as_markdown([result], "0123456789")
 
 
+def test_the_comment_links_to_the_console_of_each_piped() -> None:
+    results = [
+        PlanPreviewCommandResult(command_id=f"c{name}", piped_name=name, results=[app("web")])
+        for name in ("a", "b_c", "old")
+    ]
+    pages = {f"c{name}": f"https://cd.example/plan-previews/c{name}" for name in ("a", "b_c")}
+    links = (
+        "[a](https://cd.example/plan-previews/ca), [b\\_c](https://cd.example/plan-previews/cb_c)"
+    )
+    text = as_markdown(results, "0123456789", pages)
+    assert f"\n\nSee it in the console: {links}\n" in text
+    assert "console" not in as_markdown(results, "0123456789")
+
+
 def test_an_application_has_a_row_and_folded_details() -> None:
     text = comment(app("web", labels={"env": "dev"}))
     assert text.startswith(f"{MARKER}\n### Plan preview of `0123456`\n")

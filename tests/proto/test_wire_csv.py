@@ -34,6 +34,7 @@ OURS = {
     "pipecd.deploymentchanges",
     "pipecd.deploymentcontrol",
     "pipecd.sessioncontrol",
+    "pipecd.planpreviewpages",
     "pipecd.batch",
     "pipecd.pluginfailures",
     "pipecd.wakeups",

@@ -81,6 +81,7 @@ API_WRITING = frozenset(
         "RegisterEvent",
         "RequestPlanPreview",
         "GetPlanPreviewResults",
+        "GetPlanPreviewPages",
         "CancelDeployment",
         "ApproveStage",
         "RejectStage",
@@ -168,7 +169,7 @@ VIEWER_PAGES = frozenset(
         "GET /deployments/{id}/stages/{stage}/log.txt", "GET /settings/piped", "GET /settings/piped/{id}", "GET /settings",
         "GET /settings/project", "GET /_/stream", "GET /applications/add", "GET /overview", "GET /applications/{id}/settings",
         "GET /docs/api", "GET /applications/{id}/live",
-        "GET /chains", "GET /chains/{id}", "GET /deployment-traces", "GET /events", "GET /events/{id}",
+        "GET /plan-previews", "GET /plan-previews/{id}", "GET /settings/users", "GET /chains", "GET /chains/{id}", "GET /deployment-traces", "GET /events", "GET /events/{id}",
         "GET /insights", "GET /insights.csv", "GET /search", "GET /help", "GET /help/{name}",
     }
 )  # fmt: skip
@@ -191,7 +192,7 @@ ADMIN_FORMS = frozenset(
         "POST /settings/project/sso/github", "POST /settings/project/sso/oidc", "POST /settings/project/sso/remove",
         "POST /settings/project/roles", "POST /settings/project/roles/grid", "POST /settings/project/roles/update/grid", "POST /settings/project/groups/update", "POST /settings/project/roles/update", "POST /settings/project/roles/delete",
         "POST /settings/project/groups", "POST /settings/project/groups/delete", "POST /settings/project/sessions/user",
-        "POST /settings/project/sessions/all", "POST /settings/api-key", "POST /settings/api-key/{id}/disable",
+        "POST /settings/project/sessions/all", "POST /settings/users/end", "POST /settings/users/end-user", "POST /settings/api-key", "POST /settings/api-key/{id}/disable",
         "POST /settings/piped/upgrade", "POST /settings/project/sso/github/try", "POST /settings/project/sso/oidc/try",
     }
 )  # fmt: skip

@@ -34,6 +34,7 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.model.ids import new_id
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service import (
     api_pb2,
     batch_pb2,
@@ -42,6 +43,7 @@ from pipecd.proto.service import (
     lease_pb2,
     ordering_pb2,
     piped_pb2,
+    plan_preview_pages_pb2,
     pluginfailures_pb2,
     session_control_pb2,
     wakeups_pb2,
@@ -78,6 +80,7 @@ REQUESTS: Mapping[str, type[Message]] = {
         deployment_control_pb2,
         lease_pb2,
         ordering_pb2,
+        plan_preview_pages_pb2,
         pluginfailures_pb2,
         session_control_pb2,
         wakeups_pb2,
@@ -94,6 +97,7 @@ SERVED_AS = {
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
     "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
+    "pipecd.planpreviewpages.PlanPreviewPages": "grpc.service.apiservice.APIService",
     "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
     "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
 }
@@ -113,6 +117,7 @@ class Planes:
     own: Tenant
     other: Tenant
     chain: str
+    preview: str
     channel: grpc.aio.Channel
     http: httpx2.AsyncClient
 
@@ -128,12 +133,19 @@ async def planes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plan
         application = await running.running.stores.applications.get(own.piped.application)
         first = new_deployment(application, "first-of-chain")
         await running.cases.chains.create(first, [], by=own.piped.caller)
+        preview = await running.cases.commands.add(
+            Command(
+                project_id="demo",
+                piped_id=own.piped.caller.piped,
+                type=Command.BUILD_PLAN_PREVIEW,
+            )
+        )
         url = f"http://{running.address}"
         async with (
             grpc.aio.insecure_channel(running.address) as channel,
             httpx2.AsyncClient(base_url=url, timeout=30) as http,
         ):
-            yield Planes(running, own, other, first.deployment_chain_id, channel, http)
+            yield Planes(running, own, other, first.deployment_chain_id, preview, channel, http)
 
 
 def claims(plane: Planes, **changed: Any) -> dict[str, Any]:
@@ -502,6 +514,7 @@ EMPTY_PAGES = frozenset(
         "GET /settings",
         "GET /_/stream",
         "GET /settings/project",
+        "GET /settings/users",
         "GET /overview",
     }
 )
@@ -547,6 +560,7 @@ def object_of(plane: Planes, path: str) -> str:
         "/deployments": plane.own.piped.deployment,
         "/events": plane.own.piped.event,
         "/chains": plane.chain,
+        "/plan-previews": plane.preview,
     }
     for prefix, id_ in objects.items():
         if path.startswith(prefix):

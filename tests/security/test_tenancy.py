@@ -70,7 +70,7 @@ ATTACKS_OF_API_KEYS = {
         "ListStageLogs GetCommand GetPiped Encrypt AddApplication",
     ),
     **rows("API", DENIED, "RenameApplicationConfigFile UpdateApplicationDeployTargets UpdatePiped EnablePiped DisablePiped GetPlanPreviewResults "
-        "CancelDeployment ApproveStage RejectStage SkipStage GetStageLog"),
+        "GetPlanPreviewPages CancelDeployment ApproveStage RejectStage SkipStage GetStageLog"),
     **rows("API", MISSING, "EndSession"),
 }  # fmt: skip
 ATTACKS_OF_USERS = rows(
@@ -108,7 +108,12 @@ SERVICES = {
         piped_service.CHANGES,
         piped_service.PLUGIN_FAILURES,
     ),
-    "API": (api_service.SERVICE, api_service.CONTROL, api_service.SESSIONS),
+    "API": (
+        api_service.SERVICE,
+        api_service.CONTROL,
+        api_service.SESSIONS,
+        api_service.PREVIEW_PAGES,
+    ),
     "web": (web_authorization.SERVICE,),
 }
 DECLARED = {"piped": ATTACKS_OF_PIPEDS, "API": ATTACKS_OF_API_KEYS, "web": ATTACKS_OF_USERS}
@@ -224,7 +229,7 @@ def aim_nested(rpc: str, message: Any, victim: PipedObjects) -> None:
         case "ReportEventStatuses":
             del message.events[:]
             message.events.add(id=victim.event, status=2, status_description="d")
-        case "GetPlanPreviewResults":
+        case "GetPlanPreviewResults" | "GetPlanPreviewPages":
             message.commands[:] = [victim.command]
         case "RenameApplicationConfigFile":
             message.application_ids[:] = [victim.application]

@@ -17,17 +17,22 @@ import httpx2
 import pytest
 import yaml
 
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.console import stage_log
 from pipecd.controlplane.console.ansi import ansi_html, strip_ansi
 from pipecd.controlplane.console.live_updates import parse_topics
 from pipecd.controlplane.console.stage_log import MAX_BLOCK_CHARACTERS, LogQuery, log_view
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageRun
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.events import EventReport
+from pipecd.model.clock import to_unix, utc_now
+from pipecd.model.command import CommandStatus
+from pipecd.model.document import to_json
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl.plan_preview_comment import MARKER, as_markdown
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, ApplicationSyncState
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo, ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.event_pb2 import EVENT_FAILURE
@@ -45,6 +50,7 @@ from pipecd.proto.model.planpreview_pb2 import (
 )
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
 from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest, ReportPipedMetaRequest
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.tenants import REPOSITORY, application_draft, new_deployment
@@ -122,6 +128,8 @@ class Published:
     chain: str
     piped: str
     resource: str
+    preview: str
+    user: str
 
 
 async def publish(site: Site, payload: str, number: int) -> Published:
@@ -187,6 +195,16 @@ async def publish(site: Site, payload: str, number: int) -> Published:
     first = new_deployment(application, f"first-of-chain-{number}")
     fill_deployment(first, payload)
     await cases.chains.create(first, [], by=reporter)
+    results = [
+        PluginPlanPreviewResult(
+            plugin_name=payload, deploy_target=payload, plan_summary=payload.encode(),
+            plan_details=f'# 1. name="{payload}", kind="{payload}", namespace="", apiVersion=""\n\n+ {payload}\n'.encode(),
+        )
+    ]  # fmt: skip
+    changes = DeploymentChanges(results=results, error=payload, created_at=1)
+    await cases.deployment_reports.report_changes(deployment.id, changes, by=reporter)
+    preview = await publish_preview(site, payload, application_id, reporter, results)
+    await cases.sessions.begin(User("demo", f"{number}{payload}", (payload,)))
     return Published(
         application_id,
         deployment.id,
@@ -194,7 +212,39 @@ async def publish(site: Site, payload: str, number: int) -> Published:
         first.deployment_chain_id,
         registered.id,
         f"{short}/{payload}",
+        preview,
+        f"{number}{payload}",
     )
+
+
+async def publish_preview(
+    site: Site,
+    payload: str,
+    application_id: str,
+    reporter: PipedCaller,
+    results: Sequence[PluginPlanPreviewResult],
+) -> str:
+    request = Command.BuildPlanPreview(
+        repository_id=payload, head_branch=payload, head_commit=payload, base_branch=payload
+    )
+    command = Command(
+        project_id="demo",
+        piped_id=reporter.piped,
+        type=Command.BUILD_PLAN_PREVIEW,
+        build_plan_preview=request,
+    )
+    id = await site.plane.cases.commands.add(command)
+    applications = [
+        ApplicationPlanPreviewResult(
+            application_id=application_id, application_name=payload, error=error,
+            labels={"team": payload}, plugin_plan_results=results,
+        )
+        for error in ("", payload)
+    ]  # fmt: skip
+    output = to_json(PlanPreviewCommandResult(results=applications)).encode()
+    result = CommandResult(id, CommandStatus.SUCCEEDED, to_unix(utc_now()), output=output)
+    await site.plane.cases.commands.report_handled(result, by=reporter)
+    return id
 
 
 def fill_deployment(deployment: Deployment, payload: str) -> None:
@@ -269,7 +319,13 @@ async def test_a_text_is_shown_as_text_on_every_page(site: Site, payload: str) -
         "/settings/piped",
         f"/settings/piped/{published.piped}",
         "/settings/api-key",
+        "/settings/users",
+        f"/settings/users?user={quote(published.user)}&q={quote(payload)}",
         "/settings/project",
+        "/plan-previews",
+        f"/plan-previews/{published.preview}",
+        f"/plan-previews/{published.preview}?diff=split&app={application}",
+        f"/deployments/{deployment}?tab=changes&diff=split",
         f"/nowhere/{payload}".replace("\t", "%09").replace("\x1b", "%1b").replace("\x07", "%07")
         .replace("\r", "%0d"),
     )  # fmt: skip

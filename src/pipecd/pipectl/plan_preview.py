@@ -9,19 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import click
+import grpc.aio
 
 from pipecd.commandline import flags
 from pipecd.model.application import ApplicationKind
 from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
-from pipecd.model.errors import NotFound, Unavailable
-from pipecd.pipectl.client import Api, call, call_or_print, with_api
+from pipecd.model.errors import NotFound, PipecdError, Unavailable
+from pipecd.pipectl.client import Api, Connection, call, call_or_print, with_connection
 from pipecd.pipectl.plan_preview_comment import as_markdown
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
 )
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service.plan_preview_pages_pb2 import (
+    GetPlanPreviewPagesRequest,
+    GetPlanPreviewPagesResponse,
+)
 
 # A small change is previewed within a second; a large one need not be polled that often.
 _BACKOFF = Backoff(first=0.25, longest=10.0)
@@ -35,7 +40,7 @@ _NOTHING = (
 
 
 @click.command("plan-preview")
-@with_api
+@with_connection
 @flags.text("repo-remote-url", "The remote of the repository.", required=True)
 @flags.text("head-branch", "The branch with the change.", required=True)
 @flags.text("head-commit", "The commit with the change.", required=True)
@@ -45,8 +50,9 @@ _NOTHING = (
 @flags.duration("timeout", "How long to wait.", default="10m")
 @flags.duration("piped-handle-timeout", "How long a piped may take.", default="5m")
 @flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
-async def plan_preview(api: Api, **given: Any) -> None:
+async def plan_preview(connection: Connection, **given: Any) -> None:
     """Show what a branch would deploy once it is merged."""
+    api = connection.api
     request = pb.RequestPlanPreviewRequest(
         repo_remote_url=given["repo_remote_url"],
         base_branch=given["base_branch"],
@@ -58,26 +64,44 @@ async def plan_preview(api: Api, **given: Any) -> None:
     answer = await call_or_print(lambda e: f"Failed to request plan-preview: {e}", requested)
     if not answer.commands:
         click.echo("There is no piped that is handling the given Git repository")
-        await _write(given, [])
+        await _write(given, [], {})
         return
     commands = list(answer.commands)
     ids = " ".join(commands)
     click.echo(f"Requested plan-preview, waiting for its results (commands: [{ids}])")
+    pages = await _pages(connection, commands)
     waiting = _wait_for_results(api, commands, given["timeout"], int(given["piped_handle_timeout"]))
     results = await call_or_print(
         lambda e: f"Failed to retrieve plan-preview results: {e}", waiting
     )
     ordered = sorted_results(results, given["sort_label_keys"])
     click.echo(as_text(ordered), nl=False)
-    await _write(given, ordered)
+    await _write(given, ordered, pages)
 
 
-async def _write(given: Mapping[str, Any], results: list[PlanPreviewCommandResult]) -> None:
+async def _pages(connection: Connection, commands: Sequence[str]) -> dict[str, str]:
+    """Prints and returns where the console shows the previews; nothing at one of upstream."""
+    request = GetPlanPreviewPagesRequest(commands=commands)
+    try:
+        response = await connection.own_rpc(
+            "GetPlanPreviewPages", request, GetPlanPreviewPagesResponse
+        )
+    except (PipecdError, grpc.aio.AioRpcError):
+        # The links are an extra: the preview goes on without them.
+        return {}
+    for page in response.pages:
+        click.echo(f"See {page.url}", err=True)
+    return {page.command: page.url for page in response.pages}
+
+
+async def _write(
+    given: Mapping[str, Any], results: list[PlanPreviewCommandResult], pages: Mapping[str, str]
+) -> None:
     """Writes the requested files, also when no application changes."""
     if path := given["out"]:
         await asyncio.to_thread(Path(path).write_text, as_json(results))
     if path := given["comment_out"]:
-        comment = as_markdown(results, given["head_commit"])
+        comment = as_markdown(results, given["head_commit"], pages)
         await asyncio.to_thread(Path(path).write_text, comment)
 
 

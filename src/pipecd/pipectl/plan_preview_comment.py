@@ -2,7 +2,8 @@
 """The result of a plan preview as a comment on a pull request, in Markdown."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import quote
 
 from pipecd.model.deployment import SyncStrategy
@@ -29,8 +30,15 @@ _NO_REFERENCE = "\u200b"
 App = ApplicationPlanPreviewResult
 
 
-def as_markdown(results: Sequence[PlanPreviewCommandResult], head_commit: str) -> str:
-    """Returns the comment; details are folded, and shortened if there are too many."""
+def as_markdown(
+    results: Sequence[PlanPreviewCommandResult],
+    head_commit: str,
+    pages: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Returns the comment; details are folded, and shortened if there are too many.
+
+    `pages` are the addresses in the console, by command.
+    """
     apps = [app for result in results if not result.error for app in result.results]
     planned, failed = [a for a in apps if not a.error], [a for a in apps if a.error]
     pipeds = [result for result in results if result.error]
@@ -42,6 +50,10 @@ def as_markdown(results: Sequence[PlanPreviewCommandResult], head_commit: str) -
         lines += [_row(app) for app in planned]
     lines += [f"- :x: {_link(app)}: {_text(app.error)}" for app in failed]
     lines += [f"- :x: piped {_text(p.piped_name)}: {_text(p.error)}" for p in pipeds]
+    links = [
+        _page_link(result, pages[r]) for result in results if (r := result.command_id) in pages
+    ]
+    lines += ["", f"See it in the console: {', '.join(links)}"] if links and apps else []
     text = "\n".join([*lines, ""])
     text = text[:MAX_LENGTH]
     room = (MAX_LENGTH - len(text)) // max(1, len(apps)) - _FRAME
@@ -79,6 +91,10 @@ def _link(app: App) -> str:
     env = f" ({_text(app.labels['env'])})" if app.labels.get("env") else ""
     url = quote(app.application_url, safe=_SAFE_IN_URL)
     return f"[{_text(app.application_name)}]({url}){env}"
+
+
+def _page_link(result: PlanPreviewCommandResult, url: str) -> str:
+    return f"[{_text(result.piped_name) or 'piped'}]({quote(url, safe=_SAFE_IN_URL)})"
 
 
 def _text(text: str) -> str:

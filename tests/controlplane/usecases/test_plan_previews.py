@@ -143,3 +143,62 @@ async def test_results_are_limited_to_preview_commands_of_the_own_project(
     (id,) = await cases.plan_previews.request(preview_request(), by=program)
     with pytest.raises(ForeignProject):
         await cases.plan_previews.results([id], by=stranger)
+
+
+async def test_the_console_lists_previews_of_a_day_newest_first(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    application: Application,
+    viewer: User,
+    stranger: User,
+    advance: Callable[[float], None],
+) -> None:
+    await cases.applications.sync(application.id, by=program)
+    (first,) = await cases.plan_previews.request(preview_request(), by=program)
+    advance(60)
+    (second,) = await cases.plan_previews.request(preview_request(), by=program)
+    listed = await cases.plan_previews.list_recent(by=viewer)
+    assert [command.id for command in listed] == [second, first]
+    assert await cases.plan_previews.list_recent(by=stranger) == ()
+    advance(24 * 3600 - 30)
+    listed = await cases.plan_previews.list_recent(by=viewer)
+    assert [command.id for command in listed] == [second]
+
+
+async def test_the_console_shows_no_other_commands_and_no_other_projects(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    application: Application,
+    viewer: User,
+    stranger: User,
+) -> None:
+    sync = await cases.applications.sync(application.id, by=program)
+    for unknown in (sync, "unknown"):
+        with pytest.raises(NotFound):
+            await cases.plan_previews.get(unknown, by=viewer)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
+    with pytest.raises(ForeignProject):
+        await cases.plan_previews.get(id, by=stranger)
+    assert (await cases.plan_previews.get(id, by=viewer)).result is None
+
+
+async def test_a_preview_whose_output_is_gone_has_expired(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    viewer: User,
+    now: Now,
+    advance: Callable[[float], None],
+) -> None:
+    ids = [
+        id
+        for _ in range(2)
+        for id in await cases.plan_previews.request(preview_request(), by=program)
+    ]
+    for id, output in zip(ids, (b"{}", b""), strict=True):
+        report = CommandResult(id, CommandStatus.SUCCEEDED, to_unix(now()), output=output)
+        await cases.commands.report_handled(report, by=piped)
+    stored, gone = [await cases.plan_previews.get(id, by=viewer) for id in ids]
+    assert (stored.has_expired, gone.has_expired) == (False, True)
+    advance(24 * 3600 + 1)
+    assert (await cases.plan_previews.get(ids[0], by=viewer)).has_expired

@@ -103,6 +103,23 @@ async def test_a_longer_list_says_that_there_is_more(
     assert (len(found.sessions), found.has_more) == (2, True)
 
 
+async def test_the_last_use_of_a_session_is_listed(cases: UseCases) -> None:
+    unused = await cases.sessions.begin(VERA)
+    used = await cases.sessions.begin(ADMIN)
+    await cases.sessions.user(used)
+    sessions = {each.id: each for each in (await cases.sessions.list(by=ADMIN)).sessions}
+    seen = sessions[session_id(used)]
+    assert 0 <= seen.last_seen_at - seen.signed_in_at < 60
+    assert sessions[session_id(unused)].last_seen_at == 0
+
+
+def test_a_user_was_last_seen_with_any_of_their_sessions() -> None:
+    newest = ActiveSession("b", "vera", ("dev",), True, 9, 99, last_seen_at=10)
+    oldest = ActiveSession("a", "vera", ("dev",), True, 7, 99, last_seen_at=20)
+    (user,) = users_of([newest, oldest])
+    assert (user.last_seen_at, user.sessions) == (20, 2)
+
+
 def test_users_are_in_the_order_of_their_last_sign_in() -> None:
     def session(user: str, at: int, role: str, *, is_sso: bool = True) -> ActiveSession:
         return ActiveSession(f"{user}{at}", user, (role,), is_sso, at, at + 10)

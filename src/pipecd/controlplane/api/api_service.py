@@ -25,6 +25,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import deployment_control_pb2 as control
+from pipecd.proto.service import plan_preview_pages_pb2 as preview_pages
 from pipecd.proto.service import session_control_pb2 as session
 from pipecd.wire.credentials import Metadata, parse_api_key
 from pipecd.wire.table import RpcObserver, RpcTable
@@ -32,6 +33,7 @@ from pipecd.wire.table import RpcObserver, RpcTable
 SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
 SESSIONS = session.DESCRIPTOR.services_by_name["SessionControl"]
+PREVIEW_PAGES = preview_pages.DESCRIPTOR.services_by_name["PlanPreviewPages"]
 
 # Clients of gRPC receive 4 MiB by default.
 _LOG_PART_BYTES = 1024 * 1024
@@ -238,6 +240,21 @@ class ApiControlRpcs(RpcHandlers):
         )
 
 
+class ApiPreviewPageRpcs(RpcHandlers):
+    """An RPC of ours for the pages of plan previews, which upstream's console does not have."""
+
+    async def GetPlanPreviewPages(
+        self, request: preview_pages.GetPlanPreviewPagesRequest, caller: ApiKeyCaller
+    ) -> preview_pages.GetPlanPreviewPagesResponse:
+        urls = await self._cases.plan_previews.page_urls(request.commands, by=caller)
+        return preview_pages.GetPlanPreviewPagesResponse(
+            pages=[
+                preview_pages.PlanPreviewPage(command=command, url=url)
+                for command, url in urls.items()
+            ]
+        )
+
+
 class ApiSessionRpcs(RpcHandlers):
     """RPCs of ours for the sessions of users, which upstream cannot end."""
 
@@ -386,9 +403,10 @@ def api_table(
             *(with_error_codes(group) for group in handlers),
             ApiControlRpcs(cases),
             ApiSessionRpcs(cases),
+            ApiPreviewPageRpcs(cases),
         ],
         authenticate,
-        extensions=[CONTROL, SESSIONS],
+        extensions=[CONTROL, SESSIONS, PREVIEW_PAGES],
         observer=observer,
     )
 

@@ -49,11 +49,13 @@ from pipecd.controlplane.console.live_updates import LiveUpdates
 from pipecd.controlplane.console.overview import OverviewPages
 from pipecd.controlplane.console.page_context import PageContext
 from pipecd.controlplane.console.pipeds import PipedPages
+from pipecd.controlplane.console.plan_previews import PlanPreviewPages
 from pipecd.controlplane.console.project_settings import ProjectSettingsPages
 from pipecd.controlplane.console.rendering import Assets, Renderer
 from pipecd.controlplane.console.search import SearchPages
 from pipecd.controlplane.console.sign_in import SignInPages
 from pipecd.controlplane.console.traces import TracePages
+from pipecd.controlplane.console.users import UserPages
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.address import Networks
@@ -145,6 +147,7 @@ def create_console(
             *ApplicationSettingsPages(context).routes(),
             *EncryptSecretPages(context).routes(),
             *DeploymentPages(context).routes(),
+            *PlanPreviewPages(context).routes(),
             *ChainPages(context).routes(),
             *TracePages(context).routes(),
             *EventPages(context).routes(),
@@ -152,6 +155,7 @@ def create_console(
             *PipedPages(context).routes(),
             *ApiKeyPages(context).routes(),
             *ProjectSettingsPages(context, single_sign_on).routes(),
+            *UserPages(context).routes(),
             *ApiBrowserPage(context, api_document).routes(),
             *SearchPages(context).routes(),
             *DocumentationPages(context).routes(),

@@ -68,6 +68,7 @@ class TopicKind(Enum):
     CHAINS = "chains"
     CHAIN = "chain"
     EVENTS = "events"
+    PLAN_PREVIEWS = "previews"
     PIPEDS = "pipeds"
     COMMAND = "cmd"
     LOG = "log"
@@ -80,6 +81,7 @@ _SIGNALS_OF_LISTS = {
     TopicKind.DEPLOYMENTS: SignalTopic.DEPLOYMENT,
     TopicKind.CHAINS: SignalTopic.CHAIN,
     TopicKind.EVENTS: SignalTopic.EVENT,
+    TopicKind.PLAN_PREVIEWS: SignalTopic.COMMAND,
     TopicKind.PIPEDS: SignalTopic.PIPED,
 }
 _SIGNALS_OF_OBJECTS = {
@@ -439,7 +441,7 @@ class LiveUpdates:
         """Raises unless the user may see what the topic is about."""
         cases = self._context.cases
         match topic.kind:
-            case TopicKind.APPLICATIONS:
+            case TopicKind.APPLICATIONS | TopicKind.PLAN_PREVIEWS:
                 await cases.applications.list(ApplicationFilter(user.project), _ONE, by=user)
             case TopicKind.DEPLOYMENTS:
                 await cases.deployments.list(DeploymentFilter(user.project), _ONE, by=user)

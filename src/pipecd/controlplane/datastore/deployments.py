@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of deployments, their chains and traces, and of commands to pipeds."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.controlplane.datastore.database import Database
@@ -173,6 +173,19 @@ class Commands(Documents[Command]):
         )
         commands = await self.all_of(conditions, OLDEST)
         return tuple(command for command in commands if command.deployment_id == deployment.id)
+
+    async def list_of_pipeds(
+        self, piped_ids: Sequence[str], created_since: int
+    ) -> tuple[Command, ...]:
+        """Returns the commands of these pipeds since that time, oldest first."""
+        if not piped_ids:
+            return ()
+        conditions = (
+            *any_of("PipedId", *piped_ids),
+            *any_of("Status", *map(int, CommandStatus)),
+            *at_least("CreatedAt", created_since),
+        )
+        return await self.all_of(conditions, OLDEST)
 
     async def list_all_unhandled(self) -> tuple[Command, ...]:
         """Returns the commands of all pipeds that are not handled yet, oldest first."""

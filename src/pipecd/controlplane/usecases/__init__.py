@@ -126,7 +126,7 @@ def build_use_cases(
         piped_leases=PipedLeaseUseCases(stores, bus, now),
         projects=projects,
         roles=Roles(projects),
-        sessions=Sessions(projects, stores.sessions, endings, encryption_key, now),
+        sessions=Sessions(projects, stores.sessions, endings, stores.cache, encryption_key, now),
         session_endings=endings,
         used_codes=stores.used_codes,
         api_keys=ApiKeyUseCases(stores, bus, access, credentials),

@@ -2,10 +2,11 @@
 """Plan previews: what a branch would deploy, computed by the pipeds of its repository."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
-from pipecd.controlplane.auth.rbac import Action, Permission, Resource
-from pipecd.controlplane.auth.subject import UserOrApiKey
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
+from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.controlplane.usecases.commands import CommandUseCases, output_path
@@ -13,19 +14,41 @@ from pipecd.controlplane.usecases.piped_connections import PipedConnections
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
-from pipecd.model.errors import Conflict, NotFound
+from pipecd.model.errors import Conflict, Denied, NotFound
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
-from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 
 _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
+_GET = Permission(Resource.APPLICATION, Action.GET)
+_LIST = Permission(Resource.APPLICATION, Action.LIST)
+
+_NOT_FOUND = "Plan preview is not found"
 
 COMMANDER = "pipectl"
 HANDLE_SECONDS = 5 * 60
 RESULT_SECONDS = 24 * 3600
+# A page of the console; older ones are found by their link.
+MAX_LISTED = 100
 # How long pipeds may need to reconnect after this control plane has started.
 RECONNECT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class RequestedPreview:
+    """A plan preview of one piped; without a `result` it is not ready, or `has_expired`.
+
+    `hidden` counts the applications that the user may not see.
+    """
+
+    command: Command
+    result: PlanPreviewCommandResult | None = None
+    hidden: int = 0
+    has_expired: bool = False
 
 
 class PlanPreviews:
@@ -79,13 +102,7 @@ class PlanPreviews:
         """The results of the commands; NotFound while one of them may still be handled."""
         await self._access.require(by, _UPDATE)
         timeout = handle_timeout if handle_timeout > 0 else HANDLE_SECONDS
-        commands: list[Command] = []
-        for id in command_ids:
-            command = await or_not_found(self._stores.commands.get(id), "Command is not found")
-            check_project(by, command.project_id, "command")
-            if command.type != Command.BUILD_PLAN_PREVIEW:
-                raise Conflict(f"command {id} is not a plan preview command")
-            commands.append(command)
+        commands = await self._commands_of(command_ids, by)
         # No output is read before all commands are handled or timed out.
         timed_out = [self._timed_out(c, await self._is_online(c), timeout) for c in commands]
         results: list[PlanPreviewCommandResult] = []
@@ -102,6 +119,85 @@ class PlanPreviews:
                 )
             results.append(result)
         return tuple(results)
+
+    async def page_urls(self, command_ids: Sequence[str], *, by: UserOrApiKey) -> dict[str, str]:
+        """The addresses at which the console shows the previews, by command."""
+        await self._access.require(by, _UPDATE)
+        commands = await self._commands_of(command_ids, by)
+        return {each.id: f"{self._address}/plan-previews/{each.id}" for each in commands}
+
+    async def _commands_of(self, ids: Sequence[str], by: UserOrApiKey) -> list[Command]:
+        commands: list[Command] = []
+        for id in ids:
+            command = await or_not_found(self._stores.commands.get(id), "Command is not found")
+            check_project(by, command.project_id, "command")
+            if command.type != Command.BUILD_PLAN_PREVIEW:
+                raise Conflict(f"command {id} is not a plan preview command")
+            commands.append(command)
+        return commands
+
+    async def list_recent(self, *, by: User) -> tuple[Command, ...]:
+        """The commands of the previews that have not expired, newest first.
+
+        A user whose roles are limited by labels sees those that have a visible application.
+        """
+        scope = await self._access.scope(by, _LIST)
+        pipeds = await self._stores.pipeds.list(by.project)
+        since = to_unix(self._now()) - RESULT_SECONDS
+        commands = await self._stores.commands.list_of_pipeds([each.id for each in pipeds], since)
+        previews = [each for each in commands if each.type == Command.BUILD_PLAN_PREVIEW]
+        newest = previews[: -MAX_LISTED - 1 : -1]
+        if scope.is_everything:
+            return tuple(newest)
+        return tuple([each for each in newest if await self._has_visible(each, scope, by)])
+
+    async def get(self, command_id: str, *, by: User) -> RequestedPreview:
+        """The preview that a command requested, with the applications that the user may see."""
+        scope = await self._access.scope(by, _GET)
+        command = await or_not_found(self._stores.commands.get(command_id), _NOT_FOUND)
+        check_project(by, command.project_id, "command")
+        if command.type != Command.BUILD_PLAN_PREVIEW:
+            raise NotFound(_NOT_FOUND)
+        if command.status == CommandStatus.NOT_HANDLED_YET:
+            return RequestedPreview(command)
+        if command.status == CommandStatus.TIMEOUT:
+            error = "no piped has handled it within a day"
+            return RequestedPreview(command, PlanPreviewCommandResult(error=error))
+        if to_unix(self._now()) - command.handled_at > RESULT_SECONDS:
+            return RequestedPreview(command, has_expired=True)
+        try:
+            result = await self._output(command)
+        except NotFound:
+            return RequestedPreview(command, has_expired=True)
+        visible = await self._visible(result.results, scope, by)
+        hidden = len(result.results) - len(visible)
+        if hidden and not visible:
+            raise Denied("Permission Denied")
+        del result.results[:]
+        result.results.extend(visible)
+        return RequestedPreview(command, result, hidden)
+
+    async def _has_visible(self, command: Command, scope: Scope, by: User) -> bool:
+        try:
+            result = await self._output(command)
+        except NotFound:
+            return False
+        return bool(await self._visible(result.results, scope, by))
+
+    async def _visible(
+        self, results: Sequence[ApplicationPlanPreviewResult], scope: Scope, by: User
+    ) -> list[ApplicationPlanPreviewResult]:
+        """The results whose applications have labels in the scope now, not in the preview."""
+        if scope.is_everything:
+            return list(results)
+        ids = tuple({each.application_id for each in results})
+        stored = await self._stores.applications.get_many(ids)
+        visible = {
+            id
+            for id, application in stored.items()
+            if application.project_id == by.project and scope.covers(application.labels)
+        }
+        return [each for each in results if each.application_id in visible]
 
     async def _is_online(self, command: Command) -> bool:
         if await self._connections.status(command.piped_id) == Piped.ONLINE:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.ended_sessions import EndingScope, EndingTarget
 from pipecd.controlplane.auth.rbac import ADMIN
 from pipecd.controlplane.auth.sessions import (
@@ -21,12 +22,13 @@ from pipecd.controlplane.auth.sessions import (
 from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
+from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.sign_ins import SessionRecord, SessionRecords
 from pipecd.controlplane.usecases.access import commander
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.session_endings import SessionEndings
-from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.errors import Denied, NotFound, Unauthenticated
+from pipecd.model.clock import Now, seconds_clock, to_unix, utc_now
+from pipecd.model.errors import Denied, NotFound, PipecdError, Unauthenticated
 from pipecd.proto.model.project_pb2 import Project
 from pipecd.secrets import keys
 
@@ -36,6 +38,11 @@ ATTEMPTS_PER_MINUTE = 10
 # Of each user the newest sessions are listed; all of them can be ended.
 MAX_LISTED_OF_USER = 100
 MAX_LISTED = 5_000
+# For so many of the listed sessions, the last use is read.
+MAX_LISTED_USES = 500
+# The use of a session is recorded once in this time.
+SEEN_INTERVAL = timedelta(minutes=1)
+MAX_SEEN = 10_000
 _HASH_PREFIX = "$2"
 # The hash of a password that nobody has, compared for a project that does not exist.
 _UNKNOWN_HASH = "$2a$10$19CqeRt0AvArzaokGcruD.F.U52FTRw5NjIcRjuvZS8pzgaAKfxFe"
@@ -57,6 +64,8 @@ class ActiveSession(NamedTuple):
     is_sso: bool
     signed_in_at: int
     expires_at: int
+    # When it was last used, to the minute; 0 if the cache does not know.
+    last_seen_at: int = 0
 
 
 class SessionList(NamedTuple):
@@ -74,6 +83,7 @@ class ActiveUser(NamedTuple):
     is_sso: bool
     last_signed_in_at: int
     sessions: int
+    last_seen_at: int = 0
 
 
 def users_of(sessions: Iterable[ActiveSession]) -> tuple[ActiveUser, ...]:
@@ -82,7 +92,14 @@ def users_of(sessions: Iterable[ActiveSession]) -> tuple[ActiveUser, ...]:
     for session in sessions:
         by_user.setdefault(session.user, []).append(session)
     return tuple(
-        ActiveUser(name, last.roles, last.is_sso, last.signed_in_at, 1 + len(earlier))
+        ActiveUser(
+            name,
+            last.roles,
+            last.is_sso,
+            last.signed_in_at,
+            sessions=1 + len(earlier),
+            last_seen_at=max(each.last_seen_at for each in (last, *earlier)),
+        )
         for name, (last, *earlier) in by_user.items()
     )
 
@@ -95,11 +112,16 @@ class Sessions:
         projects: ProjectUseCases,
         records: SessionRecords,
         endings: SessionEndings,
+        cache: Cache,
         encryption_key: bytes,
         now: Now = utc_now,
     ) -> None:
         self._projects, self._records, self._endings = projects, records, endings
-        self._now = now
+        self._cache, self._now = cache, now
+        # The sessions whose use was recorded a moment ago.
+        self._seen = LruCache[str, bool](
+            MAX_SEEN, ttl=SEEN_INTERVAL.total_seconds(), clock=seconds_clock(now)
+        )
         self._tokens = SessionTokens(encryption_key, now)
         self._attempts = Throttle(ATTEMPTS_PER_MINUTE, now=now)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_COMPARISONS)
@@ -161,7 +183,19 @@ class Sessions:
             raise Unauthenticated("Unauthenticated") from e
         if await self._has_ended(verified, project):
             raise Unauthenticated("Unauthenticated")
+        if not self._seen.get(verified.id):
+            self._seen.put(verified.id, value=True)
+            await self._record_use(verified)
         return verified.user
+
+    async def _record_use(self, session: VerifiedSession) -> None:
+        now = to_unix(self._now())
+        ttl = max(session.expires_at - now, 1)
+        try:
+            await self._cache.put(_seen_key(session.id), str(now).encode(), ttl_seconds=ttl)
+        except PipecdError as e:
+            # Only the time of the last use is lost.
+            log.warning("use of the session not recorded", project=session.user.project, error=e)
 
     async def _has_ended(self, session: VerifiedSession, project: Project) -> bool:
         return await self._endings.contain(session) or self._tokens.is_revoked(session, project)
@@ -194,7 +228,16 @@ class Sessions:
             for record in records[:MAX_LISTED]
             if not await self._has_ended(_verified(record), project)
         ]
-        return SessionList(tuple(active), has_more=len(records) > MAX_LISTED)
+        newest = [await self._with_last_use(each) for each in active[:MAX_LISTED_USES]]
+        sessions = (*newest, *active[MAX_LISTED_USES:])
+        return SessionList(sessions, has_more=len(records) > MAX_LISTED)
+
+    async def _with_last_use(self, session: ActiveSession) -> ActiveSession:
+        try:
+            used = await self._cache.get(_seen_key(session.id)) or b""
+        except PipecdError:
+            return session
+        return session._replace(last_seen_at=int(used) if used.isdigit() else 0)
 
     async def end_one(self, id: str, *, by: UserOrApiKey) -> None:
         """Ends a session of the caller's project; NotFound if none with this id is stored."""
@@ -233,6 +276,10 @@ class Sessions:
             session.expires_at,
         )
         await self._records.add(record, max_of_user=MAX_LISTED_OF_USER)
+
+
+def _seen_key(session_id: str) -> str:
+    return f"SESSION_SEEN:{session_id}"
 
 
 def _subject(user: str) -> str:

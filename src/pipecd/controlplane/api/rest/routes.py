@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from pipecd.controlplane.api.api_service import CONTROL, SERVICE, SESSIONS
+from pipecd.controlplane.api.api_service import (
+    CONTROL,
+    PREVIEW_PAGES,
+    SERVICE,
+    SESSIONS,
+)
 
 METHODS: Mapping[str, MethodDescriptor] = {
-    rpc.name: rpc for service in (SERVICE, CONTROL, SESSIONS) for rpc in service.methods
+    rpc.name: rpc
+    for service in (SERVICE, CONTROL, SESSIONS, PREVIEW_PAGES)
+    for rpc in service.methods
 }
 
 
@@ -104,6 +111,12 @@ ROUTES = (
         "/plan-previews/results",
         "GetPlanPreviewResults",
         "Returns the results of a plan preview; 404 until all pipeds have handled it.",
+    ),
+    RestRoute(
+        "POST",
+        "/plan-previews/pages",
+        "GetPlanPreviewPages",
+        "Returns where the console shows plan previews.",
     ),
     RestRoute("GET", "/sessions", "ListSessions", "Lists the sessions of users, the newest first."),
     RestRoute("DELETE", "/sessions/{session_id}", "EndSession", "Ends a session."),

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View models of plan previews: the list of recent ones, and what one of them would deploy."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pipecd.controlplane.console.diff_view import MAX_LINES, ChangeCounts
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    clause,
+    label_texts,
+    plural,
+    timestamp,
+)
+from pipecd.controlplane.console.resource_changes import ResourceChanges, resource_changes
+from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, piped_status
+from pipecd.controlplane.usecases.plan_previews import RequestedPreview
+from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import SyncStrategy
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PluginPlanPreviewResult,
+)
+
+# So many applications are shown with their differences, and share the lines of a page; the others
+# are listed, and each can be shown alone.
+MAX_DIFFS = 50
+_MAX_LINES_OF_ALL = 2 * MAX_LINES
+_SHORT_COMMIT = 7
+
+BUILDING = Badge(Tone.RUN, "run", "Running")
+READY = Badge(Tone.OK, "check", "Ready")
+FAILED = Badge(Tone.BAD, "cross", "Failed")
+EXPIRED = Badge(Tone.OFF, "clock", "Expired")
+_CHANGES = Badge(Tone.WAIT, "differ", "Changes")
+_NO_CHANGE = Badge(Tone.OFF, "dots", "No change")
+_STRATEGIES = {
+    SyncStrategy.AUTO: "Decided after the merge",
+    SyncStrategy.QUICK_SYNC: "Quick sync",
+    SyncStrategy.PIPELINE: "Pipeline",
+}
+
+
+@dataclass(frozen=True)
+class PreviewRow:
+    """A plan preview of one piped in lists; `commit` is short."""
+
+    id: str
+    badge: Badge
+    branch: str
+    base: str
+    commit: str
+    repository: str
+    piped: PipedStatus
+    requested: Timestamp | None
+
+
+@dataclass(frozen=True)
+class PreviewedApplication:
+    """What the branch would deploy of one application."""
+
+    id: str
+    anchor: str
+    name: str
+    directory: str
+    labels: tuple[str, ...]
+    strategy: str
+    badge: Badge
+    changes: ResourceChanges
+    # False if the page has too many applications for the differences of all.
+    has_diff: bool = True
+
+
+@dataclass(frozen=True)
+class PreviewView:
+    """The page of a plan preview; `text` says in a sentence what a merge would do."""
+
+    row: PreviewRow
+    text: str
+    applications: tuple[PreviewedApplication, ...] = ()
+    error: str = ""
+    hidden: int = 0
+    is_running: bool = False
+    has_expired: bool = False
+    # The application that the page is limited to.
+    only: str = ""
+    # How many applications the preview has, also those that are not among `applications`.
+    total: int = 0
+
+    @property
+    def counts(self) -> ChangeCounts:
+        """The resources of all applications together."""
+        return sum((each.changes.counts for each in self.applications), ChangeCounts())
+
+    @property
+    def without_diff(self) -> int:
+        """How many applications are only listed."""
+        return sum(not each.has_diff for each in self.applications)
+
+    @property
+    def has_sections(self) -> bool:
+        return any(each.has_diff and each.changes.has_sections for each in self.applications)
+
+
+def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime) -> PreviewRow:
+    """The row of the command that requested a preview."""
+    request = command.build_plan_preview
+    return PreviewRow(
+        id=command.id,
+        badge=_badge(CommandStatus(command.status)),
+        branch=request.head_branch,
+        base=request.base_branch,
+        commit=request.head_commit[:_SHORT_COMMIT],
+        repository=request.repository_id,
+        piped=piped_status(command.piped_id, pipeds),
+        requested=timestamp(command.created_at, now),
+    )
+
+
+def _badge(status: CommandStatus) -> Badge:
+    if status is CommandStatus.NOT_HANDLED_YET:
+        return BUILDING
+    return READY if status is CommandStatus.SUCCEEDED else FAILED
+
+
+async def preview_view(
+    preview: RequestedPreview,
+    pipeds: Iterable[Piped] | None,
+    now: datetime,
+    *,
+    only: str = "",
+) -> PreviewView:
+    """The page of a preview, or of one application of it."""
+    row = preview_row(preview.command, pipeds, now)
+    if preview.has_expired:
+        text = "Results are stored for a day. Push to the branch to request a new one."
+        return PreviewView(replace(row, badge=EXPIRED), text, has_expired=True)
+    if preview.result is None:
+        wait = f"Piped {row.piped.name} merges the branch and compares what would be deployed."
+        offline = f"Piped {row.piped.name} is not online; the preview begins when it is back."
+        is_away = row.piped.is_unavailable
+        return PreviewView(row, offline if is_away else wait, is_running=True)
+    result = preview.result
+    if result.error:
+        return PreviewView(replace(row, badge=FAILED), "", error=clause(result.error))
+    results = sorted(result.results, key=_order)
+    chosen = [each for each in results if each.application_id == only] if only else results
+    shown = chosen or results
+    applications = await _applications(shown)
+    return PreviewView(
+        row=row,
+        text=_text(results),
+        applications=applications,
+        hidden=preview.hidden,
+        only=shown[0].application_name if chosen and only else "",
+        total=len(results),
+    )
+
+
+def _order(result: ApplicationPlanPreviewResult) -> tuple[bool, bool, str]:
+    """Failed applications first, unchanged ones last."""
+    return (not result.error, result.no_change, result.application_name)
+
+
+def _text(results: Sequence[ApplicationPlanPreviewResult]) -> str:
+    """What a merge does, in a sentence."""
+    if not results:
+        return "No application changes: merging deploys nothing."
+    failed = sum(bool(each.error) for each in results)
+    deployed = plural(len(results) - failed, "application")
+    parts = [f"Merging deploys {deployed}"] if len(results) > failed else []
+    if failed:
+        parts.append(f"the preview of {plural(failed, 'application')} failed")
+    text = ", and ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+async def _applications(
+    results: Sequence[ApplicationPlanPreviewResult],
+) -> tuple[PreviewedApplication, ...]:
+    max_lines = min(MAX_LINES, _MAX_LINES_OF_ALL // min(max(len(results), 1), MAX_DIFFS))
+    return tuple(
+        [
+            await _application(each, max_lines, has_diff=index < MAX_DIFFS)
+            for index, each in enumerate(results)
+        ]
+    )
+
+
+async def _application(
+    result: ApplicationPlanPreviewResult, max_lines: int, *, has_diff: bool
+) -> PreviewedApplication:
+    changes = await resource_changes(
+        _plugin_results(result),
+        no_change=result.no_change,
+        error=result.error,
+        scope=result.application_id,
+        max_lines=max_lines,
+    )
+    badge = FAILED if result.error else _NO_CHANGE if result.no_change else _CHANGES
+    return PreviewedApplication(
+        id=result.application_id,
+        anchor=f"app-{result.application_id}",
+        name=result.application_name,
+        directory=result.application_directory,
+        labels=label_texts(result.labels),
+        strategy="" if result.error else _STRATEGIES[SyncStrategy(result.sync_strategy)],
+        badge=badge,
+        changes=changes,
+        has_diff=has_diff,
+    )
+
+
+def _plugin_results(result: ApplicationPlanPreviewResult) -> Sequence[PluginPlanPreviewResult]:
+    """The results of the plugins; pipeds of the first generation have one text for all."""
+    if result.plugin_plan_results or not (result.plan_details or result.plan_summary):
+        return result.plugin_plan_results
+    return [
+        PluginPlanPreviewResult(plan_summary=result.plan_summary, plan_details=result.plan_details)
+    ]

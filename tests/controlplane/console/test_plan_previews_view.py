@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a plan preview in words."""
+
+from datetime import datetime
+
+import pytest
+
+from pipecd.controlplane.console.diff_view import ChangeCounts
+from pipecd.controlplane.console.plan_previews_view import MAX_DIFFS, preview_view
+from pipecd.controlplane.usecases.plan_previews import RequestedPreview
+from pipecd.model.command import CommandStatus
+from pipecd.proto.model import command_pb2 as pb
+from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
+from servers.sample_diffs import MANIFESTS, kubernetes_result
+
+App = ApplicationPlanPreviewResult
+
+
+def preview(*apps: App, status: CommandStatus = CommandStatus.SUCCEEDED) -> RequestedPreview:
+    command = Command(
+        id="c1",
+        piped_id="p1",
+        status=pb.CommandStatus.ValueType(status),
+        build_plan_preview=Command.BuildPlanPreview(head_branch="fix", base_branch="main"),
+    )
+    is_ready = status is CommandStatus.SUCCEEDED
+    return RequestedPreview(command, PlanPreviewCommandResult(results=apps) if is_ready else None)
+
+
+def app(name: str, *, error: str = "", no_change: bool = False) -> App:
+    return App(
+        application_id=name,
+        application_name=name,
+        error=error,
+        no_change=no_change,
+        plugin_plan_results=[kubernetes_result()],
+    )
+
+
+@pytest.mark.parametrize(
+    ("apps", "text"),
+    [
+        pytest.param((), "No application changes: merging deploys nothing.", id="nothing"),
+        pytest.param((app("a"),), "Merging deploys 1 application.", id="one"),
+        pytest.param(
+            (app("a"), app("b"), app("c", error="no chart")),
+            "Merging deploys 2 applications, and the preview of 1 application failed.",
+            id="some failed",
+        ),
+        pytest.param(
+            (app("c", error="no chart"),),
+            "The preview of 1 application failed.",
+            id="all failed",
+        ),
+    ],
+)
+async def test_a_sentence_says_what_a_merge_does(
+    apps: tuple[App, ...], text: str, noon: datetime
+) -> None:
+    assert (await preview_view(preview(*apps), (), noon)).text == text
+
+
+@pytest.mark.parametrize(
+    ("piped", "text"),
+    [
+        pytest.param(Piped.ONLINE, "Piped edge merges the branch", id="online"),
+        pytest.param(Piped.OFFLINE, "begins when it is back", id="offline"),
+    ],
+)
+async def test_a_running_preview_says_what_it_waits_for(
+    piped: Piped.ConnectionStatus.ValueType, text: str, noon: datetime
+) -> None:
+    pipeds = [Piped(id="p1", name="edge", status=piped)]
+    view = await preview_view(preview(status=CommandStatus.NOT_HANDLED_YET), pipeds, noon)
+    assert view.is_running
+    assert text in view.text
+
+
+async def test_failed_applications_are_first_and_unchanged_ones_last(noon: datetime) -> None:
+    apps = (app("a", no_change=True), app("b"), app("c", error="no chart"))
+    view = await preview_view(preview(*apps), (), noon)
+    assert [each.name for each in view.applications] == ["c", "b", "a"]
+    assert [each.badge.text for each in view.applications] == ["Failed", "Changes", "No change"]
+
+
+async def test_applications_beyond_the_maximum_are_listed_without_their_differences(
+    noon: datetime,
+) -> None:
+    apps = [app(f"{number:03}") for number in range(MAX_DIFFS + 10)]
+    view = await preview_view(preview(*apps), (), noon)
+    assert (len(view.applications), view.without_diff) == (MAX_DIFFS + 10, 10)
+    alone = await preview_view(preview(*apps), (), noon, only=f"{MAX_DIFFS + 5:03}")
+    assert [each.has_diff for each in alone.applications] == [True]
+    assert (alone.only, alone.total) == (f"{MAX_DIFFS + 5:03}", MAX_DIFFS + 10)
+    unknown = await preview_view(preview(*apps), (), noon, only="gone")
+    assert (unknown.only, len(unknown.applications)) == ("", MAX_DIFFS + 10)
+
+
+async def test_the_text_of_the_first_generation_is_shown_too(noon: datetime) -> None:
+    older = App(application_id="a", application_name="a", plan_details=MANIFESTS)
+    view = await preview_view(preview(older), (), noon)
+    assert view.counts == ChangeCounts(added=1, deleted=1, changed=1)
