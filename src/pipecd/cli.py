@@ -22,6 +22,10 @@ _BACKUP = (
     "pipecd.controlplane.operator_command:backup",
     "Copy the SQLite database of a control plane.",
 )
+_COPY_STORES = (
+    "pipecd.controlplane.operator_command:copy_stores",
+    "Copy the stores of a control plane to other ones.",
+)
 _HASH_PASSWORD = (
     "pipecd.controlplane.operator_command:hash_password",
     "Print the hash of a password for the configuration.",
@@ -44,6 +48,7 @@ def tree(name: str = "pipecd") -> LazyGroup:
         "project": _PROJECT,
         "api-key": _API_KEY,
         "backup": _BACKUP,
+        "copy-stores": _COPY_STORES,
         "hash-password": _HASH_PASSWORD,
         "unseal-secrets": _UNSEAL_SECRETS,
         "piped": _PIPED_V1,

@@ -2,10 +2,12 @@
 """MariaDB, Dolt, PostgreSQL and Redis on loopback, each with its data in a directory of its own."""
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, LiteralString, cast
 
+from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
 from servers.programs import built_program, find
 from servers.server import Server, run
 
@@ -141,3 +143,51 @@ class Redis(Server):
 
     def is_up(self) -> bool:
         return self.answers()
+
+
+@contextmanager
+def sql(server: MariaDb | Postgres, database: str = "pipecd") -> Iterator[Callable[..., list[Any]]]:
+    """Runs SQL on its own connection as an administrator."""
+    if isinstance(server, Postgres):
+        import psycopg
+
+        with psycopg.connect(server.url(database), autocommit=True) as connection:
+
+            def run(text: str) -> list[Any]:
+                cursor = connection.execute(cast("LiteralString", text))
+                return cursor.fetchall() if cursor.description else []
+
+            yield run
+    else:
+        import pymysql
+
+        address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+        with pymysql.connect(**address, database=database, autocommit=True) as connection:
+
+            def run(text: str) -> list[Any]:
+                cursor = connection.cursor()
+                cursor.execute(text)
+                return list(cursor.fetchall())
+
+            yield run
+
+
+@contextmanager
+def empty_database(server: MariaDb | Postgres, name: str) -> Iterator[DatastoreSpec]:
+    """A database without tables."""
+    administration = "postgres" if isinstance(server, Postgres) else "mysql"
+    with sql(server, administration) as run:
+        run(f"CREATE DATABASE {name}")
+    try:
+        yield spec_of(server, name)
+    finally:
+        with sql(server, administration) as run:
+            run(f"DROP DATABASE {name}")
+
+
+def spec_of(server: MariaDb | Postgres, name: str, user: str = "") -> DatastoreSpec:
+    if isinstance(server, Postgres):
+        url = server.url(name).replace("postgres@", f"{user or 'postgres'}@")
+        return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=url))
+    url = f"{user or 'root'}@tcp(127.0.0.1:{server.port})/{name}"
+    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))

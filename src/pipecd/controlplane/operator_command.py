@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the operator: `pipecd project`, `api-key`, `backup` and `hash-password`.
+"""The commands of the operator: projects, API keys, backups and copies, hashed passwords.
 
 They open the stores of the configuration. On SQLite a running server has the database open, and
 runs the operation instead.
@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +23,26 @@ from pipecd.controlplane.app import create_installation, projects_from_config
 from pipecd.controlplane.bus.relay import RelayBus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.command import read_file, read_password
+from pipecd.controlplane.datastore.copy import (
+    begin_copy,
+    copy_rows,
+    finish_copy,
+    is_unfinished_copy,
+    refuse_rows,
+    refuse_running_servers,
+    refuse_unfinished_copy,
+    refuse_without_projects,
+)
 from pipecd.controlplane.datastore.engines.sqlite_backup import back_up
+from pipecd.controlplane.datastore.open import open_datastore
+from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.filestore.copy import copy_files, refuse_files
+from pipecd.controlplane.filestore.open import open_filestore
 from pipecd.controlplane.operator.socket import run_on_server, socket_path
 from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.controlplane.usecases.installation import KEY_ROLES, Arguments, Rows
+from pipecd.model.clock import utc_now
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
@@ -211,6 +226,66 @@ def backup(**options: Any) -> None:
     copy = Path(options["output_file"])
     size = back_up(Path(spec.datastore.config.path), copy)
     click.echo(f"{copy}: {size} bytes")
+
+
+@click.command("copy-stores")
+@flags.text("from-config-file", "The configuration of the stores to copy.", required=True)
+@flags.text("config-file", "The configuration of the empty stores.", required=True)
+@flags.shared(log_level="error")
+def copy_stores(**options: Any) -> None:
+    """Copy the datastore and the filestore of a control plane to others, while it is stopped.
+
+    The stores may be of other types: a SQLite file and a directory become a database server and a
+    bucket. Objects keep their ids, keys and history. The old stores are not changed, and the new
+    ones must be empty. After an interruption no server starts on the new stores until the same
+    command has been run again to its end.
+    """
+    configure(options["log_level"], options["log_encoding"], program="controlplane.copy-stores")
+    old, new = (
+        read_control_plane(read_file(file, "configuration", flag=flag), file=file)
+        for file, flag in (
+            (options["from_config_file"], "--from-config-file"),
+            (options["config_file"], "--config-file"),
+        )
+    )
+    if old.datastore == new.datastore:
+        raise UserMistake(
+            "both configurations have the same datastore",
+            hint="write the new datastore, and a new filestore if you want, to another file",
+        )
+    if old.datastore.type == "SQLITE" and not Path(old.datastore.config.path).is_file():
+        raise UserMistake(
+            f"there is no database {old.datastore.config.path}",
+            hint="check spec.datastore.config.path of the configuration of --from-config-file",
+        )
+    click.echo(asyncio.run(_copy_stores(old, new)))
+
+
+async def _copy_stores(old: ControlPlaneSpec, new: ControlPlaneSpec) -> str:
+    async with AsyncExitStack() as stack:
+        enter, now = stack.enter_async_context, utc_now()
+        source = await enter(open_datastore(old.datastore))
+        target = await enter(open_datastore(new.datastore))
+        await refuse_unfinished_copy(source)
+        await refuse_running_servers(source, "old", now)
+        await refuse_running_servers(target, "new", now)
+        await refuse_without_projects(source)
+        files: tuple[Files, Files] | None = None
+        if old.filestore != new.filestore:
+            files = (
+                await enter(open_filestore(old.filestore)),
+                await enter(open_filestore(new.filestore)),
+            )
+        if not await is_unfinished_copy(target):
+            await refuse_rows(target)
+            if files:
+                await refuse_files(files[1])
+        await begin_copy(target)
+        # Files first: the database becomes usable when everything that it names is there.
+        copied = await copy_files(*files) if files else 0
+        rows = await copy_rows(source, target)
+        await finish_copy(target)
+        return f"copied {rows} rows and {copied} files"
 
 
 @click.command("hash-password")

@@ -12,6 +12,7 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.bus.relay import RelayBus
 from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.cache.memory import MemoryCache
+from pipecd.controlplane.datastore.copy import refuse_unfinished_copy
 from pipecd.controlplane.datastore.open import notify_address, open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.open import open_filestore
@@ -51,6 +52,7 @@ async def open_stores(
         database = await stack.enter_async_context(
             open_datastore(spec.datastore, observers=observers)
         )
+        await refuse_unfinished_copy(database)
         files = await stack.enter_async_context(open_filestore(spec.filestore, observers=observers))
         if cache_address:
             try:

@@ -5,12 +5,10 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, LiteralString, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
-import psycopg
-import pymysql
 import pytest
 from sqlalchemy import func, insert, select, update
 
@@ -24,7 +22,7 @@ from pipecd.controlplane.datastore.schema import EXT_META, METADATA
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from pipecd.proto.model.application_pb2 import Application
-from servers.databases import MariaDb, Postgres
+from servers.databases import MariaDb, Postgres, empty_database, spec_of, sql
 
 Make = Callable[..., Application]
 T = TypeVar("T")
@@ -38,50 +36,6 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def server(engine: str, request: pytest.FixtureRequest) -> MariaDb | Postgres:
     return request.getfixturevalue(engine)
-
-
-@contextmanager
-def sql(server: MariaDb | Postgres, database: str = "pipecd") -> Iterator[Callable[..., list[Any]]]:
-    """Runs SQL on its own connection as an administrator."""
-    if isinstance(server, Postgres):
-        with psycopg.connect(server.url(database), autocommit=True) as connection:
-
-            def run(text: str) -> list[Any]:
-                cursor = connection.execute(cast("LiteralString", text))
-                return cursor.fetchall() if cursor.description else []
-
-            yield run
-    else:
-        address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-        with pymysql.connect(**address, database=database, autocommit=True) as connection:
-
-            def run(text: str) -> list[Any]:
-                cursor = connection.cursor()
-                cursor.execute(text)
-                return list(cursor.fetchall())
-
-            yield run
-
-
-@contextmanager
-def empty_database(server: MariaDb | Postgres, name: str) -> Iterator[DatastoreSpec]:
-    """A database without tables."""
-    administration = "postgres" if isinstance(server, Postgres) else "mysql"
-    with sql(server, administration) as run:
-        run(f"CREATE DATABASE {name}")
-    try:
-        yield spec_of(server, name)
-    finally:
-        with sql(server, administration) as run:
-            run(f"DROP DATABASE {name}")
-
-
-def spec_of(server: MariaDb | Postgres, name: str, user: str = "") -> DatastoreSpec:
-    if isinstance(server, Postgres):
-        url = server.url(name).replace("postgres@", f"{user or 'postgres'}@")
-        return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=url))
-    url = f"{user or 'root'}@tcp(127.0.0.1:{server.port})/{name}"
-    return DatastoreSpec(type="MYSQL", config=DatastoreConfig(url=url))
 
 
 def with_timeout(spec: DatastoreSpec, seconds: float) -> AbstractAsyncContextManager[Database]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import Delete, Dialect, Insert, Update, insert, select
+from sqlalchemy import Delete, Dialect, Insert, Table, Update, insert, select
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Value, Values
@@ -218,6 +218,13 @@ class Database:
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Returns the result of the work once it is committed; an error rolls it back."""
         return await self._on_thread(self._writers, "write", lambda: self._retry_write(work))
+
+    async def clear(self, table: Table) -> None:
+        """Removes all rows of a table, however many they are."""
+        name = self._dialect.identifier_preparer.format_table(table)
+        # SQLite has no TRUNCATE; it removes all rows at once if there is no condition.
+        command = "DELETE FROM" if self._dialect.name == "sqlite" else "TRUNCATE TABLE"
+        await self.write(lambda transaction: transaction.run_sql(f"{command} {name}"))
 
     async def refresh_labels(self, table: str, project: str) -> None:
         """Indexes the labels that another program may have written to the table."""
