@@ -164,7 +164,7 @@ class Reader:
                     page = (await web.get(one)).text
                     found = form.search(page)
                     if found and found[1] not in self.approved:
-                        assert "Waiting for approval by admin" in page
+                        assert "Waiting for approval" in page
                         return found[1], found[2]
                 await asyncio.sleep(0.05)
 

@@ -20,10 +20,19 @@ from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, Resou
 from servers.console import OpenBrowser, PipedReports, SubmitForm
 
 
-async def test_an_empty_list_says_what_to_do(admin_browser: httpx2.AsyncClient) -> None:
+async def test_an_empty_list_says_what_to_do(
+    admin_browser: httpx2.AsyncClient, cases: UseCases, admin: User
+) -> None:
     page = (await admin_browser.get("/applications")).text
     assert "No applications yet" in page
-    assert 'href="/applications/add"' in page
+    # Nothing can be added before there is a piped.
+    first_step = '<a class="btn primary" href="/settings/piped#add">Add a piped</a>'
+    assert first_step in page
+    assert first_step in (await admin_browser.get("/overview")).text
+    await cases.pipeds.register("dev", "", by=admin)
+    page = (await admin_browser.get("/applications")).text
+    assert '<a class="btn primary" href="/applications/add">Add an application</a>' in page
+    assert first_step not in (await admin_browser.get("/overview")).text
 
 
 async def test_the_list_shows_applications(

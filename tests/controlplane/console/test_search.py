@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.documentation import read_documents
+from pipecd.controlplane.console.documentation import Document, read_documents
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.console import OpenBrowser
@@ -83,3 +83,16 @@ async def test_links_of_the_documentation_lead_to_pages_of_it(
 
 async def test_every_page_names_the_version(admin_browser: httpx2.AsyncClient) -> None:
     assert 'data-testid="program-version">PipeCD v' in (await admin_browser.get("/overview")).text
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        pytest.param("# T\n\nFirst. Second.\n", "First.", id="the first sentence"),
+        pytest.param("# T\n\nSee [the guide](g.md) `x`.", "See the guide x.", id="without marks"),
+        pytest.param("# T\n\n![A picture](a.svg)\n\nText.", "Text.", id="not a picture"),
+        pytest.param("# T\n\n| a |\n|---|\n", "", id="no table"),
+    ],
+)
+def test_a_page_of_the_documentation_is_summarized(text: str, summary: str) -> None:
+    assert Document("t", text).summary == summary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a deployment in a sentence."""
+"""The status of a deployment or an application in a sentence."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -9,7 +9,9 @@ import pytest
 
 from pipecd.controlplane.console.deployments_view import deployment_view
 from pipecd.controlplane.console.status_badge import PipedStatus, piped_status
+from pipecd.controlplane.console.status_text import application_status_text
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.piped_pb2 import Piped
 
@@ -66,18 +68,21 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
                     "status": 1,
                     "authorized_operators": ["ann", "bob"],
                     "metadata": {"ApprovedBy": "bob"},
-                }
+                },
+                {"id": "0", "name": "A", "status": 2},
+                {"id": "2", "name": "B", "requires": ["1"]},
+                {"id": "3", "name": "C", "requires": ["2"]},
             ],
             {},
-            "Waiting for approval by ann or bob. Approved by bob so far.",
-            id="waiting for named approvers",
+            "1 of 4 stages done. Once it is approved, the other 2 start.",
+            id="waiting for approvers, who are on the card of the approval",
         ),
         pytest.param(
             DeploymentStatus.RUNNING,
             [{"id": "1", "name": "WAIT_APPROVAL", "status": 1}],
             {},
-            "Waiting for approval by anyone who may update deployments.",
-            id="waiting for anybody",
+            "0 of 1 stage done. Once it is approved, it ends.",
+            id="waiting for an approval that nothing follows",
         ),
         pytest.param(
             DeploymentStatus.ROLLING_BACK,
@@ -208,3 +213,13 @@ def test_a_completed_deployment_does_not_depend_on_its_piped(
 def test_the_status_of_a_piped(pipeds: list[Piped] | None, word: str, is_unavailable: bool) -> None:
     status = piped_status("p1", pipeds)
     assert (status.badge.text, status.is_unavailable) == (word, is_unavailable)
+
+
+def test_an_invalid_configuration_is_shown_while_the_piped_is_offline(
+    offline_piped: PipedStatus,
+) -> None:
+    application = Application()
+    application.sync_state.status = ApplicationSyncStatus.INVALID_CONFIG
+    application.sync_state.reason = "app.pipecd.yaml:14: unknown field witth"
+    text = application_status_text(application, offline_piped)
+    assert text.startswith("app.pipecd.yaml:14: unknown field witth. Piped tokyo is offline")

@@ -93,7 +93,8 @@ class ApplicationPages:
         with suppress(Denied):
             latest = [row.triggered.id for row in listing.rows if row.triggered]
             outcomes = await cases.deployments.get_many(latest, by=user)
-        pipeds = await self._context.visible_pipeds(user) or ()
+        visible = await self._context.visible_pipeds(user)
+        pipeds = visible or ()
         filters = query.active_filters({piped.id: piped.name for piped in pipeds})
         url = query.url()
         return self._context.render(
@@ -113,6 +114,7 @@ class ApplicationPages:
                 labels=tuple((text.replace(": ", ":", 1), text) for text in listing.labels),
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
             ),
+            needs_piped=visible == (),
             offline=lost_pipeds(pipeds),
             sizes=PAGE_SIZES,
             may_sync=not await self._context.denied_reason(user, _UPDATE, Application()),

@@ -134,6 +134,8 @@ class DeploymentPages:
         stage = selected_stage(view, params.get("stage", ""))
         query = parse_log_query(params)
         tab = params.get("tab", "") if params.get("tab", "") in _TABS else ""
+        # Without a stage there is no log to show.
+        tab = tab or ("" if stage else "timeline")
         log: LogView | None = None
         if stage and not tab:
             log = await self._logs.view(request, deployment, stage, query, user)

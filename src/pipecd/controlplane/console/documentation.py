@@ -64,7 +64,8 @@ class Document:
     @cached_property
     def summary(self) -> str:
         """The first sentence, unless the page begins with a table."""
-        body = self.text.partition("\n")[2].strip().partition("\n\n")[0]
+        text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", self.text.partition("\n")[2])
+        body = text.strip().partition("\n\n")[0]
         if body.startswith("|"):
             return ""
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`]", r"\1", body.replace("\n", " "))

@@ -49,11 +49,12 @@ class OverviewPages:
         failures = DeploymentFilter(user.project, statuses=(int(DeploymentStatus.FAILURE),))
         since = PageRequest(min_updated_at=to_unix(now) - PERIODS[FAILED_SINCE])
         different = ApplicationFilter(user.project, sync_statuses=DIFFERENT)
+        visible = await self._context.visible_pipeds(user)
         state = ProjectState(
             unfinished=await _or_empty(cases.deployments.list(in_progress, by=user)),
             failed=await _or_empty(cases.deployments.list(failures, since, by=user)),
             different=await _or_empty(cases.applications.list(different, by=user)),
-            pipeds=await self._context.visible_pipeds(user) or (),
+            pipeds=visible or (),
         )
         tiles = overview_tiles(state, user.name, now)
         return self._context.render(
@@ -61,6 +62,7 @@ class OverviewPages:
             "overview.html",
             tiles=tiles,
             text=overview_text(tiles),
+            needs_piped=visible == (),
             news=waiting_text(state.unfinished, user.name),
             topics=await list_topics(
                 self._context,

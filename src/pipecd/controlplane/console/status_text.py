@@ -8,12 +8,11 @@ from pipecd.controlplane.console.formatting import clause, duration, join_words,
 from pipecd.controlplane.console.pipeline_view import (
     PipelineView,
     StageView,
-    approved_by,
 )
 from pipecd.controlplane.console.status_badge import PipedStatus, Tone, sync_status
-from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
+from pipecd.controlplane.usecases.deployments import is_waiting_for_approval
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import REQUIRED_APPROVALS_KEY, WAITING_FOR, DeploymentStatus
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -43,14 +42,18 @@ def application_status_text(
     """
     if application.disabled:
         return "Disabled: neither deployed nor checked for drift until it is enabled again."
+    status, state = sync_status(application), application.sync_state
     if piped.is_unavailable:
-        return (
+        text = (
             f"Piped {piped.name} is {piped.badge.text.lower()}: this is the last known state, "
             "and a sync waits until that piped is back."
         )
+        # What to fix in Git meanwhile.
+        is_invalid = status is SyncStatus.INVALID_CONFIG
+        reason = sentence(state.reason or state.short_reason) if is_invalid else ""
+        return f"{reason} {text}".strip()
     if waiting:
         return "A deployment waits for approval."
-    status, state = sync_status(application), application.sync_state
     text, reason = _SYNC_TEXTS[status], ""
     if status is SyncStatus.OUT_OF_SYNC:
         reason = sentence(state.short_reason)
@@ -126,15 +129,13 @@ def with_stage_names(text: str, deployment: Deployment) -> str:
 
 
 def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
-    for waiting in filter(is_waiting_for_approval, deployment.stages):
-        approved, approvers = approved_by(waiting), approvers_of(waiting)
-        required = waiting.metadata.get(REQUIRED_APPROVALS_KEY, "1")
-        count = f", {len(approved)} of {required}" if required != "1" else ""
-        so_far = f" {required} approvals are required." if count else ""
-        if approved:
-            so_far = f" Approved by {join_words(approved)} so far{count}."
-        who = join_words(approvers, "or") if approvers else "anyone who may update deployments"
-        return StatusText(f"Waiting for approval by {who}.{so_far}")
+    if any(map(is_waiting_for_approval, deployment.stages)):
+        # Who approves, and how many have, is on the card below.
+        done = sum(stage.status in ("SUCCESS", "SKIPPED") for stage in pipeline.stages)
+        others = len(pipeline.stages) - done - 1
+        text = f"{done} of {plural(len(pipeline.stages), 'stage')} done."
+        follow = "the next one starts" if others == 1 else f"the other {others} start"
+        return StatusText(f"{text} Once it is approved, {follow if others > 0 else 'it ends'}.")
     for number, stage in enumerate(pipeline.stages, 1):
         if stage.running:
             description = clause(stage.desc or stage.name)

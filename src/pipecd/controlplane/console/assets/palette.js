@@ -79,6 +79,9 @@ export async function openHelp() {
   close.method = "dialog";
   close.innerHTML = '<button class="btn small">Close</button> <a class="btn small" href="/help">Documentation</a>';
   const keys = await part("/help", "#keys");
+  // The focus on a control below would scroll the first keys away.
+  keys.tabIndex = -1;
+  keys.autofocus = true;
   openDialog("help", "Keys on the keyboard", [keys, close]);
 }
 
