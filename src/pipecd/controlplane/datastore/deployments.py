@@ -14,6 +14,7 @@ from pipecd.controlplane.datastore.documents import (
 )
 from pipecd.controlplane.datastore.query import (
     FIRST_COMPLETED,
+    NEWEST,
     OLDEST,
     any_member_of,
     any_of,
@@ -174,18 +175,16 @@ class Commands(Documents[Command]):
         commands = await self.all_of(conditions, OLDEST)
         return tuple(command for command in commands if command.deployment_id == deployment.id)
 
-    async def list_of_pipeds(
+    def iterate_of_pipeds(
         self, piped_ids: Sequence[str], created_since: int
-    ) -> tuple[Command, ...]:
-        """Returns the commands of these pipeds since that time, oldest first."""
-        if not piped_ids:
-            return ()
+    ) -> AsyncIterator[tuple[Command, ...]]:
+        """Iterates over the commands of these pipeds since that time, newest first, in batches."""
         conditions = (
             *any_of("PipedId", *piped_ids),
             *any_of("Status", *map(int, CommandStatus)),
             *at_least("CreatedAt", created_since),
         )
-        return await self.all_of(conditions, OLDEST)
+        return self.batches_of(conditions, NEWEST)
 
     async def list_all_unhandled(self) -> tuple[Command, ...]:
         """Returns the commands of all pipeds that are not handled yet, oldest first."""

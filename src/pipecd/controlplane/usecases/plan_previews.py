@@ -34,6 +34,8 @@ HANDLE_SECONDS = 5 * 60
 RESULT_SECONDS = 24 * 3600
 # A page of the console; older ones are found by their link.
 MAX_LISTED = 100
+# Commands of other kinds are read with them; a list must not read those of a whole busy day.
+MAX_READ = 10_000
 # How long pipeds may need to reconnect after this control plane has started.
 RECONNECT = timedelta(seconds=30)
 
@@ -142,11 +144,18 @@ class PlanPreviews:
         A user whose roles are limited by labels sees those that have a visible application.
         """
         scope = await self._access.scope(by, _LIST)
-        pipeds = await self._stores.pipeds.list(by.project)
+        pipeds = [each.id for each in await self._stores.pipeds.list(by.project)]
+        if not pipeds:
+            return ()
         since = to_unix(self._now()) - RESULT_SECONDS
-        commands = await self._stores.commands.list_of_pipeds([each.id for each in pipeds], since)
-        previews = [each for each in commands if each.type == Command.BUILD_PLAN_PREVIEW]
-        newest = previews[: -MAX_LISTED - 1 : -1]
+        previews: list[Command] = []
+        read = 0
+        async for batch in self._stores.commands.iterate_of_pipeds(pipeds, since):
+            previews += (each for each in batch if each.type == Command.BUILD_PLAN_PREVIEW)
+            read += len(batch)
+            if len(previews) >= MAX_LISTED or read >= MAX_READ:
+                break
+        newest = previews[:MAX_LISTED]
         if scope.is_everything:
             return tuple(newest)
         return tuple([each for each in newest if await self._has_visible(each, scope, by)])
