@@ -5,6 +5,7 @@ from typing import Any
 
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
 from servers.deployer import OpenDeployer
+from servers.polling import eventually
 
 HANG = "  pipeline: {stages: [{name: ACT, with: {do: hang}}]}\n"
 
@@ -66,3 +67,29 @@ async def test_deployments_queued_while_piped_was_stopped_are_superseded(
             done = [await setup.finished(id) for id in ids]
         assert [status(d) for d in done] == ["CANCELLED", "CANCELLED", "SUCCESS"]
         assert setup.started == ["act 0"]
+
+
+async def test_a_superseded_deployment_is_over_before_the_next_poll(
+    open_setup: OpenDeployer,
+) -> None:
+    async with open_setup() as setup, setup.piped() as deployer:
+        gate, cache = setup.plane.gate, deployer.context.deployments
+        first = await setup.trigger(setup.push(HANG), when=1_700_000_000)
+        await setup.trace.wait_for("act 0 begins")
+        gate.close("ReportDeploymentCompleted")
+        commits = [setup.push(HANG, code=str(n)) for n in range(2)]
+        superseded, last = [
+            await setup.trigger(commit, when=1_700_000_001 + n) for n, commit in enumerate(commits)
+        ]
+
+        def not_completed() -> frozenset[str]:
+            return cache.not_completed_of(setup.application.id)
+
+        await eventually(lambda: len(not_completed()) == 3)
+        gate.close("ListDeploymentsInOrder")
+        del gate.refusals["ReportDeploymentCompleted"]
+        await eventually(lambda: superseded not in not_completed())
+        assert not_completed() == {first, last}
+        gate.open()
+        setup.release_stage("act 0")
+        assert status(await setup.finished(last)) == "SUCCESS"

@@ -222,6 +222,8 @@ class PendingDeployments:
             try:
                 if await work:
                     self.completed.add(deployment_id)
+                    # The control plane does not signal it to the piped that reported it.
+                    self.context.deployments.remove_completed(deployment_id)
                     self.wakeup.mark()
             except PipecdError as e:
                 log.warning("pending deployment not updated", error=str(e))
