@@ -202,3 +202,18 @@ async def test_a_preview_whose_output_is_gone_has_expired(
     assert (stored.has_expired, gone.has_expired) == (False, True)
     advance(24 * 3600 + 1)
     assert (await cases.plan_previews.get(ids[0], by=viewer)).has_expired
+
+
+async def test_commands_are_read_newest_first_across_batches(
+    cases: UseCases,
+    stores: Stores,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    advance: Callable[[float], None],
+) -> None:
+    ids: list[str] = []
+    for _ in range(4):
+        ids += await cases.plan_previews.request(preview_request(), by=program)
+        advance(60)
+    batches = stores.commands.iterate_of_pipeds([piped.piped], 1, size=1)
+    assert [command.id async for batch in batches for command in batch] == ids[::-1]

@@ -176,7 +176,7 @@ class Commands(Documents[Command]):
         return tuple(command for command in commands if command.deployment_id == deployment.id)
 
     def iterate_of_pipeds(
-        self, piped_ids: Sequence[str], created_since: int
+        self, piped_ids: Sequence[str], created_since: int, *, size: int = 500
     ) -> AsyncIterator[tuple[Command, ...]]:
         """Iterates over the commands of these pipeds since that time, newest first, in batches."""
         conditions = (
@@ -184,7 +184,7 @@ class Commands(Documents[Command]):
             *any_of("Status", *map(int, CommandStatus)),
             *at_least("CreatedAt", created_since),
         )
-        return self.batches_of(conditions, NEWEST)
+        return self.batches_of(conditions, NEWEST, size=size)
 
     async def list_all_unhandled(self) -> tuple[Command, ...]:
         """Returns the commands of all pipeds that are not handled yet, oldest first."""
