@@ -8,9 +8,10 @@ import pytest
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.documentation import Document, read_documents
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
-from servers.console import OpenBrowser
+from servers.console import OpenBrowser, PipedReports
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,15 @@ async def test_every_page_names_the_version(admin_browser: httpx2.AsyncClient) -
 )
 def test_a_page_of_the_documentation_is_summarized(text: str, summary: str) -> None:
     assert Document("t", text).summary == summary
+
+
+async def test_an_application_that_waits_has_the_words_of_its_list(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s2", StageStatus.RUNNING)
+    for path in ("/applications", "/search?q=cart"):
+        page = (await admin_browser.get(path)).text
+        row = page.partition(f'"/applications/{deployment.application_id}"')
+        around = row[0][-900:] + row[2][:900]
+        assert "Waiting for approval" in around, path

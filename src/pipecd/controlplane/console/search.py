@@ -128,10 +128,13 @@ class SearchPages:
         cases, now = self._context.cases, self._context.local_now(request)
         applications: list[Application] = []
         deployments: tuple[SearchResult, ...] = ()
+        waiting: frozenset[str] = frozenset()
         with suppress(Denied):
             listed = await cases.applications.list(ApplicationFilter(user.project), by=user)
             applications = matching_applications(listed.items, text)
         with suppress(Denied):
+            approvals = await cases.deployments.list_waiting_for_approval(by=user)
+            waiting = frozenset(each.application_id for each in approvals)
             if len(text) >= _MIN_DEPLOYMENT_TEXT:
                 mentioned = DeploymentFilter(user.project, text=text)
                 found = await cases.deployments.list(mentioned, PageRequest(_MAX_RESULTS), by=user)
@@ -153,7 +156,10 @@ class SearchPages:
         )
         shown = applications[:_MAX_RESULTS]
         return (
-            SearchGroup("Applications", tuple(map(_application_result, shown))),
+            SearchGroup(
+                "Applications",
+                tuple(_application_result(each, waiting=each.id in waiting) for each in shown),
+            ),
             SearchGroup("Deployments", deployments),
             SearchGroup("Pipeds", matching(tuple(piped_results), text)[:_MAX_RESULTS]),
             SearchGroup("Do", await self._actions_on(shown[:_MAX_ACTIONS], user)),
@@ -176,7 +182,7 @@ class SearchPages:
         return tuple(actions)
 
 
-def _application_result(application: Application) -> SearchResult:
+def _application_result(application: Application, *, waiting: bool) -> SearchResult:
     labels = ", ".join(f"{key}: {value}" for key, value in sorted(application.labels.items()))
-    badge = application_badge(application)
+    badge = application_badge(application, waiting=waiting)
     return SearchResult(application.name, f"/applications/{application.id}", labels, badge)
