@@ -2,12 +2,13 @@
 """Requests that a project's admin aims never reach an address that is not public."""
 
 import asyncio
+import errno
 import gzip
 import re
 import socket
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -68,15 +69,31 @@ def response(content: bytes, *headers: str, status: str = "200 OK") -> bytes:
 
 @asynccontextmanager
 async def serving(respond: Callable[[str], bytes], *hosts: str) -> AsyncGenerator[HttpServer, None]:
+    """Listens on the same port of all hosts."""
     server = HttpServer(hosts[0], respond)
-    listener = await asyncio.start_server(server.handle, hosts[0], 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    others = [await asyncio.start_server(server.handle, h, server.port) for h in hosts[1:]]
-    try:
+    async with AsyncExitStack() as stack:
+        for sock in listening_sockets(hosts):
+            stack.callback((await asyncio.start_server(server.handle, sock=sock)).close)
+            server.port = sock.getsockname()[1]
         yield server
-    finally:
-        for each in (listener, *others):
-            each.close()
+
+
+def listening_sockets(hosts: Sequence[str]) -> list[socket.socket]:
+    """Sockets with the same port; one that is free on the first host may be in use on another."""
+    while True:
+        sockets: list[socket.socket] = []
+        try:
+            for host in hosts:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                sockets.append(socket.socket(family))
+                sockets[-1].bind((host, sockets[0].getsockname()[1] if len(sockets) > 1 else 0))
+        except OSError as e:
+            for each in sockets:
+                each.close()
+            if e.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return sockets
 
 
 @pytest.fixture
