@@ -325,6 +325,24 @@ async def test_a_full_disk_defers_a_deployment_until_there_is_space(
         assert (status(done), done.metadata_v2.shared.keyValues[WAITING_FOR]) == ("SUCCESS", "")
 
 
+async def test_a_repository_that_is_away_defers_a_deployment_until_it_is_back(
+    open_setup: OpenDeployer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RETRY", Backoff(0.05, 0.05))
+    async with open_setup() as setup:
+        id = await setup.trigger(setup.push(ACT))
+        path = setup.origin.path
+        away = path.rename(path.with_name("away"))
+        async with setup.piped():
+            held = await setup.until(
+                id, lambda d: "not found" in d.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
+            )
+            assert status(held) == "PENDING"
+            away.rename(path)
+            done = await setup.finished(id)
+        assert (status(done), done.metadata_v2.shared.keyValues[WAITING_FOR]) == ("SUCCESS", "")
+
+
 async def test_a_clock_jump_affects_no_timeout(open_setup: OpenDeployer) -> None:
     jumps = [timedelta(days=n) for n in (0, 400, -400)]
 

@@ -16,7 +16,7 @@ from pipecd.config.application import config_path
 from pipecd.config.read import ApplicationConfig
 from pipecd.config.shared_config import SHARED_CONFIG
 from pipecd.git.mirror import Mirror, Mirrors
-from pipecd.model.errors import NotFound
+from pipecd.model.errors import Denied, NotFound, Unavailable, UserMistake
 from pipecd.piped.source.configs import ApplicationConfigs, ConfigFile
 from pipecd.piped.source.render import TemplateRenderer, render_files
 from pipecd.piped.source.required_paths import RequiredPaths, literal_prefix
@@ -111,7 +111,11 @@ class Sources:
         The directory of the application is writable.
         """
         mirror, path = self._mirrors.of(git_path.repo.id), config_path(git_path, config_filename)
-        await mirror.clone.ensure_commit(commit)
+        try:
+            await mirror.clone.ensure_commit(commit)
+        except (UserMistake, Denied) as e:
+            # The commit came from this repository, which may be there again later.
+            raise Unavailable(e.message, hint=e.hint) from e
         try:
             file = await self._configs.file(mirror.objects, commit, path)
         except NotFound as e:
