@@ -125,6 +125,20 @@ async def test_plugins_that_cannot_start_are_named_with_the_reason(
             assert {each.plugin for each in registry.failures} == {"dance", "moon"}
 
 
+async def test_what_the_configuration_makes_unusable_is_logged(open_plane: OpenPlane) -> None:
+    unusable = [Unusable("moon", "far", "too far"), Unusable("sun", "", "too hot")]
+    async with open_plane() as plane, open_callbacks(plane) as (callbacks, _):
+        with capture_logs() as logs:
+            async with PluginHost.start([], callbacks=callbacks, unusable=unusable):
+                pass
+    logged = [
+        (entry["plugin"], entry["deploy_target"], entry["error"])
+        for entry in logs
+        if entry["log_level"] == "error"
+    ]
+    assert logged == [("moon", "far", "too far"), ("sun", "", "too hot")]
+
+
 async def test_a_long_run_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_RETRY", Backoff(first=0.01, longest=1.0))
     monkeypatch.setattr(host, "_STABLE_AFTER", 0.05)

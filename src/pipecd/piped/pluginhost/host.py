@@ -127,6 +127,13 @@ class PluginHost:
             failures=[StartFailure(each.plugin, each.reason, each.target) for each in unusable],
             order=[*(spec.name for spec in plugins), *sorted(installed.keys() - third_party)],
         )
+        for failure in registry.failures:
+            logger.error(
+                "configuration cannot be used, the rest of piped runs without it",
+                plugin=failure.plugin,
+                deploy_target=failure.target,
+                error=failure.reason,
+            )
         async with AsyncExitStack() as stack:
             processes: PluginProcesses | None = None
             if external:
