@@ -29,7 +29,7 @@ from faults.violation import Violation
 from faults.whole_installation import DISK_MEGABYTES, Options
 from servers.programs import NotInstalled, built_program
 
-ROUND_SECONDS = 24.0
+ROUND_SECONDS = 30.0
 PIPEDS = 3
 RESOURCES = ("memory", "threads", "files")
 SOAK_MEGABYTES = 512
@@ -123,7 +123,7 @@ class Pace:
     """How many operations and faults there are per second."""
 
     operations: float = 1.2
-    faults: float = 1.0
+    faults: float = 1.3
 
 
 RANDOM = Pace()
@@ -136,7 +136,8 @@ async def run_layout(
 ) -> Totals:
     """Rounds on one layout for so long, after a violation on a new installation.
 
-    The time of installing does not count. The resources of the last installation are written.
+    So are those after a round that left applications which cannot be deployed any more. The time of
+    installing does not count. The resources of the last installation are written.
     """
     totals, installations = Totals(), 0
     while seconds > 0:
@@ -148,7 +149,7 @@ async def run_layout(
             if trial.violations:
                 _report_violations(place, trial, 0, "start")
                 seconds = 0.0
-            while seconds > 0 and not trial.violations:
+            while seconds > 0 and not trial.violations and not trial.has_lost_commits:
                 began, first = time.monotonic(), len(trial.history.records)
                 totals.rounds += 1
                 name = f"{seed}/{options.layout}/{totals.rounds}"

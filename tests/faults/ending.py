@@ -13,7 +13,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 # What a fault that is over may still cause, and how late a client may see a deployment, in seconds.
 _AFTERMATH, _SEEN_LATE = 10.0, 15.0
-_IS_GONE = "is not in repository"
+IS_GONE = "is not in repository"
+"""Why a deployment is refused whose commit, or the one that runs, nobody has any more."""
 # How often a plugin may die before a stage fails by that.
 _PLUGIN_DEATHS = 3
 # A working copy in use that is damaged, or does not fit on the disk.
@@ -66,7 +67,7 @@ def may_be_refused(
     if any(each.kind in ("cancel", "reject") and each.deployment == deployment.id for each in requests):  # fmt: skip
         return True
     begin, end = first_seen - _SEEN_LATE, completed_at
-    if _IS_GONE in deployment.status_reason and _is_commit_lost(deployment, faults, end):
+    if IS_GONE in deployment.status_reason and _is_commit_lost(deployment, faults, end):
         return True
     deaths = sum(
         fault.name == "kill_plugin" and fault.piped == deployment.piped_id and begin <= fault.begin <= end

@@ -15,7 +15,7 @@ from typing import Any
 
 from faults.acknowledged import AcknowledgedLogs, answered
 from faults.applications import FaultyApplication, Platform
-from faults.ending import Head, SyncState, may_be_refused, unsettled
+from faults.ending import IS_GONE, Head, SyncState, may_be_refused, unsettled
 from faults.evidence import FOREVER, Evidence, Notification, Resources
 from faults.execution_rules import chains
 from faults.history import History
@@ -116,6 +116,11 @@ class Trial:
             self.reader.deployments.values(),
             key=lambda each: (seen.get(each.id, FOREVER), each.created_at),
         )
+
+    @property
+    def has_lost_commits(self) -> bool:
+        """Whether an application cannot be deployed any more: nobody has the commit that runs."""
+        return any(IS_GONE in each.status_reason for each in self.reader.deployments.values())
 
     @property
     def targets(self) -> TargetReader:
