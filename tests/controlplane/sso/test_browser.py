@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from servers.browser import chromium
 
@@ -86,3 +87,45 @@ async def test_a_user_switches_the_project_in_the_header(
     await page.get_by_test_id("project-switch").click()
     await page.get_by_role("link", name="declared").click()
     await expect(page.get_by_role("heading", name="Sign in to declared")).to_be_visible()
+
+
+async def test_settings_are_tried_in_a_tab_of_their_own_before_they_are_saved(
+    *, page: Page, site: str, static_admin: StaticAdmin, oidc: Any, stores: Stores
+) -> None:
+    oidc.issuer = oidc.issuer.replace("127.0.0.1", "localhost")
+    await page.goto(f"{site}/settings/project")
+    for name, value in (
+        ("Project", "shop"),
+        ("Username", static_admin.username),
+        ("Password", static_admin.password),
+    ):
+        await page.get_by_label(name).fill(value)
+    await page.get_by_role("button", name="Sign in", exact=True).click()
+    await page.get_by_text("Use OpenID Connect").click()
+    form = page.get_by_test_id("sso-oidc")
+    for name, value in (
+        ("Client ID", "client"),
+        ("Client secret", "s:ecret%"),
+        ("Issuer", oidc.issuer),
+        ("Callback address", f"{site}/auth/callback"),
+    ):
+        await form.get_by_label(name).fill(value)
+
+    async def try_it() -> Page:
+        async with page.expect_popup() as opened:
+            await form.get_by_test_id("try-oidc").click()
+        return await opened.value
+
+    oidc.claims = {"preferred_username": "olga"}
+    tab = await try_it()
+    await expect(tab.get_by_role("heading", level=1)).to_have_text("It does not work yet")
+    oidc.claims = {"preferred_username": "olga", "roles": ["Editor"]}
+    tab = await try_it()
+    await expect(tab.get_by_role("heading", level=1)).to_have_text("It works")
+    await expect(tab.get_by_test_id("sso-trial")).to_contain_text("olga with the role Editor")
+    # The form is still there, nothing is saved, and the administrator stays signed in.
+    await expect(form.get_by_label("Issuer")).to_have_value(oidc.issuer)
+    assert not (await stores.projects.get("shop")).HasField("sso")
+    await form.get_by_role("button", name="Save").click()
+    await expect(page.get_by_test_id("sso")).to_contain_text("Users sign in with OpenID Connect")
+    await expect(page.get_by_label(f"Account of {static_admin.username}")).to_be_visible()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of pipeds in a real browser."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -170,3 +171,45 @@ async def test_what_does_not_run_appears_and_disappears(
     await cases.pipeds.report_plugin_failures([], by=piped)
     await expect(row).to_have_count(0)
     await expect(page.locator(".head .reason")).to_contain_text("connected and ready")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_several_pipeds_are_upgraded_at_once(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+    viewer: User,
+) -> None:
+    await cases.pipeds.report_meta(meta, by=other_piped)
+    page = await open_page(PAGE, java_script_enabled=scripts)
+    form, error = page.get_by_test_id("piped-upgrade"), page.get_by_test_id("form-error")
+    await form.get_by_label("Version").fill("v0.57.0")
+    await form.get_by_role("button", name="Request the version").click()
+    await expect(error).to_have_text("Select at least one piped of this project.")
+    for name in ("dev", "prod"):
+        await form.get_by_label(name).check()
+    await form.get_by_label("Version").fill("../../etc")
+    await form.get_by_role("button", name="Request the version").click()
+    await expect(error).to_contain_text("version")
+    for name in ("dev", "prod"):
+        await form.get_by_label(name).check()
+    await form.get_by_label("Version").fill("v0.57.0")
+    await form.get_by_role("button", name="Request the version").click()
+    await expect(page.get_by_test_id("flash")).to_contain_text("requested of 2 pipeds")
+    versions = page.get_by_test_id("piped-version")
+    await expect(versions).to_have_text([re.compile("v0.57.0 is requested")] * 2)
+    assert [await cases.pipeds.desired_version(by=each) for each in (piped, other_piped)] == [
+        "v0.57.0"
+    ] * 2
+    # The list follows the pipeds as they come back with the version.
+    meta.version = "v0.57.0"
+    await cases.pipeds.report_meta(meta, by=piped)
+    if not scripts:
+        await page.reload()
+    await expect(versions.filter(has_text="is requested")).to_have_count(1)
+    watched = await open_page(PAGE, user=viewer)
+    await expect(watched.get_by_test_id("disabled-reason-upgrade")).to_contain_text("do not allow")
