@@ -32,7 +32,8 @@ from pipecd.sdk import (
 )
 
 _INTERVAL = 600.0
-_AFTER_FAILURE = Backoff(first=60.0, longest=_INTERVAL)
+# A plan that was killed is soon made again, so that the sync state is right within a minute.
+_AFTER_FAILURE = Backoff(first=15.0, longest=_INTERVAL)
 _CONCURRENT_PLANS = 2
 _TIMEOUT = 900.0
 
