@@ -245,3 +245,15 @@ def test_resources_of_the_same_name_have_addresses_of_their_own() -> None:
     assert anchors[0] != anchors[1]
     assert preview_view(one).sections[0].anchor == anchors[0]
     assert preview_view(one, scope="other").sections[0].anchor != anchors[0]
+
+
+def test_a_replaced_resource_of_a_plan_is_changed_in_its_first_line() -> None:
+    (section,) = preview_view(
+        "  # aws_instance.web must be replaced\n"
+        '-/+ resource "aws_instance" "web" {\n'
+        '      ~ ami = "ami-1" -> "ami-2" # forces replacement\n'
+        "    }\n"
+    ).sections
+    lines = [line for block in section.blocks for line in block.lines]
+    assert [line.kind for line in lines] == [LineKind.CHANGE, LineKind.CHANGE, LineKind.SAME]
+    assert lines[0].text == '~ resource "aws_instance" "web" {'

@@ -37,7 +37,7 @@ _TERRAFORM = re.compile(r"\s*# (?P<address>\S.*?) (?P<verb>will be|must be|has) 
 _DEFINITION = re.compile(r"  (?P<name>[A-Z]\w*Definition):$")
 _OMITTED = re.compile(r"\.\.\. \((?P<text>.+)\)")
 _PLAN = re.compile(r"Plan: .*\.$")
-_PLAN_SIGN = re.compile(r"(?P<indent> +)(?P<sign>[-+~])(?:/[-+])? (?P<text>.*)")
+_PLAN_SIGN = re.compile(r"(?P<indent> *)(?P<sign>[-+~])(?P<replaced>/[-+])? (?P<text>.*)")
 _MODULE = re.compile(r"module\.[^.\[]+(\[[^\[\]]*\])?\.")
 
 
@@ -335,7 +335,9 @@ def _line(line: str, *, is_plan: bool = False) -> DiffLine:
     if line.startswith("@@") or line.lstrip().startswith("#"):
         return DiffLine(LineKind.PLACE, line)
     if is_plan and (indented := _PLAN_SIGN.fullmatch(line)):
-        line = indented["sign"] + indented["indent"][1:] + " " + indented["text"]
+        # A resource that is replaced is both deleted and added.
+        sign = "~" if indented["replaced"] else indented["sign"]
+        line = sign + indented["indent"][1:] + " " + indented["text"]
     sign = _SIGNS.get(line[:1], LineKind.SAME)
     return DiffLine(sign, line if sign is LineKind.CHANGE else " " + line[1:] if line else "")
 

@@ -16,7 +16,7 @@ from pipecd.controlplane.console.diff_view import (
     in_thread_if_long,
     preview_view,
 )
-from pipecd.controlplane.console.formatting import Timestamp, sentence, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, clause, sentence, timestamp
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import PluginPlanPreviewResult
@@ -61,6 +61,8 @@ class ResourceChanges:
     @property
     def counts(self) -> ChangeCounts:
         """The resources of all deploy targets together."""
+        if self.no_change:
+            return ChangeCounts()
         return sum((target.diff.counts for target in self.targets), ChangeCounts())
 
     @property
@@ -86,7 +88,7 @@ async def resource_changes(
     return ResourceChanges(
         targets=tuple(targets),
         no_change=no_change,
-        error=error,
+        error=clause(error),
         omitted_targets=len(results) - len(shown),
     )
 

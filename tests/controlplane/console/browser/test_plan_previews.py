@@ -118,7 +118,7 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
         "search",
     ]
     cards = page.get_by_test_id("preview-app")
-    await expect(cards.nth(0)).to_contain_text("Failed while planning, no target.")
+    await expect(cards.nth(0)).to_contain_text("failed while planning, no target.")
     card = cards.nth(1)
     await expect(card.locator(".title")).to_contain_text("Pipeline")
     await expect(card.get_by_test_id("diff-section")).to_have_count(7)

@@ -117,7 +117,7 @@ async def test_an_error_and_missing_reports_have_reasons(
     await reports.deployment(running, DeploymentStatus.SUCCESS)
     await page.reload()
     await expect(page.get_by_test_id("changes-error")).to_contain_text(
-        "There was no result within 2m0s."
+        "there was no result within 2m0s."
     )
     await cases.deployment_reports.report_changes(
         running.id, DeploymentChanges(results=[], no_change=True, created_at=1), by=piped
