@@ -15,12 +15,21 @@ from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.clock import to_unix, utc_now
+from pipecd.model.command import CommandStatus
+from pipecd.model.document import to_json
 from pipecd.model.errors import Denied
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.deployment_pb2 import PipelineStage
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
 from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.tenants import REPOSITORY, application_draft, new_deployment
@@ -41,6 +50,7 @@ class Objects:
     deployment: str
     sync: str
     cancel: str
+    preview: str
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,27 @@ class Scene:
     cases: UseCases
     dev: Objects
     prod: Objects
+
+
+async def add_preview(
+    cases: UseCases, piped: PipedCaller, env: str, result: PlanPreviewCommandResult
+) -> str:
+    """Adds the command of a plan preview, and its result."""
+    merge = Command.BuildPlanPreview(
+        repository_id=REPOSITORY.id, head_branch=f"branch-{env}", head_commit="c" * 40,
+        base_branch="main", timeout=60,
+    )  # fmt: skip
+    command = Command(
+        type=Command.BUILD_PLAN_PREVIEW, piped_id=piped.piped, project_id="demo",
+        commander="pipectl", build_plan_preview=merge,
+    )  # fmt: skip
+    id_ = await cases.commands.add(command)
+    handled_at = to_unix(utc_now())
+    report = CommandResult(
+        id_, CommandStatus.SUCCEEDED, handled_at, output=to_json(result).encode()
+    )
+    await cases.commands.report_handled(report, by=piped)
+    return id_
 
 
 async def add_objects(plane: ServedControlPlane, piped: PipedCaller, env: str) -> Objects:
@@ -77,7 +108,11 @@ async def add_objects(plane: ServedControlPlane, piped: PipedCaller, env: str) -
     )
     sync = await cases.applications.sync(id_, by=plane.admin)
     cancel = await cases.deployments.cancel(deployment.id, False, False, by=plane.admin)
-    return Objects(env, piped, id_, deployment.id, sync, cancel)
+    changes = DeploymentChanges(running_commit=f"commit-{env}")
+    await cases.deployment_reports.report_changes(deployment.id, changes, by=piped)
+    previewed = ApplicationPlanPreviewResult(application_id=id_, labels={"env": "dev"})
+    preview = await add_preview(cases, piped, env, PlanPreviewCommandResult(results=[previewed]))
+    return Objects(env, piped, id_, deployment.id, sync, cancel, preview)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +168,12 @@ ATTACKS: dict[str, Attack] = {
     "reads a command with a role for deployments": lambda c, o: c.commands.get(
         o.cancel, by=RELEASER
     ),
+    "reads which resources the deployment changes": lambda c, o: c.deployments.changes(
+        o.deployment, by=DEVELOPER
+    ),
+    "reads a plan preview that claims the labels": lambda c, o: c.plan_previews.get(
+        o.preview, by=DEVELOPER
+    ),
     "registers an application with the labels": lambda c, o: c.applications.add(
         registering(f"fresh-{o.env}", o, o.env), by=DEVELOPER
     ),
@@ -184,12 +225,18 @@ async def unregistered(cases: UseCases) -> list[str]:
     return [info.name for info in await cases.application_reports.list_unregistered(by=DEVELOPER)]
 
 
+async def branches_of_previews(cases: UseCases) -> list[str]:
+    previews = await cases.plan_previews.list_recent(by=DEVELOPER)
+    return [command.build_plan_preview.head_branch for command in previews]
+
+
 ATTACKS_LISTS: dict[str, Callable[[UseCases], Awaitable[list[str]]]] = {
     "applications": names_of_applications,
     "deployments": ids_of_deployments,
     "events": names_of_events,
     "traces": traced,
     "unregistered applications": unregistered,
+    "plan previews": branches_of_previews,
 }
 
 
@@ -231,3 +278,24 @@ async def test_a_command_without_an_application_is_for_every_role(scene: Scene) 
     )  # fmt: skip
     id_ = await scene.cases.commands.add(command)
     assert (await scene.cases.commands.get(id_, by=DEVELOPER)).id == id_
+
+
+async def test_a_preview_shows_no_application_and_no_error_of_others(scene: Scene) -> None:
+    """The error of a whole preview may name files of any application."""
+    cases, piped = scene.cases, scene.dev.piped
+    results = [
+        ApplicationPlanPreviewResult(
+            application_id=each.application, plan_details=each.env.encode()
+        )
+        for each in (scene.dev, scene.prod)
+    ]
+    mixed = await add_preview(cases, piped, "mixed", PlanPreviewCommandResult(results=results))
+    shown = await cases.plan_previews.get(mixed, by=DEVELOPER)
+    assert shown.result is not None
+    assert [each.plan_details for each in shown.result.results] == [b"dev"]
+    assert shown.hidden == 1
+    failed = PlanPreviewCommandResult(error="conflicts in prod/secret-project/values.yaml")
+    with pytest.raises(Denied):
+        await cases.plan_previews.get(
+            await add_preview(cases, piped, "failed", failed), by=DEVELOPER
+        )

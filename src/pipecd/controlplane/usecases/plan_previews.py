@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan previews: what a branch would deploy, computed by the pipeds of its repository."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
 from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
@@ -36,6 +38,9 @@ RESULT_SECONDS = 24 * 3600
 MAX_LISTED = 100
 # Commands of other kinds are read with them; a list must not read those of a whole busy day.
 MAX_READ = 10_000
+MAX_REMEMBERED = 1_000
+# Reading a longer result would hold up other requests.
+_SHORT_OUTPUT = 64 * 1024
 # How long pipeds may need to reconnect after this control plane has started.
 RECONNECT = timedelta(seconds=30)
 
@@ -68,6 +73,8 @@ class PlanPreviews:
         self._address, self._now = address.rstrip("/"), now
         self._connections = PipedConnections(stores.cache, now)
         self._started_at = now()
+        # The applications of finished previews, so that a list does not read their results again.
+        self._previewed = LruCache[str, frozenset[str]](MAX_REMEMBERED)
 
     async def request(
         self, request: RequestPlanPreviewRequest, *, by: UserOrApiKey
@@ -180,18 +187,23 @@ class PlanPreviews:
             return RequestedPreview(command, has_expired=True)
         visible = await self._visible(result.results, scope, by)
         hidden = len(result.results) - len(visible)
-        if hidden and not visible:
+        if not scope.is_everything and not visible:
+            # An error may name files and applications that no role of the user covers.
             raise Denied("Permission Denied")
         del result.results[:]
         result.results.extend(visible)
         return RequestedPreview(command, result, hidden)
 
     async def _has_visible(self, command: Command, scope: Scope, by: User) -> bool:
-        try:
-            result = await self._output(command)
-        except NotFound:
-            return False
-        return bool(await self._visible(result.results, scope, by))
+        ids = self._previewed.get(command.id)
+        if ids is None:
+            try:
+                result = await self._output(command)
+            except NotFound:
+                return False
+            ids = frozenset(each.application_id for each in result.results)
+            self._previewed.put(command.id, ids)
+        return bool(await self._visible_ids(ids, scope, by))
 
     async def _visible(
         self, results: Sequence[ApplicationPlanPreviewResult], scope: Scope, by: User
@@ -199,14 +211,17 @@ class PlanPreviews:
         """The results whose applications have labels in the scope now, not in the preview."""
         if scope.is_everything:
             return list(results)
-        ids = tuple({each.application_id for each in results})
-        stored = await self._stores.applications.get_many(ids)
-        visible = {
+        ids = frozenset(each.application_id for each in results)
+        visible = await self._visible_ids(ids, scope, by)
+        return [each for each in results if each.application_id in visible]
+
+    async def _visible_ids(self, ids: frozenset[str], scope: Scope, by: User) -> frozenset[str]:
+        stored = await self._stores.applications.get_many(tuple(ids))
+        return frozenset(
             id
             for id, application in stored.items()
             if application.project_id == by.project and scope.covers(application.labels)
-        }
-        return [each for each in results if each.application_id in visible]
+        )
 
     async def _is_online(self, command: Command) -> bool:
         if await self._connections.status(command.piped_id) == Piped.ONLINE:
@@ -239,6 +254,9 @@ class PlanPreviews:
             self._stores.files.get(output_path(command.id)),
             f"the output of command {command.id} is not found",
         )
-        result = from_json(content, PlanPreviewCommandResult)
+        if len(content) > _SHORT_OUTPUT:
+            result = await asyncio.to_thread(from_json, content, PlanPreviewCommandResult)
+        else:
+            result = from_json(content, PlanPreviewCommandResult)
         result.command_id, result.piped_id = command.id, command.piped_id
         return result
