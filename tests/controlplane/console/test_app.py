@@ -107,7 +107,6 @@ async def test_a_script_without_a_session_gets_401(
         pytest.param("/nowhere", 404, "There is no page at this address.", id="no such page"),
         pytest.param("/deployments/none", 404, "Deployment is not found.", id="no such thing"),
         pytest.param("/applications/x/sync", 405, "This address only accepts forms", id="a form"),
-        pytest.param("/_/stream?t=weather", 422, "There is no topic", id="no such topic"),
     ],
 )
 async def test_error_pages_have_a_reason_and_one_action(

@@ -178,6 +178,19 @@ async def test_a_stream_needs_permission_for_its_topics(
     assert response.status_code == 303
 
 
+@pytest.mark.parametrize(
+    "topics", ["weather", "", "log:d1:s1:" + "9" * 5000, ",".join(["apps"] * 50)]
+)
+async def test_topics_that_cannot_be_read_are_a_bad_request(
+    admin_browser: httpx2.AsyncClient, topics: str
+) -> None:
+    response = await admin_browser.get("/_/stream", params={"t": topics})
+    assert (response.status_code, response.headers["content-type"]) == (
+        400,
+        "text/plain; charset=utf-8",
+    )
+
+
 async def test_a_topic_that_is_refused_does_not_stop_the_others(
     admin_browser: httpx2.AsyncClient, application: Application, bus: MemoryBus
 ) -> None:

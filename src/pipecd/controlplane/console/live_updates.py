@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -365,9 +366,12 @@ class LiveUpdates:
         return sum(map(len, self._open.values()))
 
     async def stream_events(self, request: Request, session: BrowserSession) -> ASGIApp:
-        topics, refused = await self._visible_topics(
-            parse_topics(request.query_params.get("t", "")), session
-        )
+        try:
+            parsed = parse_topics(request.query_params.get("t", ""))
+        except UserMistake:
+            # A script has sent them, which needs no page; what it sent is not repeated.
+            return PlainTextResponse("the topics cannot be read", 400)
+        topics, refused = await self._visible_topics(parsed, session)
         # A browser that reconnects by itself sends the header; live.js sends the parameter.
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after", "")
         zone = browser_time_zone(request)
