@@ -53,8 +53,18 @@ async def ours() -> AsyncGenerator[RunStage, None]:
         yield run
 
 
-def resources(application: Application, balancer: Balancer, listener: str) -> dict[str, Any]:
-    """Everything in the account, without the names that AWS makes up."""
+def primary_arn(application: Application) -> str:
+    sets = application.service["taskSets"]
+    return next(each["taskSetArn"] for each in sets if each["status"] == "PRIMARY")
+
+
+def resources(
+    application: Application, balancer: Balancer, listener: str, first: str
+) -> dict[str, Any]:
+    """Everything in the account, without the names that AWS makes up.
+
+    `first` is the task set of the first deployment.
+    """
     ecs = application.amazon.client("ecs")
     service = application.service
     sets = ecs.describe_task_sets(cluster="prod", service="web", include=["TAGS"])["taskSets"]
@@ -83,6 +93,7 @@ def resources(application: Application, balancer: Balancer, listener: str) -> di
             )
             for each in sets
         ),
+        "tasks of the first deployment serve": primary_arn(application) == first,
         # A registration that a client repeats leaves a revision that nothing uses.
         "active task definitions": sorted({application.image(arn) for arn in active}),
         "traffic": balancer.weights(listener),
@@ -114,13 +125,14 @@ async def deployed(
     one = application.commit("web:1", SERVICE)
     two = application.commit("web:2", {**SERVICE, "desiredCount": 6}, running=one)
     await run(one, "ECS_SYNC", {}, 0)
-    states = [resources(application, balancer, listener)]
+    first = primary_arn(application)
+    states = [resources(application, balancer, listener, first)]
     for index, (name, options) in enumerate(STAGES[:until]):
         await run(two, name, options, index)
-        states.append(resources(application, balancer, listener))
+        states.append(resources(application, balancer, listener, first))
     if rolled_back:
         await run(two, "ECS_ROLLBACK", {}, 0)
-        states.append(resources(application, balancer, listener))
+        states.append(resources(application, balancer, listener, first))
     return [_named(state, balancer) for state in states]
 
 
@@ -153,9 +165,39 @@ async def test_the_resources_after_a_rollback_are_the_same(
         *_, own = await deployed(application, run, until=until, rolled_back=True)
     names = [f"ECS_ROLLBACK after {STAGES[until - 1][0]}"]
     write_comparison(f"upstream-ecs-rollback-{until}.txt", names, [theirs], [own])
-    # Upstream's rollback marks the tasks of the old commit with the failed one.
+    # Upstream's rollback marks the tasks of the old commit with the failed one, and replaces those
+    # that serve by new ones.
+    is_replaced = STAGES[until - 1][0] == "ECS_PRIMARY_ROLLOUT"
     corrected = json.loads(json.dumps(theirs).replace("web-2", "web-1"))
+    assert corrected.pop("tasks of the first deployment serve") is False
+    assert own.pop("tasks of the first deployment serve") is not is_replaced
     assert own == corrected
+
+
+async def test_ours_replaces_task_sets_of_the_first_generation(
+    upstream_plugins: Path, application: Application, tmp_path: Path
+) -> None:
+    async def synced(run: RunStage) -> dict[str, Any]:
+        reset(application)
+        application.amazon.client("ecs").create_cluster(clusterName="prod")
+        balancer = Balancer(application.amazon).create()
+        application.input, application.kind = balancer.input, "ECSApp"
+        listener = balancer.listener(80)
+        async with ours() as run_first_generation:
+            await run_first_generation(application.commit("web:1", SERVICE), "ECS_SYNC", {}, 0)
+        first, application.kind = primary_arn(application), "Application"
+        await run(application.commit("web:2", SERVICE), "ECS_SYNC", {}, 0)
+        return _named(resources(application, balancer, listener, first), balancer)
+
+    async with upstream_plugin(upstream_plugins / "ecs", tmp_path, TARGET) as run:
+        theirs = await synced(run)
+    async with ours() as run:
+        own = await synced(run)
+    names = ["ECS_SYNC over a task set of the first generation"]
+    write_comparison("upstream-ecs-first-generation.txt", names, [theirs], [own])
+    # Upstream's plugin takes only its own task sets for managed, so the old tasks run for ever.
+    images = [[(image, status) for image, status, *_ in s["task sets"]] for s in (theirs, own)]
+    assert images == [[("web:1", "ACTIVE"), ("web:2", "PRIMARY")], [("web:2", "PRIMARY")]]
 
 
 @pytest.mark.parametrize("rolled_back", [False, True], ids=["continued", "rolled back"])
