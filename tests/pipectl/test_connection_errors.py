@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipecd.pipectl.connection_problem import find_problem, split_address
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceServicer
+from pipecd.wire.connection_problem import find_problem, split_address
 from pipecd.wire.server import TlsFiles
 from servers.api_service import serve_api
 from servers.control_plane import StartControlPlane

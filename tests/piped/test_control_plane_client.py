@@ -162,8 +162,8 @@ async def test_a_control_plane_that_is_unavailable_at_the_start_is_retried_and_l
         await eventually(lambda: logs)
         (warning,) = logs
         assert (warning["event"], warning["address"]) == ("server unavailable, retrying", address)
-        assert "Connection refused" in warning["error"]
-        assert "whether it speaks TLS" in warning["error"]
+        assert f"nothing listens on port {port} of 127.0.0.1" in warning["error"]
+        assert "check the port, and that the control plane runs" in warning["error"]
         assert "s3cret" not in str(warning)
         assert not entering.done()
         async with grpc_server([], host="127.0.0.1", port=port, grace=0):

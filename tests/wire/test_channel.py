@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A channel is connected when it is returned, or the error says why not."""
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pipecd.proto.service import api_pb2, api_pb2_grpc
 from pipecd.wire.channel import open_channel
 from pipecd.wire.server import TlsFiles, grpc_server
 from pipecd.wire.table import RpcTable
+from servers.polling import eventually
 
 
 async def test_an_unavailable_server_is_reported_within_the_deadline() -> None:
@@ -33,21 +35,36 @@ async def test_a_connection_without_delay_is_not_logged(table: RpcTable[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("insecure", "hint"),
+    ("host", "insecure", "trusted", "cause"),
     [
-        pytest.param(True, "whether it speaks TLS", id="plain text to a TLS server"),
-        pytest.param(False, "plain text \\(--insecure\\)", id="TLS without trusting the server"),
+        pytest.param("127.0.0.1", True, False, "speaks TLS, not plain text", id="plain text"),
+        pytest.param("localhost", False, False, "is not trusted: self-signed", id="not trusted"),
+        pytest.param("127.0.0.2", False, True, "is not trusted: IP address mismatch", id="name"),
     ],
 )
-async def test_a_tls_mismatch_is_hinted_at(
-    table: RpcTable[str], tls_files: TlsFiles, insecure: bool, hint: str
+async def test_the_cause_of_a_tls_mismatch_is_named(
+    table: RpcTable[str], tls_files: TlsFiles, host: str, insecure: bool, trusted: bool, cause: str
 ) -> None:
-    async with grpc_server([table], host="127.0.0.1", port=0, tls=tls_files, grace=0) as port:
-        with pytest.raises(Unavailable, match=hint):
-            async with open_channel(
-                f"127.0.0.1:{port}", authorization="", insecure=insecure, connect_timeout=0.3
-            ):
-                pytest.fail("connected")
+    cert_file = tls_files.cert_file if trusted else ""
+    async with grpc_server([table], host="0.0.0.0", port=0, tls=tls_files, grace=0) as port:
+        for limit in (0.3, None):
+            with pytest.raises(Unavailable, match=cause):
+                await connect(f"{host}:{port}", insecure, cert_file, limit)
+
+
+async def connect(address: str, insecure: bool, cert_file: str, limit: float | None) -> None:
+    """Raises Unavailable with the cause, also if it is only logged."""
+    with capture_logs() as logs:
+        connecting = open_channel(
+            address, authorization="", insecure=insecure, cert_file=cert_file, connect_timeout=limit
+        )
+        entering = asyncio.create_task(connecting.__aenter__())
+        if limit is not None:
+            await entering
+        await eventually(lambda: logs)
+        entering.cancel()
+        await asyncio.wait({entering})
+    raise Unavailable(logs[0]["error"])
 
 
 async def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 from pipecd.commandline import flags
 from pipecd.model.errors import PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.observe import log
-from pipecd.pipectl.connection_problem import ConnectionProblem, find_problem
 from pipecd.pipectl.contexts import complete_context, load_contexts
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.deployment_control_pb2 import DeploymentCommandResponse
 from pipecd.wire import credentials
 from pipecd.wire.channel import API_SERVICE, channel_factory, extension_rpc
+from pipecd.wire.connection_problem import ConnectionProblem, find_problem
 from pipecd.wire.status import from_rpc_error
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from pipecd.model.errors import Unavailable, UserMistake
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
+from pipecd.wire.connection_problem import find_problem
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -67,7 +68,9 @@ async def open_channel(
         receive_limit=receive_limit,
     )
     async with create() as channel:
-        await wait_until_connected(channel, address, insecure=insecure, limit=connect_timeout)
+        await wait_until_connected(
+            channel, address, insecure=insecure, cert_file=cert_file, limit=connect_timeout
+        )
         yield channel
 
 
@@ -162,18 +165,20 @@ async def read_wakeups(
 
 
 async def wait_until_connected(
-    channel: grpc.aio.Channel, address: str, *, insecure: bool, limit: float | None
+    channel: grpc.aio.Channel, address: str, *, insecure: bool, cert_file: str, limit: float | None
 ) -> None:
     """Waits for the connection; raises Unavailable after `limit` seconds, without one logs it."""
-    other = "TLS" if insecure else "plain text (--insecure)"
-    hint = f"check the address and that the server runs, or whether it speaks {other}"
     try:
         async with asyncio.timeout(_WARN_AFTER if limit is None else limit):
             await channel.channel_ready()
     except TimeoutError as e:
+        problem = await find_problem(address, insecure=insecure, cert_file=cert_file)
+        what = problem.what if problem else await _connection_error(channel)
+        hint = problem.hint if problem else "check the address and that the server runs"
         if limit is not None:
-            raise Unavailable(f"cannot connect to {address} within {limit:g}s", hint=hint) from e
-        error = Unavailable(await _connection_error(channel), hint=hint)
+            message = f"cannot connect to {address} within {limit:g}s: {what}"
+            raise Unavailable(message, hint=hint) from e
+        error = Unavailable(what, hint=hint)
         log.warning("server unavailable, retrying", address=address, error=str(error))
         await channel.channel_ready()
         log.info("connected to the server", address=address)

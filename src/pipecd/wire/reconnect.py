@@ -52,7 +52,9 @@ async def open_reconnecting_channel(
         address, authorization="", insecure=insecure, cert_file=cert_file
     )
     async with ReconnectingChannel(create, address, authorization) as channel:
-        await wait_until_connected(channel, address, insecure=insecure, limit=None)
+        await wait_until_connected(
+            channel, address, insecure=insecure, cert_file=cert_file, limit=None
+        )
         monitor = asyncio.create_task(channel.monitor(), name=f"connection to {address}")
         try:
             yield channel

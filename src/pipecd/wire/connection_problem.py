@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pipecd.model.errors import UserMistake
@@ -34,9 +35,10 @@ class ConnectionProblem:
 async def find_problem(address: str, *, insecure: bool, cert_file: str) -> ConnectionProblem | None:
     """Connects to the address and returns what fails; None if nothing does.
 
-    Behind a proxy, which gRPC uses by itself, a direct connection would say nothing.
+    Behind a proxy, which gRPC uses by itself, a direct connection would say nothing; sockets in the
+    file system and other schemes of gRPC are not tried.
     """
-    if any(os.environ.get(name) for name in _PROXY_VARIABLES):
+    if "/" in address or any(os.environ.get(name) for name in _PROXY_VARIABLES):
         return None
     host, port = split_address(address)
     try:
@@ -154,7 +156,10 @@ async def _first_bytes(host: str, port: int, tls: ssl.SSLContext | None) -> byte
     except ConnectionResetError:
         return b""
     finally:
-        writer.close()
+        # Without a farewell, for which a server that speaks something else would be waited for.
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 def _is_http2(answer: bytes) -> bool:
