@@ -275,6 +275,37 @@ def test_a_service_of_ecs_has_the_drift_of_its_definition(kind: str, noon: datet
     assert [row.id for row, _ in flat(view.roots) if row.drift] == ["/web"]
 
 
+HIGHLIGHTS: dict[str, tuple[dict[str, str], str]] = {
+    "a task set of ECS": (
+        {
+            "status": "PRIMARY",
+            "scale": "50%",
+            "taskDefinition": "arn:aws:ecs:eu-west-1:123456789012:task-definition/web:2",
+            "commit": "c0ffee1",
+        },
+        "PRIMARY · scale 50% · web:2",
+    ),
+    "a service of ECS": (
+        {"status": "ACTIVE", "runningCount": "6", "desiredCount": "4", "pendingCount": "0"},
+        "ACTIVE · running 6 · desired 4",
+    ),
+    "a revision of Cloud Run": (
+        {"Traffic": "10%", "Image": "gcr.io/example/shop:v2", "Namespace": "1234567890"},
+        "traffic 10% · gcr.io/example/shop:v2",
+    ),
+    "a function of Lambda": (
+        {"Traffic": "version 2 10%, version 1 90%", "Runtime": "python3.12"},
+        "traffic version 2 10%, version 1 90% · python3.12",
+    ),
+}
+
+
+@pytest.mark.parametrize(("metadata", "expected"), HIGHLIGHTS.values(), ids=HIGHLIGHTS)
+def test_the_highlights_of(metadata: dict[str, str], expected: str, noon: datetime) -> None:
+    view = live_state_view(snapshot(resource("a", resource_metadata=metadata)), noon)
+    assert [row.highlights for row in view.roots] == [expected]
+
+
 def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
     pods = [resource(f"p{n}", "set", resource_type="Pod", **HEALTHY) for n in range(9)]
     odd = resource("odd", "set", resource_type="Pod", **UNHEALTHY)

@@ -32,7 +32,9 @@ _SHOWN_ELSEWHERE = ("Kind", "Namespace")
 _HIGHLIGHTS = {
     "Traffic": "traffic ",
     "Share": "traffic ",
+    "status": "",
     "scale": "scale ",
+    "taskDefinition": "",
     "runningCount": "running ",
     "desiredCount": "desired ",
     "lastStatus": "",
@@ -318,8 +320,17 @@ def _health_text(resource: ResourceState) -> str:
 
 def _highlights(resource: ResourceState) -> str:
     metadata = resource.resource_metadata
-    known = [f"{word}{metadata[key]}" for key, word in _HIGHLIGHTS.items() if metadata.get(key)]
+    known = [
+        f"{word}{_short_name(metadata[key])}"
+        for key, word in _HIGHLIGHTS.items()
+        if metadata.get(key)
+    ]
     return " · ".join(known[:_MAX_HIGHLIGHTS])
+
+
+def _short_name(value: str) -> str:
+    """Returns the last part of an ARN, which is the name and revision of a task definition."""
+    return value.rpartition("/")[2] if value.startswith("arn:") else value
 
 
 @dataclass(frozen=True)
