@@ -100,7 +100,8 @@ clean:
 $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "PipeCD needs Python 3.11 or newer: install it, or name one with make PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PipeCD needs Python 3.11 or newer; name one with make PYTHON=…")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# Without pip the directory is the rest of an interrupted run, or its Python is gone.
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV), once"
 	@$(PIP) install --no-deps --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
