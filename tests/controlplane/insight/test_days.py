@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Totals by day give the same charts as the chunks and months that they are derived from."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,29 +11,26 @@ from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.chunks import Block, ChunkMeta
 from pipecd.controlplane.insight.days import (
-    MonthDays,
+    LEAD_TIMES,
+    RESTORE_TIMES,
+    DayTotals,
     YearDays,
     chunk_reads,
     chunks_to_add,
-    decode_month_days,
-    decode_year_days,
-    encode_month_days,
-    encode_year_days,
-    failures_of_whole_days,
-    lead_times,
-    month_days,
+    month_ratios,
+    month_totals,
 )
 from pipecd.controlplane.insight.deployments import DeploymentResult
 from pipecd.controlplane.insight.dora import DAY, CompletedOutcome
 from pipecd.controlplane.insight.months import add_outcomes
 from pipecd.controlplane.insight.series import (
+    Ratio,
     Ratios,
     Resolution,
     SeriesFilter,
     TimeRange,
     count_failures,
     merge_ratios,
-    restore_times,
 )
 
 
@@ -73,6 +69,10 @@ def meta_of(index: int, chunk: Sequence[DeploymentResult]) -> ChunkMeta:
     return ChunkMeta(index, min(times), max(times), len(chunk), completed=True)
 
 
+def plus(year_days: YearDays, chunks: Mapping[ChunkMeta, Sequence[DeploymentResult]]) -> YearDays:
+    return YearDays.decode(year_days.with_chunks(chunks))
+
+
 @given(st.lists(st.lists(results, min_size=1, max_size=5), max_size=5), st.integers(0, 5), filters)
 def test_totals_and_the_chunks_that_they_lack_are_all_deployments(
     contents: list[list[DeploymentResult]], counted: int, series_filter: SeriesFilter
@@ -81,11 +81,10 @@ def test_totals_and_the_chunks_that_they_lack_are_all_deployments(
     by_meta = dict(zip(metas, contents, strict=True))
     block = Block(2026, tuple(metas))
     # In two steps, as the collector adds chunks.
-    year_days = YearDays().plus({meta: by_meta[meta] for meta in metas[: counted // 2]})
+    year_days = plus(YearDays.empty(), {meta: by_meta[meta] for meta in metas[: counted // 2]})
     missing = chunks_to_add(block, year_days, max(0, counted - counted // 2))
-    year_days = year_days.plus({meta: by_meta[meta] for meta in missing})
+    year_days = plus(year_days, {meta: by_meta[meta] for meta in missing})
     assert year_days.is_of(block)
-    year_days = decode_year_days(encode_year_days(year_days))
 
     def read(meta: ChunkMeta, ranges: Sequence[TimeRange]) -> Ratios:
         each = (replace(series_filter, time_range=time_range) for time_range in ranges)
@@ -94,7 +93,7 @@ def test_totals_and_the_chunks_that_they_lack_are_all_deployments(
     reads = chunk_reads(block, year_days, series_filter.time_range)
     found = merge_ratios(
         [
-            failures_of_whole_days(year_days, series_filter),
+            year_days.failures(series_filter),
             *(read(meta, ranges) for meta, ranges in reads),
         ]
     )
@@ -105,7 +104,7 @@ def test_totals_and_the_chunks_that_they_lack_are_all_deployments(
 def test_whole_days_need_no_chunk() -> None:
     chunk = [DeploymentResult(at(2026, 1, 5, hour), "a", {}, False) for hour in (1, 2)]
     meta = meta_of(0, chunk)
-    year_days = YearDays().plus({meta: chunk})
+    year_days = plus(YearDays.empty(), {meta: chunk})
     block = Block(2026, (meta,))
     year = TimeRange(at(2026, 1, 1), at(2027, 1, 1) - 1)
     assert chunk_reads(block, year_days, year) == ()
@@ -117,7 +116,7 @@ def test_whole_days_need_no_chunk() -> None:
 def test_totals_of_chunks_that_a_block_does_not_have_are_not_its_own() -> None:
     chunk = [DeploymentResult(at(2026, 1, 5), "a", {}, False)]
     meta = meta_of(0, chunk)
-    year_days = YearDays().plus({meta: chunk})
+    year_days = plus(YearDays.empty(), {meta: chunk})
     assert not year_days.is_of(Block(2026, (replace(meta, count=2),)))
     assert not year_days.is_of(Block(2026))
 
@@ -133,72 +132,83 @@ OUTCOMES = [
 ]
 
 
-def months() -> tuple[MonthDays, ...]:
-    """The totals of January and February, as they are after reading their files."""
+def ratios(name: str, series_filter: SeriesFilter) -> dict[int, float]:
+    """The averages of January and February."""
     stored = add_outcomes({}, OUTCOMES)
-    return tuple(
-        decode_month_days(encode_month_days(month_days(stored[name]))) for name in sorted(stored)
-    )
+    months = (DayTotals.decode(month_totals(stored[month])) for month in sorted(stored))
+    found = merge_ratios(month_ratios(month, name, series_filter) for month in months)
+    return {period: ratio.value for period, ratio in found.items()}
+
+
+WINTER = TimeRange(at(2024, 1, 1), at(2024, 2, 28), Resolution.MONTHLY)
 
 
 @pytest.mark.parametrize(
-    ("time_range", "application", "expected"),
+    ("name", "series_filter", "expected"),
     [
         pytest.param(
-            TimeRange(at(2024, 1, 1), at(2024, 1, 2, 23)), "", {at(2024, 1, 1): 45.0}, id="by day"
+            LEAD_TIMES,
+            SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2, 23))),
+            {at(2024, 1, 1): 45.0},
+            id="by day",
         ),
         pytest.param(
-            TimeRange(at(2024, 1, 1, 5), at(2024, 1, 1, 6)),
-            "",
+            LEAD_TIMES,
+            SeriesFilter(TimeRange(at(2024, 1, 1, 5), at(2024, 1, 1, 6))),
             {at(2024, 1, 1): 45.0},
             id="a part of a day has the lead times of that day",
         ),
         pytest.param(
-            TimeRange(at(2024, 1, 1), at(2024, 2, 28), Resolution.MONTHLY),
-            "a",
+            LEAD_TIMES,
+            SeriesFilter(WINTER, "a"),
             {at(2024, 1, 1): 60.0, at(2024, 2, 1): 10.0},
             id="by month, of an application",
         ),
+        pytest.param(
+            LEAD_TIMES,
+            SeriesFilter(WINTER, matches_labels=lambda labels: labels.get("env") == "dev"),
+            {at(2024, 1, 1): 25.0},
+            id="with a label",
+        ),
+        pytest.param(
+            LEAD_TIMES,
+            SeriesFilter(WINTER, "a", lambda labels: labels.get("env") == "dev"),
+            {},
+            id="of an application that does not have the label",
+        ),
+        pytest.param(
+            RESTORE_TIMES,
+            SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 2, 28))),
+            {at(2024, 1, 9): 3600.0, at(2024, 2, 2): 24.0 * DAY},
+            id="a failure of January ends in February, on the day of the success",
+        ),
+        pytest.param(RESTORE_TIMES, SeriesFilter(WINTER, "c"), {}, id="of an unknown application"),
     ],
 )
-def test_lead_time_is_an_average(
-    time_range: TimeRange, application: str, expected: dict[int, float]
+def test_times_are_averages(
+    name: str, series_filter: SeriesFilter, expected: dict[int, float]
 ) -> None:
-    ratios = lead_times(months(), SeriesFilter(time_range, application))
-    assert {period: ratio.value for period, ratio in ratios.items()} == expected
+    assert ratios(name, series_filter) == expected
 
 
-def test_restorations_are_kept_in_the_order_of_time() -> None:
-    january, february = months()
-    assert [(one.application, one.seconds) for one in january.restorations] == [("b", 3600)]
-    # The failure of January ends in February.
-    assert [(one.application, one.seconds) for one in february.restorations] == [("a", 24 * DAY)]
-    whole = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 2, 28)), matches_labels=is_prod)
-    assert restore_times((*january.restorations, *february.restorations), whole) == {}
-
-
-@pytest.mark.parametrize("decode", [decode_year_days, decode_month_days])
 @pytest.mark.parametrize(
-    "damage",
+    ("before", "after"),
     [
-        pytest.param(lambda _: {}, id="an empty document"),
-        pytest.param(lambda value: value | {"version": 2}, id="a version of the future"),
-        pytest.param(
-            lambda value: json.loads(json.dumps(value).replace("20", "x")), id="days with letters"
-        ),
-        pytest.param(
-            lambda value: json.loads(json.dumps(value).replace(',1"', '"')), id="half a day"
-        ),
+        pytest.param(b'"version":1', b'"version":2', id="a version of the future"),
+        pytest.param(b'{"version":1', b"{", id="no version"),
+        pytest.param(b'"20', b'"x', id="days with letters"),
+        pytest.param(b',1"', b'"', id="half a day"),
+        pytest.param(b'\n{"app_id"', b'{"app_id"', id="a line less"),
     ],
 )
-def test_damaged_totals_are_refused(
-    decode: Callable[[bytes], object], damage: Callable[[dict[str, object]], dict[str, object]]
-) -> None:
-    chunk = [DeploymentResult(at(2026, 1, 5), "a", {}, False)]
-    content = encode_year_days(YearDays().plus({meta_of(0, chunk): chunk}))
-    if decode is decode_month_days:
-        stored = add_outcomes({}, OUTCOMES)
-        content = encode_month_days(month_days(stored["2024-02"]))
-    decode(content)
+def test_damaged_totals_are_refused(before: bytes, after: bytes) -> None:
+    chunk = [DeploymentResult(at(2026, 1, 5), "a", {"env": "dev"}, False)]
+    content = YearDays.empty().with_chunks({meta_of(0, chunk): chunk})
+    assert before in content
+
+    def read(content: bytes) -> Ratios:
+        return YearDays.decode(content).failures(SeriesFilter(TimeRange(0, at(2027, 1, 1))))
+
+    assert read(content) == {at(2026, 1, 5): Ratio(0, 1)}
     with pytest.raises((ValueError, KeyError, TypeError)):
-        decode(json.dumps(damage(json.loads(content))).encode())
+        read(content.replace(before, after))

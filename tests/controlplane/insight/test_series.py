@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
-from pipecd.controlplane.insight.dora import DAY, Restoration
+from pipecd.controlplane.insight.dora import DAY
 from pipecd.controlplane.insight.series import (
     Metric,
     Ratio,
@@ -17,7 +17,6 @@ from pipecd.controlplane.insight.series import (
     TimeRange,
     count_failures,
     merge_ratios,
-    restore_times,
     series_points,
 )
 from pipecd.model.deployment import DeploymentStatus
@@ -143,17 +142,6 @@ def test_whole_days_and_parts_of_days_are_the_range(start: int, length: int, mom
     assert in_whole_day + in_parts == time_range.contains(moment)
     if time_range.contains(moment):
         assert moment // DAY in time_range.all_days()
-
-
-def test_time_to_restore_is_an_average_on_the_day_of_the_success() -> None:
-    restores = [
-        Restoration(at(2024, 1, 1, 1), "a", (), 100),
-        Restoration(at(2024, 1, 1, 2), "b", (), 50),
-        Restoration(at(2024, 1, 3, 2), "b", (), 50),
-    ]
-    series_filter = SeriesFilter(TimeRange(at(2024, 1, 1), at(2024, 1, 2)))
-    ratios = restore_times(restores, series_filter)
-    assert values(ratios, series_filter.time_range, Metric.TIME_TO_RESTORE) == [75.0, 0.0]
 
 
 def test_the_numbers_are_those_of_the_wire() -> None:

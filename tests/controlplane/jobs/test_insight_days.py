@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Totals by day follow the chunks and months, whatever stops the collector or writes beside it."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.filestore import Files
+from pipecd.controlplane.insight.days import YearDays
 from pipecd.controlplane.insight.series import Metric, Resolution, TimeRange
 from pipecd.controlplane.jobs.insight_days import TOTALS_MILESTONE, DayTotalsWriter
 from pipecd.controlplane.jobs.insights import (
@@ -97,10 +97,10 @@ async def without_totals(stores: Stores, cases: UseCases, by: User, now: Now) ->
     return found
 
 
-async def totals_of(stores: Stores) -> dict[str, Any]:
+async def totals_of(stores: Stores) -> dict[str, bytes]:
     """The files of totals."""
     paths = [path for path in await stores.files.list("insights/") if "/ext-days/" in path]
-    return {path: json.loads(await stores.files.get(path)) for path in paths}
+    return {path: await stores.files.get(path) for path in paths}
 
 
 async def test_charts_are_the_same_with_totals(
@@ -248,7 +248,7 @@ async def test_a_block_restored_from_a_backup_is_counted_anew(
     assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
     await DayTotalsWriter(stores.files).update()
     assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
-    assert len((await totals_of(stores))[YEAR_TOTALS]["chunks"]) == 1
+    assert len(YearDays.decode((await totals_of(stores))[YEAR_TOTALS]).chunks) == 1
 
 
 @pytest.mark.parametrize("path", [YEAR_TOTALS, MONTH_TOTALS])

@@ -1,37 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Totals by day, from which the charts of long ranges are read.
 
-Chunks and months have an entry for nearly every deployment. A chart needs only sums by day, of all
-deployments or of those of some applications, so these sums are stored in files of their own, which
-upstream does not have. They are derived: without them a chart is read from chunks and months.
+Chunks and months have an entry for nearly every deployment. A chart needs only sums by day, so
+these are stored in files of their own, which upstream does not have. They are derived: without them
+a chart is read from chunks and months.
+
+A file has a line for the project, then one for each set of labels, each followed by one for each
+application with these labels. A year of a large project has a hundred thousand such lines; a chart
+decodes only those that it needs.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 from pipecd.controlplane.insight.chunks import Block, ChunkMeta
 from pipecd.controlplane.insight.deployments import DeploymentResult, Labels, sorted_labels
-from pipecd.controlplane.insight.dora import DAY, Restoration, find_restorations
+from pipecd.controlplane.insight.dora import DAY, find_restorations
 from pipecd.controlplane.insight.files import go_json
 from pipecd.controlplane.insight.months import Month
 from pipecd.controlplane.insight.series import Ratio, Ratios, SeriesFilter, TimeRange, merge_ratios
 
 VERSION = 1
 
-_CHARACTERS = "0123456789,"
+# What is added up: failures out of all deployments, the seconds of so many changes or failures.
+FAILURES, LEAD_TIMES, RESTORE_TIMES = "failures", "lead_times", "restore_times"
 
-# A day as the number of days since 1970, a part and a whole.
-DayTotal = tuple[int, int, int]
+_LABELS_LINE = b'{"labels":'
 
 
-class LabeledApplication(NamedTuple):
-    """An application while it had these labels."""
+class DayTotal(NamedTuple):
+    """An addend of the totals of an application while it had these labels.
 
-    application: str
+    `day` is the number of days since 1970.
+    """
+
     labels: Labels
+    application: str
+    name: str
+    day: int
+    part: int
+    whole: int
 
 
 def year_days_path(project: str, year: int) -> str:
@@ -43,42 +54,29 @@ def month_days_path(project: str, month: str) -> str:
 
 
 @dataclass(frozen=True)
-class DailyTotals:
-    """A part of a whole for each day, for all deployments and for those of each application.
+class DayTotals:
+    """A file of totals: the first line decoded, the others as they are."""
 
-    The days are texts, as they are stored: `day,part,whole,day,part,whole…`. Only those that a
-    chart needs are decoded.
-    """
-
-    everything: str = ""
-    by_application: Mapping[LabeledApplication, str] = field(
-        default_factory=dict[LabeledApplication, str]
-    )
+    header: Mapping[str, Any]
+    lines: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, entries: Iterable[tuple[LabeledApplication, DayTotal]]) -> "DailyTotals":
-        """Adds up the entries of each day and application."""
-        everything: dict[int, list[int]] = {}
-        by_application: dict[LabeledApplication, dict[int, list[int]]] = {}
-        for application, (day, part, whole) in entries:
-            for sums in (everything, by_application.setdefault(application, {})):
-                of_day = sums.setdefault(day, [0, 0])
-                of_day[0] += part
-                of_day[1] += whole
-        texts = {key: _days_text(sums) for key, sums in sorted(by_application.items())}
-        return cls(_days_text(everything), texts)
+    def decode(cls, content: bytes) -> "DayTotals":
+        """Decodes the first line; raises ValueError, KeyError or TypeError if it is invalid."""
+        first, *lines = content.split(b"\n")
+        header: Mapping[str, Any] = json.loads(first)
+        if header["version"] != VERSION:
+            raise ValueError(f"unknown version {header['version']}")
+        if header["lines"] != len(lines):
+            raise ValueError(f"{len(lines)} of {header['lines']} lines")
+        return cls(header, tuple(lines))
 
-    def entries(self) -> Iterator[tuple[LabeledApplication, DayTotal]]:
-        for application, text in self.by_application.items():
-            for total in _days_of(text):
-                yield application, total
-
-    def ratios(self, days: range, series_filter: SeriesFilter) -> dict[int, Ratio]:
-        """By period: the sums of these days."""
+    def ratios(self, name: str, days: range, series_filter: SeriesFilter) -> dict[int, Ratio]:
+        """By period: the sums of these days; raises ValueError if a line is invalid."""
         parts: dict[int, int] = {}
         wholes: dict[int, int] = {}
-        for text in self._matching(series_filter):
-            for day, part, whole in _days_of(text):
+        for totals in self._matching(series_filter):
+            for day, part, whole in _days_of(totals.get(name, "")):
                 if day in days:
                     parts[day] = parts.get(day, 0) + part
                     wholes[day] = wholes.get(day, 0) + whole
@@ -88,71 +86,115 @@ class DailyTotals:
             for day, whole in wholes.items()
         )
 
-    def _matching(self, series_filter: SeriesFilter) -> Iterator[str]:
+    def _matching(self, series_filter: SeriesFilter) -> Iterator[Mapping[str, str]]:
+        """The totals whose sum a chart shows."""
         if series_filter.selects_project:
-            yield self.everything
+            yield self.header["totals"]
             return
-        for (application, labels), text in self.by_application.items():
-            if series_filter.matches(application, dict(labels)):
-                yield text
+        application = series_filter.application
+        wanted = go_json({"app_id": application})[:-1] + b"," if application else _LABELS_LINE
+        labels_line = b""
+        for line in self.lines:
+            if line.startswith(_LABELS_LINE):
+                labels_line = line
+            if line.startswith(wanted):
+                labels = json.loads(labels_line)["labels"]
+                if series_filter.matches(application, labels):
+                    yield json.loads(line)["totals"]
 
-    def to_json(self) -> dict[str, Any]:
-        applications = [
-            {"app_id": application, "labels": dict(labels), "days": text}
-            for (application, labels), text in sorted(self.by_application.items())
-        ]
-        return {"everything": self.everything, "applications": applications}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "DailyTotals":
-        """Reads the value; raises ValueError, KeyError or TypeError if it is invalid."""
-        by_application = {
-            LabeledApplication(entry["app_id"], sorted_labels(entry["labels"])): _checked(
-                entry["days"]
-            )
-            for entry in value["applications"]
-        }
-        return cls(_checked(value["everything"]), by_application)
-
-
-def _days_text(sums: Mapping[int, list[int]]) -> str:
-    return ",".join(f"{day},{part},{whole}" for day, (part, whole) in sorted(sums.items()))
+    def entries(self) -> Iterator[DayTotal]:
+        """All that was added up."""
+        labels: Labels = ()
+        for line in self.lines:
+            entry = json.loads(line)
+            if "labels" in entry:
+                labels = sorted_labels(entry["labels"])
+                continue
+            for name, text in entry["totals"].items():
+                for day, part, whole in _days_of(text):
+                    yield DayTotal(labels, entry["app_id"], name, day, part, whole)
 
 
-def _checked(text: str) -> str:
-    """Returns the text of days, which is decoded later, if it consists of numbers."""
-    if text.strip(_CHARACTERS) or (text and text.count(",") % 3 != 2):
-        raise ValueError("days are not triples of numbers")
-    return text
+# The part and the whole of each day, by the name of the totals.
+_Sums = dict[str, dict[int, list[int]]]
 
 
-def _days_of(text: str) -> Iterator[DayTotal]:
+def encode_totals(entries: Iterable[DayTotal], header: Mapping[str, Any]) -> bytes:
+    """Adds up the entries for the project, each set of labels and each application."""
+    of_project: _Sums = {}
+    by_labels: dict[Labels, tuple[_Sums, dict[str, _Sums]]] = {}
+    for labels, application, name, day, part, whole in entries:
+        of_labels, by_application = by_labels.setdefault(labels, ({}, {}))
+        for sums in (of_project, of_labels, by_application.setdefault(application, {})):
+            of_day = sums.setdefault(name, {}).setdefault(day, [0, 0])
+            of_day[0] += part
+            of_day[1] += whole
+    lines: list[bytes] = []
+    for labels, (of_labels, by_application) in sorted(by_labels.items()):
+        lines.append(go_json({"labels": dict(labels), "totals": _texts(of_labels)}))
+        lines += (
+            go_json({"app_id": application, "totals": _texts(sums)})
+            for application, sums in sorted(by_application.items())
+        )
+    first = {"version": VERSION, "lines": len(lines), **header, "totals": _texts(of_project)}
+    return b"\n".join((go_json(first), *lines))
+
+
+def _texts(sums: _Sums) -> dict[str, str]:
+    """The days as texts, `day,part,whole,day,part,whole…`, which are decoded when needed."""
+    return {
+        name: ",".join(f"{day},{part},{whole}" for day, (part, whole) in sorted(days.items()))
+        for name, days in sorted(sums.items())
+    }
+
+
+def _days_of(text: str) -> Iterator[tuple[int, int, int]]:
     numbers = map(int, text.split(",") if text else ())
     return zip(numbers, numbers, numbers, strict=True)
 
 
 @dataclass(frozen=True)
 class YearDays:
-    """The failed deployments out of all, of some completed chunks of a block."""
+    """The totals of some completed chunks of a block."""
 
-    chunks: frozenset[ChunkMeta] = frozenset()
-    totals: DailyTotals = field(default_factory=DailyTotals)
+    chunks: frozenset[ChunkMeta]
+    totals: DayTotals
+
+    @classmethod
+    def empty(cls) -> "YearDays":
+        return cls.decode(encode_totals((), {"chunks": []}))
+
+    @classmethod
+    def decode(cls, content: bytes) -> "YearDays":
+        """Decodes the file of a year; raises ValueError, KeyError or TypeError if invalid."""
+        totals = DayTotals.decode(content)
+        chunks = frozenset(
+            ChunkMeta(index, first, last, count, completed=True)
+            for index, first, last, count in totals.header["chunks"]
+        )
+        return cls(chunks, totals)
 
     def is_of(self, block: Block) -> bool:
         """Whether the block still has these chunks; a restored or deleted one may differ."""
         return self.chunks <= frozenset(block.chunks)
 
-    def plus(self, chunks: Mapping[ChunkMeta, Iterable[DeploymentResult]]) -> "YearDays":
-        """Adds chunks that are not counted yet."""
+    def failures(self, series_filter: SeriesFilter) -> dict[int, Ratio]:
+        """By period: the number of failed deployments out of all, on days within the range."""
+        days = series_filter.time_range.whole_days()
+        return self.totals.ratios(FAILURES, days, series_filter)
 
-        def entries() -> Iterator[tuple[LabeledApplication, DayTotal]]:
+    def with_chunks(self, chunks: Mapping[ChunkMeta, Iterable[DeploymentResult]]) -> bytes:
+        """The file with these chunks too, which are not counted yet."""
+
+        def entries() -> Iterator[DayTotal]:
             yield from self.totals.entries()
             for results in chunks.values():
                 for at, application, labels, is_failure in results:
-                    key = LabeledApplication(application, sorted_labels(labels))
-                    yield key, (at // DAY, int(is_failure), 1)
+                    sums = (at // DAY, int(is_failure), 1)
+                    yield DayTotal(sorted_labels(labels), application, FAILURES, *sums)
 
-        return YearDays(self.chunks | frozenset(chunks), DailyTotals.of(entries()))
+        counted = sorted((c.index, c.first, c.last, c.count) for c in (*self.chunks, *chunks))
+        return encode_totals(entries(), {"chunks": counted})
 
 
 def chunks_to_add(block: Block, year_days: YearDays, limit: int) -> tuple[ChunkMeta, ...]:
@@ -180,87 +222,24 @@ def chunk_reads(
     return tuple(reads)
 
 
-def failures_of_whole_days(year_days: YearDays, series_filter: SeriesFilter) -> Ratios:
-    """By period: the number of failed deployments out of all, on days within the range."""
-    return year_days.totals.ratios(series_filter.time_range.whole_days(), series_filter)
+def month_totals(month: Month) -> bytes:
+    """The file of totals of a month."""
+
+    def entries() -> Iterator[DayTotal]:
+        for group, totals in month.totals.items():
+            if totals.lead_count:
+                sums = (group.day // DAY, totals.lead_seconds, totals.lead_count)
+                yield DayTotal(group.labels, group.application, LEAD_TIMES, *sums)
+        for one in find_restorations(month.totals, month.failing)[0]:
+            sums = (one.at // DAY, one.seconds, 1)
+            yield DayTotal(one.labels, one.application, RESTORE_TIMES, *sums)
+
+    return encode_totals(entries(), {})
 
 
-def encode_year_days(year_days: YearDays) -> bytes:
-    chunks = sorted((c.index, c.first, c.last, c.count) for c in year_days.chunks)
-    return go_json({"version": VERSION, "chunks": chunks, "totals": year_days.totals.to_json()})
-
-
-def decode_year_days(content: bytes) -> YearDays:
-    """Decodes the file of a year; raises ValueError, KeyError or TypeError if it is invalid."""
-    document = _versioned(content)
-    chunks = frozenset(
-        ChunkMeta(index, first, last, count, completed=True)
-        for index, first, last, count in document["chunks"]
-    )
-    return YearDays(chunks, DailyTotals.from_json(document["totals"]))
-
-
-@dataclass(frozen=True)
-class MonthDays:
-    """The lead times of a month by day, and its restorations in the order of time.
-
-    The part of a lead time is its seconds, the whole is the number of changes.
-    """
-
-    lead_times: DailyTotals = field(default_factory=DailyTotals)
-    restorations: tuple[Restoration, ...] = ()
-
-
-def month_days(month: Month) -> MonthDays:
-    """Derives the totals of a month."""
-    lead_times = DailyTotals.of(
-        (
-            LabeledApplication(group.application, group.labels),
-            (group.day // DAY, totals.lead_seconds, totals.lead_count),
-        )
-        for group, totals in month.totals.items()
-        if totals.lead_count
-    )
-    return MonthDays(lead_times, find_restorations(month.totals, month.failing)[0])
-
-
-def lead_times(months: Iterable[MonthDays], series_filter: SeriesFilter) -> dict[int, Ratio]:
-    """By period: the seconds from commit to success, and the number of changes.
+def month_ratios(totals: DayTotals, name: str, series_filter: SeriesFilter) -> Ratios:
+    """By period: the seconds, and the number of changes or failures that took them.
 
     A day that is partly in the range counts as a whole, because months have no shorter times.
     """
-    days = series_filter.time_range.all_days()
-    return merge_ratios(month.lead_times.ratios(days, series_filter) for month in months)
-
-
-def encode_month_days(days: MonthDays) -> bytes:
-    by_application: dict[LabeledApplication, list[tuple[int, int]]] = {}
-    for one in days.restorations:
-        key = LabeledApplication(one.application, one.labels)
-        by_application.setdefault(key, []).append((one.at, one.seconds))
-    restorations = [
-        {"app_id": application, "labels": dict(labels), "restorations": of_application}
-        for (application, labels), of_application in sorted(by_application.items())
-    ]
-    lead = days.lead_times.to_json()
-    return go_json({"version": VERSION, "lead_times": lead, "restorations": restorations})
-
-
-def decode_month_days(content: bytes) -> MonthDays:
-    """Decodes the file of a month; raises ValueError, KeyError or TypeError if it is invalid."""
-    document = _versioned(content)
-    restorations = [
-        Restoration(at, entry["app_id"], labels, seconds)
-        for entry in document["restorations"]
-        for labels in (sorted_labels(entry["labels"]),)
-        for at, seconds in entry["restorations"]
-    ]
-    restorations.sort(key=lambda one: (one.at, one.application))
-    return MonthDays(DailyTotals.from_json(document["lead_times"]), tuple(restorations))
-
-
-def _versioned(content: bytes) -> Mapping[str, Any]:
-    document: Mapping[str, Any] = json.loads(content)
-    if document["version"] != VERSION:
-        raise ValueError(f"unknown version {document['version']}")
-    return document
+    return totals.ratios(name, series_filter.time_range.all_days(), series_filter)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from pipecd.controlplane.insight.deployments import DeploymentResult
-from pipecd.controlplane.insight.dora import DAY, Restoration
+from pipecd.controlplane.insight.dora import DAY
 from pipecd.model.clock import from_unix
 
 
@@ -129,19 +129,6 @@ def count_failures(
             count = counts.setdefault(time_range.period(at), [0, 0])
             count[is_failure] += 1
     return {period: Ratio(failed, other + failed) for period, (other, failed) in counts.items()}
-
-
-def restore_times(
-    restorations: Iterable[Restoration], series_filter: SeriesFilter
-) -> dict[int, Ratio]:
-    """By period of the success: the seconds since the first failure, and their number."""
-    ratios: dict[int, Ratio] = {}
-    time_range = series_filter.time_range
-    for one in restorations:
-        if time_range.contains(one.at) and series_filter.matches(one.application, dict(one.labels)):
-            period = time_range.period(one.at)
-            ratios[period] = ratios.get(period, Ratio()) + Ratio(one.seconds, 1)
-    return ratios
 
 
 def merge_ratios(parts: Iterable[Ratios]) -> dict[int, Ratio]:

@@ -23,14 +23,11 @@ from pipecd.controlplane.insight.chunks import (
     decode_results,
 )
 from pipecd.controlplane.insight.days import (
+    DayTotals,
     YearDays,
     chunks_to_add,
-    decode_month_days,
-    decode_year_days,
-    encode_month_days,
-    encode_year_days,
-    month_days,
     month_days_path,
+    month_totals,
     year_days_path,
 )
 from pipecd.controlplane.insight.deployments import DeploymentResult
@@ -105,29 +102,29 @@ class DayTotalsWriter:
         year_days = await self._year_days(path, block)
         while missing := chunks_to_add(block, year_days, self._chunks_per_step):
             results = {chunk: await self._results(project, year, chunk) for chunk in missing}
-            year_days = await asyncio.to_thread(year_days.plus, results)
-            content = await asyncio.to_thread(encode_year_days, year_days)
+            content = await asyncio.to_thread(year_days.with_chunks, results)
             await self._files.put(path, content)
+            year_days = YearDays.decode(content)
         self._complete_years[path] = completed
 
     async def _is_month_usable(self, path: str) -> bool:
         if path in self._complete_months:
             return True
-        return await self._read_totals(path, decode_month_days) is not None
+        return await self._read_totals(path, DayTotals.decode) is not None
 
     async def _write_month(self, path: str, totals: str) -> None:
         content = await self._files.get(path)
 
         def derive() -> bytes:
-            return encode_month_days(month_days(decode_file(path, content, decode_month)))
+            return month_totals(decode_file(path, content, decode_month))
 
         await self._files.put(totals, await asyncio.to_thread(derive))
 
     async def _year_days(self, path: str, block: Block) -> YearDays:
         """The totals stored for a block; empty if they are unusable or of other chunks."""
-        year_days = await self._read_totals(path, decode_year_days)
+        year_days = await self._read_totals(path, YearDays.decode)
         if year_days is None or not year_days.is_of(block):
-            return YearDays()
+            return YearDays.empty()
         return year_days
 
     async def _read_totals(self, path: str, decode: Callable[[bytes], T]) -> T | None:

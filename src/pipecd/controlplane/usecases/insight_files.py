@@ -2,7 +2,7 @@
 """Reads the insight files of a project: totals by day where they exist, else chunks and months."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,20 +20,22 @@ from pipecd.controlplane.insight.chunks import (
     decode_results,
 )
 from pipecd.controlplane.insight.days import (
-    MonthDays,
+    LEAD_TIMES,
+    RESTORE_TIMES,
+    DayTotals,
     YearDays,
     chunk_reads,
-    decode_month_days,
-    decode_year_days,
-    failures_of_whole_days,
-    month_days,
     month_days_path,
+    month_ratios,
+    month_totals,
     year_days_path,
 )
 from pipecd.controlplane.insight.deployments import CompletedDeployment
+from pipecd.controlplane.insight.dora import Restoration, find_restorations
 from pipecd.controlplane.insight.files import decode_file
-from pipecd.controlplane.insight.months import decode_month, month_path, months_between
+from pipecd.controlplane.insight.months import Month, decode_month, month_path, months_between
 from pipecd.controlplane.insight.series import (
+    Metric,
     Ratios,
     SeriesFilter,
     TimeRange,
@@ -43,6 +45,7 @@ from pipecd.controlplane.insight.series import (
 from pipecd.model.errors import NotFound, PipecdError
 
 _CONCURRENT_READS = 8
+_MONTH_TOTALS = {Metric.LEAD_TIME: LEAD_TIMES, Metric.TIME_TO_RESTORE: RESTORE_TIMES}
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,24 +69,48 @@ class InsightFiles:
         years = block_years(time_range.start, time_range.end)
         return merge_ratios([await self._failures_of_year(year, series_filter) for year in years])
 
-    async def months(self, time_range: TimeRange) -> tuple[MonthDays, ...]:
-        """Lead times and restorations of at least this time range, in the order of time."""
+    async def of_months(
+        self, metrics: Collection[Metric], series_filter: SeriesFilter
+    ) -> dict[Metric, Ratios]:
+        """By metric and period: seconds, and the number of changes or failures."""
 
-        async def read(name: str) -> MonthDays | None:
-            totals_path = month_days_path(self._project, name)
-            totals = await self._content(totals_path)
-            derived = await _decode_derived(totals_path, totals, decode_month_days)
+        def ratios(content: bytes) -> dict[Metric, Ratios]:
+            totals = DayTotals.decode(content)
+            return {
+                metric: month_ratios(totals, _MONTH_TOTALS[metric], series_filter)
+                for metric in metrics
+            }
+
+        async def read(name: str) -> dict[Metric, Ratios]:
+            path = month_days_path(self._project, name)
+            derived = await _decode_derived(path, await self._content(path), ratios)
             if derived is not None:
                 return derived
-            path = month_path(self._project, name)
-            content = await self._content(path)
-            if content is None:
-                return None
-            month = await asyncio.to_thread(decode_file, path, content, decode_month)
-            return await asyncio.to_thread(month_days, month)
+            month = await self._month(name)
+            if month is None:
+                return {}
+            return await asyncio.to_thread(lambda: ratios(month_totals(month)))
 
+        time_range = series_filter.time_range
         months = await _gather_limited(months_between(time_range.start, time_range.end), read)
-        return tuple(month for month in months if month is not None)
+        return {
+            metric: merge_ratios(month.get(metric, {}) for month in months) for metric in metrics
+        }
+
+    async def restorations(self, time_range: TimeRange) -> tuple[Restoration, ...]:
+        """The restorations of the months of the time range."""
+        found: list[Restoration] = []
+        for name in months_between(time_range.start, time_range.end):
+            if (month := await self._month(name)) is not None:
+                found += find_restorations(month.totals, month.failing)[0]
+        return tuple(found)
+
+    async def _month(self, name: str) -> Month | None:
+        path = month_path(self._project, name)
+        content = await self._content(path)
+        if content is None:
+            return None
+        return await asyncio.to_thread(decode_file, path, content, decode_month)
 
     async def latest(
         self, series_filter: SeriesFilter, limit: int
@@ -122,13 +149,13 @@ class InsightFiles:
             return {}
 
         def decode_totals(content: bytes) -> tuple[YearDays, Ratios]:
-            year_days = decode_year_days(content)
+            year_days = YearDays.decode(content)
             if not year_days.is_of(block):
-                return YearDays(), {}
-            return year_days, failures_of_whole_days(year_days, series_filter)
+                return YearDays.empty(), {}
+            return year_days, year_days.failures(series_filter)
 
         derived = await _decode_derived(totals_path, totals, decode_totals)
-        year_days, of_whole_days = derived or (YearDays(), {})
+        year_days, of_whole_days = derived or (YearDays.empty(), {})
         reads = chunk_reads(block, year_days, series_filter.time_range)
 
         async def count(read: tuple[ChunkMeta, Sequence[TimeRange]]) -> Ratios:

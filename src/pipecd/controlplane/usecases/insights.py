@@ -14,7 +14,6 @@ from pipecd.controlplane.insight.applications import (
     applications_path,
     decode_applications,
 )
-from pipecd.controlplane.insight.days import MonthDays, lead_times
 from pipecd.controlplane.insight.deployments import CompletedDeployment
 from pipecd.controlplane.insight.dora import DAY
 from pipecd.controlplane.insight.files import decode_file
@@ -24,7 +23,6 @@ from pipecd.controlplane.insight.series import (
     Ratios,
     SeriesFilter,
     TimeRange,
-    restore_times,
     series_points,
 )
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
@@ -87,11 +85,7 @@ class Insights:
         if of_chunks := _OF_CHUNKS.intersection(metrics):
             ratios |= dict.fromkeys(of_chunks, await files.failures(series_filter))
         if of_months := _OF_MONTHS.intersection(metrics):
-            months = await files.months(query.time_range)
-            for metric in of_months:
-                ratios[metric] = await asyncio.to_thread(
-                    _month_ratios, metric, months, series_filter
-                )
+            ratios |= await files.of_months(of_months, series_filter)
         return {metric: ratios[metric] for metric in metrics}
 
     async def behind(
@@ -105,8 +99,8 @@ class Insights:
         restored: dict[tuple[str, int], int] = {}
         if latest:
             shown = TimeRange(latest[-1].completed_at, latest[0].completed_at)
-            for month in await files.months(shown):
-                restored |= {(one.application, one.at): one.seconds for one in month.restorations}
+            for one in await files.restorations(shown):
+                restored[one.application, one.at] = one.seconds
         count = sum(ratio.whole for ratio in failures.values())
         return DeploymentsBehind(count, latest, restored)
 
@@ -131,15 +125,6 @@ class Insights:
         snapshot = await asyncio.to_thread(decode_file, path, content, decode_applications)
         visible = tuple(one for one in snapshot.applications if scope.covers(dict(one.labels)))
         return ApplicationSnapshot(visible, snapshot.updated_at)
-
-
-def _month_ratios(
-    metric: Metric, months: Collection[MonthDays], series_filter: SeriesFilter
-) -> Ratios:
-    if metric is Metric.LEAD_TIME:
-        return lead_times(months, series_filter)
-    restorations = (one for month in months for one in month.restorations)
-    return restore_times(restorations, series_filter)
 
 
 def _label_filter(
