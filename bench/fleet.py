@@ -38,7 +38,7 @@ from rig.engines import (
     rows_milliseconds,
     sqlite_datastore,
 )
-from rig.fleet_cluster import measure_cluster
+from rig.fleet_cluster import NEW_OBJECTS, measure_cluster
 from rig.fleet_history import measure_pages, seconds_to_parse, write_insights
 from rig.fleet_logs import measure_logs
 from rig.fleet_pipeds import connect_all, seed_fleet
@@ -51,7 +51,7 @@ PUSH_SIZES, PUSH_SECONDS, PUSH_MEMORY = (100, 200, 500, 1000), 30, 350
 HISTORY_SIZES, LIST_MS, PAGE_MS, INSIGHT_SECONDS = (50_000, 200_000, 1_000_000), 100, 150, 1
 FLEET_SIZES, FLEET_SECONDS, FLEET_MEMORY = (250, 500, 1000, 2000), 10, 400
 LOG_SIZES, LOG_LAG_SECONDS = (10, 50, 100), 1
-CLUSTER_SIZES = (1000, 4000, 10_000)
+CLUSTER_SIZES, FIRST_SYNC_SECONDS = (1000, 4000, 10_000), 1
 # What a deployment of the push costs at least: its calls, its documents, its program.
 CALLS_PER_DEPLOYMENT = 15
 
@@ -347,6 +347,7 @@ def _rate(
 def measure_clusters(sizes: Sequence[int]) -> Iterator[Curve]:
     """A piped beside a cluster whose objects change all the time."""
     cpu, memory, delays = Points(), Points(), Points()
+    syncs, loops = Points(), Points()
     for size in sizes:
         with tempfile.TemporaryDirectory() as directory:
             try:
@@ -357,11 +358,15 @@ def measure_clusters(sizes: Sequence[int]) -> Iterator[Curve]:
         cpu.append((size, measured.cpu_percent))
         memory.append((size, measured.memory))
         delays.append((size, measured.delay))
+        loop = NEW_OBJECTS / measured.applied_per_second
+        syncs.append((size, measured.first_sync))
+        loops.append((size, loop))
         print(
             f"{size:6} objects, {measured.changes_per_second:.0f} changes a second: piped uses "
             f"{measured.cpu_percent:.0f} % of a core and {measured.memory:.0f} MB, drift reported "
-            f"after {measured.delay:.2f} s; server-side apply from a loop: "
-            f"{measured.applied_per_second:.0f} objects a second",
+            f"after {measured.delay:.2f} s; first sync of {NEW_OBJECTS} new objects "
+            f"{measured.first_sync:.2f} s (target {FIRST_SYNC_SECONDS}), server-side apply from a "
+            f"loop {loop:.2f} s",
             flush=True,
         )
     yield Curve(
@@ -377,6 +382,14 @@ def measure_clusters(sizes: Sequence[int]) -> Iterator[Curve]:
         "objects",
         "seconds",
         {"with 200 changes a second": delays},
+    )
+    yield Curve(
+        "cluster-sync",
+        f"The first sync of {NEW_OBJECTS} new objects",
+        "other objects in the cluster",
+        "seconds",
+        {"sync": syncs, "server-side apply from a loop": loops},
+        {f"{FIRST_SYNC_SECONDS} s": FIRST_SYNC_SECONDS},
     )
 
 

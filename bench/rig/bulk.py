@@ -40,6 +40,8 @@ def bulk_writer(datastore: DatastoreSpec) -> Iterator[BulkWriter]:
         path = datastore.config.path
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
+            # Otherwise everything is written twice; a run that is cut off fills a new file.
+            connection.execute("PRAGMA journal_mode = OFF")
             indexes = connection.execute(_INDEXES).fetchall()
             for name, _ in indexes:
                 connection.execute(f'DROP INDEX "{name}"')
@@ -48,7 +50,7 @@ def bulk_writer(datastore: DatastoreSpec) -> Iterator[BulkWriter]:
             connection.execute("COMMIT")
             for _, statement in indexes:
                 connection.execute(statement)
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("PRAGMA journal_mode = WAL")
         return
     with psycopg.connect(datastore.config.url) as connection:
         indexes = connection.execute(_PG_INDEXES).fetchall()

@@ -60,12 +60,14 @@ def run_control_plane(
 ) -> Iterator[ControlPlaneProcess]:
     """Runs the control plane on this database until the block ends, on free ports or these.
 
-    Without `files`, its filestore is a temporary directory.
+    Without `files`, its filestore is a temporary directory; with them, nothing is collected.
     """
     with tempfile.TemporaryDirectory() as directory:
         ports = ports or free_ports()
+        collects = files is None
         files = files or Path(directory) / "files"
-        process = subprocess.Popen(_command(Path(directory), datastore, ports, files))
+        command = _command(Path(directory), datastore, ports, files, collects=collects)
+        process = subprocess.Popen(command)
         try:
             _wait(process, ports)
             yield ControlPlaneProcess(process, ports, files)
@@ -75,7 +77,7 @@ def run_control_plane(
 
 
 def _command(
-    directory: Path, datastore: DatastoreSpec, ports: dict[str, int], files: Path
+    directory: Path, datastore: DatastoreSpec, ports: dict[str, int], files: Path, *, collects: bool
 ) -> list[str]:
     config, key = directory / "control-plane.yaml", directory / "key"
     filestore = {"type": "LOCAL", "config": {"path": str(files)}}
@@ -84,6 +86,7 @@ def _command(
         "stateKey": "bench",
         "datastore": datastore.model_dump(by_alias=True, exclude_defaults=True),
         "filestore": filestore,
+        "insightCollector": {name: {"enabled": collects} for name in ("application", "deployment")},
     }
     document = {"apiVersion": "pipecd.dev/v1beta1", "kind": "ControlPlane", "spec": spec}
     # JSON is YAML too.

@@ -8,20 +8,25 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from kubernetes import commit, synced
 from pipecd.model.application import SyncStatus
+from pipecd.plugins.kubernetes.plugin import KubernetesPlugin
+from pipecd.sdk import PluginEntry, StartContext
+from pipecd.sdk.testing import MemoryHost
 from rig.cluster import cluster, token
 from rig.control_plane import run_control_plane
 from rig.engines import engine
 from rig.piped import PipedProcess, SeededPiped, git, run_piped, seed_piped
 
 OBJECTS_PER_APPLICATION, CHANGES_PER_SECOND, SECONDS = 100, 200, 15.0
+NEW_OBJECTS = 200
 TIMEOUT_SECONDS, CONCURRENT_REQUESTS = 240.0, 16
 NAMESPACE = "/api/v1/namespaces/default/configmaps"
 APPLY = {"fieldManager": "bench", "force": "true"}
@@ -42,6 +47,8 @@ class BusyCluster:
     delay: float
     applied_per_second: float
     """Server-side apply from a loop, one object after the other."""
+    first_sync: float
+    """Seconds for the first sync of an application with 200 objects."""
 
 
 def config_map(name: str, number: int) -> dict[str, Any]:
@@ -69,7 +76,8 @@ def measure_cluster(objects: int, directory: Path) -> BusyCluster:
             ):
                 database = sqlite3.connect(f"file:{datastore.config.path}?mode=ro", uri=True)
                 wait_for(database, running, SyncStatus.SYNCED, len(names))
-                return asyncio.run(_change(kubernetes, names, running, database))
+                first = asyncio.run(_first_sync(kubernetes, directory / "new"))
+                return asyncio.run(_change(kubernetes, names, running, database, first))
     finally:
         kubernetes.close()
 
@@ -135,7 +143,11 @@ async def _create(kubernetes: Any, seeded: SeededPiped) -> None:
 
 
 async def _change(
-    kubernetes: Any, names: Sequence[str], running: PipedProcess, database: sqlite3.Connection
+    kubernetes: Any,
+    names: Sequence[str],
+    running: PipedProcess,
+    database: sqlite3.Connection,
+    first_sync: float,
 ) -> BusyCluster:
     """Changes what is not in Git at a steady rate, then deletes an object meanwhile."""
     changed, is_done = 0, asyncio.Event()
@@ -170,7 +182,15 @@ async def _change(
             path = database.execute("PRAGMA database_list").fetchone()[2]
             delay = await asyncio.to_thread(_out_of_sync, path, running)
             is_done.set()
-    return BusyCluster(rate, share * 100, running.memory(), delay, applied)
+    return BusyCluster(rate, share * 100, running.memory(), delay, applied, first_sync)
+
+
+async def _first_sync(kubernetes: Any, directory: Path) -> float:
+    """Returns the seconds of a `K8S_SYNC` of new objects, beside all others of the cluster."""
+    plugin = KubernetesPlugin()
+    async with AsyncExitStack() as lifetime:
+        await plugin.prepare(StartContext(PluginEntry("kubernetes"), MemoryHost(), lifetime))
+        return await synced(commit(plugin, directory, kubernetes.kubeconfig, NEW_OBJECTS))
 
 
 def _out_of_sync(path: str, running: PipedProcess) -> float:
