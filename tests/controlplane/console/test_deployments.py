@@ -92,7 +92,7 @@ async def test_the_page_shows_status_pipeline_and_log(
     await reports.lines(deployment, "s1", "hello\x1b[32m green\x1b[0m <b>")
     page = (await admin_browser.get(f"/deployments/{deployment.id}")).text
     assert "Stage 1 of 3 is running: K8S_CANARY_ROLLOUT." in page
-    assert "<title>RUNNING · cart · PipeCD</title>" in page
+    assert "<title>Running · cart · PipeCD</title>" in page
     assert re.search(r'data-stage-id="s1" data-status="RUNNING".*aria-current="step"', page)
     assert 'hello<span class="fg2"> green</span> &lt;b&gt;' in page
     assert f"dep:{deployment.id},pipeds,log:{deployment.id}:s1:0" in page

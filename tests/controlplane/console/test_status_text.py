@@ -223,3 +223,14 @@ def test_an_invalid_configuration_is_shown_while_the_piped_is_offline(
     application.sync_state.reason = "app.pipecd.yaml:14: unknown field witth"
     text = application_status_text(application, offline_piped)
     assert text.startswith("app.pipecd.yaml:14: unknown field witth. Piped tokyo is offline")
+
+
+def test_a_drift_after_a_failed_deployment_says_so(online_piped: PipedStatus) -> None:
+    application = Application()
+    application.sync_state.status = ApplicationSyncStatus.OUT_OF_SYNC
+    application.sync_state.short_reason = "1 file differs"
+    application.most_recently_triggered_deployment.deployment_id = "d2"
+    application.most_recently_successful_deployment.deployment_id = "d1"
+    assert application_status_text(application, online_piped) == (
+        "The live state differs from Git. 1 file differs. The latest deployment has not succeeded."
+    )

@@ -215,7 +215,7 @@ def deployment_view(
     summary, trigger_summary = deployment.summary, deployment.trigger.strategy_summary
     return DeploymentView(
         row=row,
-        title="WAITING" if row.badge.tone is Tone.WAIT else status.name.replace("_", " "),
+        title=row.badge.text,
         status=deployment_status_text(deployment, pipeline, piped),
         versions=version_views(deployment.versions),
         running_commit=deployment.running_commit_hash[:7],

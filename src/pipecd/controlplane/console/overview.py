@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.list_filters import PERIODS
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.overview_view import (
@@ -21,7 +22,7 @@ from pipecd.controlplane.console.overview_view import (
 )
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
+from pipecd.controlplane.datastore.deployments import COMPLETED, NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import Page, PageRequest
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus
@@ -30,6 +31,8 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 PATH = "/overview"
+# How many deployments that have ended are listed.
+_LATEST = 5
 
 T = TypeVar("T", Application, Deployment)
 
@@ -49,6 +52,8 @@ class OverviewPages:
         failures = DeploymentFilter(user.project, statuses=(int(DeploymentStatus.FAILURE),))
         since = PageRequest(min_updated_at=to_unix(now) - PERIODS[FAILED_SINCE])
         different = ApplicationFilter(user.project, sync_statuses=DIFFERENT)
+        completed = DeploymentFilter(user.project, statuses=COMPLETED)
+        latest = await _or_empty(cases.deployments.list(completed, PageRequest(_LATEST), by=user))
         visible = await self._context.visible_pipeds(user)
         state = ProjectState(
             unfinished=await _or_empty(cases.deployments.list(in_progress, by=user)),
@@ -63,6 +68,7 @@ class OverviewPages:
             tiles=tiles,
             text=overview_text(tiles),
             needs_piped=visible == (),
+            latest=tuple(deployment_row(each, now) for each in latest),
             news=waiting_text(state.unfinished, user.name),
             topics=await list_topics(
                 self._context,

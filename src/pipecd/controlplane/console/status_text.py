@@ -57,6 +57,9 @@ def application_status_text(
     text, reason = _SYNC_TEXTS[status], ""
     if status is SyncStatus.OUT_OF_SYNC:
         reason = sentence(state.short_reason)
+        latest = application.most_recently_triggered_deployment.deployment_id
+        if latest and application.most_recently_successful_deployment.deployment_id != latest:
+            reason = f"{reason} The latest deployment has not succeeded.".strip()
     elif status is SyncStatus.INVALID_CONFIG:
         reason = sentence(state.reason or state.short_reason)
     elif status is SyncStatus.UNKNOWN and state.reason:

@@ -43,6 +43,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 
 NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
+COMPLETED = tuple(int(s) for s in DeploymentStatus if s.is_completed)
 UNHANDLED = int(CommandStatus.NOT_HANDLED_YET)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
 

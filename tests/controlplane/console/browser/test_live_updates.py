@@ -39,7 +39,7 @@ async def test_the_page_follows_the_deployment_without_a_reload(
     await expect(page.get_by_test_id("dep-status").first).to_have_text("Waiting for approval")
     await expect(page.get_by_test_id("approval-card")).to_be_visible()
     await expect(page.get_by_test_id("log")).to_have_attribute("aria-label", "Log of WAIT_APPROVAL")
-    await expect(page).to_have_title("WAITING · cart · PipeCD")
+    await expect(page).to_have_title("Waiting for approval · cart · PipeCD")
     # The log that is followed now is that of the new stage.
     await reports.lines(running, "s2", "please approve")
     await expect(page.get_by_test_id("log-line")).to_have_text(["103:04:05please approve"])
