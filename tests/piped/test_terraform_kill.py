@@ -6,7 +6,6 @@ next piped removes its lock.
 """
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,17 +16,19 @@ from typing import Any
 
 import pytest
 
-from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.proto.model import common_pb2
-from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.deployment_pb2 import DeployTargets
 from servers.control_plane import StartControlPlane, stage_statuses
 from servers.installation import Program
 from servers.origin import Origin
 from servers.our_installation import OurInstallation
 from servers.programs import OUR_PIPED
 from servers.server import free_port
+from servers.terraform_application import (
+    GENERATIONS,
+    application_config,
+    application_draft,
+    piped_entry,
+)
 from servers.terraform_states import TerraformStates, state_inputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,37 +78,14 @@ class Shop:
     tool: str
     generation: str
 
-    @property
-    def entry(self) -> str:
-        """What the file of piped has about Terraform."""
-        target = {"name": "here", "config": {"tool": self.tool}}
-        if self.generation == "first":
-            return f"  platformProviders: [{json.dumps({**target, 'type': 'TERRAFORM'})}]\n"
-        return f"  plugins: [{json.dumps({'name': 'terraform', 'deployTargets': [target]})}]\n"
-
-    def draft(self, piped_id: str) -> Application:
-        draft = Application(name="shop", piped_id=piped_id)
-        if self.generation == "first":
-            draft.kind = common_pb2.ApplicationKind.ValueType(ApplicationKind.TERRAFORM)
-            draft.platform_provider = "here"
-        else:
-            chosen = DeployTargets(deploy_targets=["here"])
-            draft.deploy_targets_by_plugin["terraform"].CopyFrom(chosen)
-        return draft
-
     def push(self, release: str, *stages: str) -> str:
         """Commits a release, with a pipeline of these stages."""
-        section = {"vars": [f"release={release}"]}
-        spec: dict[str, Any] = {"name": "shop", "planner": {"alwaysUsePipeline": True}}
+        spec: dict[str, Any] = {"planner": {"alwaysUsePipeline": True}}
         if stages:
             spec["pipeline"] = {"stages": [{"name": name} for name in stages]}
-        if self.generation == "first":
-            kind, spec["input"] = "TerraformApp", {**section, "autoRollback": True}
-        else:
-            kind, spec["plugins"] = "Application", {"terraform": section}
-        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
+        config = application_config(self.generation, {"vars": [f"release={release}"]}, spec)
         hcl = self.state.backend + HCL.replace("DIR", str(self.directory))
-        files = {"shop/app.pipecd.yaml": json.dumps(config), "shop/main.tf": hcl}
+        files = {"shop/app.pipecd.yaml": config, "shop/main.tf": hcl}
         return self.installation.origin.commit(files)
 
     def begun(self, release: str) -> Callable[[], Awaitable[bool]]:
@@ -189,7 +167,7 @@ KILLS = [
     Kill("rollback", PIPELINE, "FAILURE", "v1", ROLLED_BACK, ("v1", "v2", "v1")),
 ]
 PLAN_KILL = Kill("plan", PIPELINE, "SUCCESS", "v2", DONE, ("v1", "v2"))
-TOOLS, GENERATIONS = ("opentofu", "terraform"), ("first", "second")
+TOOLS = ("opentofu", "terraform")
 kills = pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.stage)
 
 
@@ -197,8 +175,10 @@ async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
     """Kills a piped in a stage; returns its flags and the commit of the deployment."""
     installation = shop.installation
     first = shop.push("v1")
-    agent = await installation.register_piped("dev", shop.entry)
-    await installation.add_application("shop", shop.draft(agent.id))
+    agent = await installation.register_piped(
+        "dev", piped_entry(shop.generation, {"tool": shop.tool})
+    )
+    await installation.add_application("shop", application_draft(shop.generation, agent.id))
     directories = [f"--{what}-dir={shop.directory / what}" for what in ("tools", "workspace")]
     flags = ("--insecure=true", f"--config-file={agent.config}", *directories)
     killed = await asyncio.create_subprocess_exec(
