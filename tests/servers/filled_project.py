@@ -15,15 +15,24 @@ from pipecd.controlplane.jobs.insights import (
 )
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher
+from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.events import EventReport
 from pipecd.model.clock import Now, to_unix
+from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.document import to_json
 from pipecd.model.ids import new_id
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
+from pipecd.proto.service.api_pb2 import RegisterEventRequest, RequestPlanPreviewRequest
+from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
 from servers.console import PipedReports
+from servers.sample_diffs import results_of_all_platforms
 
 DAY = 86400
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -38,6 +47,7 @@ class FilledProject:
     chain: str
     event: str
     deployment: str
+    preview: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,9 @@ class ProjectFiller:
                     await self._completed(application, day, is_failed=(day * number) % 7 == 4)
         await self._collect()
         traced = await self._trace()
-        return FilledProject(self.application.id, await self._chain(), await self._events(), traced)
+        await self.cases.sessions.begin(User(self.admin.project, "vera", ("Viewer", "dev")))
+        chain, event, preview = await self._chain(), await self._events(), await self._preview()
+        return FilledProject(self.application.id, chain, event, traced, preview)
 
     async def _application(self, name: str) -> Application:
         draft = Application()
@@ -121,7 +133,41 @@ class ProjectFiller:
         deployment = self.deployment_of(self.application)
         deployment.deployment_trace_commit_hash = COMMIT
         await self.cases.deployment_reports.create(deployment, by=self.piped)
+        changes = DeploymentChanges(
+            results=results_of_all_platforms(), stages_had_started=True, created_at=1
+        )
+        await self.cases.deployment_reports.report_changes(deployment.id, changes, by=self.piped)
         return deployment.id
+
+    async def _preview(self) -> str:
+        """A plan preview of an application that changes and one that fails, beside a running one."""
+        request = RequestPlanPreviewRequest(
+            repo_remote_url=self.application.git_path.repo.remote,
+            head_branch="fix/retry",
+            head_commit=COMMIT,
+            base_branch="main",
+        )
+        await self.cases.plan_previews.request(request, by=self.program)
+        ids = await self.cases.plan_previews.request(request, by=self.program)
+        commands = [await self.stores.commands.get(id) for id in ids]
+        # Other pipeds may watch the repository, too.
+        (id,) = [command.id for command in commands if command.piped_id == self.piped.piped]
+        results = [
+            ApplicationPlanPreviewResult(
+                application_id=self.application.id,
+                application_name=self.application.name,
+                labels=self.application.labels,
+                plugin_plan_results=results_of_all_platforms(),
+            ),
+            ApplicationPlanPreviewResult(
+                application_id="search", application_name="search", error="it has no chart"
+            ),
+        ]
+        output = to_json(PlanPreviewCommandResult(results=results)).encode()
+        at = to_unix(self.now())
+        result = CommandResult(id, CommandStatus.SUCCEEDED, at, output=output)
+        await self.cases.commands.report_handled(result, by=self.piped)
+        return id
 
     async def _register(self, name: str, data: str) -> str:
         request = RegisterEventRequest(name=name, data=data, labels={"app": "cart"})

@@ -87,6 +87,9 @@ def pages(application: Application, running: Deployment, filled: FilledProject) 
         f"/deployments/{running.id}?tab=timeline",
         "/chains",
         f"/chains/{filled.chain}",
+        f"/deployments/{filled.deployment}?tab=changes&diff=split",
+        "/plan-previews",
+        f"/plan-previews/{filled.preview}",
         "/deployment-traces",
         "/events",
         f"/events/{filled.event}",
@@ -98,6 +101,7 @@ def pages(application: Application, running: Deployment, filled: FilledProject) 
         "/settings/piped",
         f"/settings/piped/{application.piped_id}",
         "/settings/api-key",
+        "/settings/users?user=vera",
         "/settings/project",
         "/nowhere",
     )
