@@ -12,7 +12,9 @@ import hmac
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -61,6 +63,8 @@ LAUNCHED_PIPED = 2
 VERSIONS = ("v0.9.1", "v0.9.2")
 DISK_MEGABYTES = 96
 _PORTS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
+# How long a push may lock the work tree of the origin, in seconds.
+_LOCK_SECONDS, _LOCK_PAUSE = 5.0, 0.1
 _STAGE_PLUGINS = ("wait", "waitapproval", "analysis")
 # SIGUSR1 makes it flood its piped.
 _PLUGIN = """\
@@ -201,7 +205,7 @@ class WholeInstallation:
             files |= self.targets.files(self.applications[name], revision)
         async with self.git_lock:
             origin = Origin(self.origin.path, variables)
-            return await asyncio.to_thread(origin.commit, files, message)
+            return await asyncio.to_thread(commit_despite_locks, origin, files, message)
 
     async def git(self, *arguments: str) -> str:
         async with self.git_lock:
@@ -375,6 +379,21 @@ class WholeInstallation:
         for program in (*self.duplicates, *self.programs):
             await program.kill()
         end_processes_of(self.directory)
+
+
+def commit_despite_locks(origin: Origin, files: Mapping[str, str], message: str) -> str:
+    """Commits as soon as no push of a piped has locked the work tree.
+
+    One that was killed with its piped leaves its lock behind, which no server of Git would.
+    """
+    lock = origin.path / ".git" / "index.lock"
+    ends = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < ends:
+        with suppress(subprocess.CalledProcessError):
+            return origin.commit(files, message)
+        time.sleep(_LOCK_PAUSE)
+    lock.unlink(missing_ok=True)
+    return origin.commit(files, message)
 
 
 def end_processes_of(directory: Path) -> None:
