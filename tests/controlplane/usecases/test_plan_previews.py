@@ -100,13 +100,37 @@ async def test_a_control_plane_that_just_started_waits_for_pipeds_to_reconnect(
     assert offline.error == "Maybe Piped is offline currently."
 
 
+async def test_a_piped_that_has_just_registered_is_not_offline(
+    *,
+    cases: UseCases,
+    stores: Stores,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    now: Now,
+    advance: Callable[[float], None],
+) -> None:
+    """It reports metrics only when its plugins are ready, which takes a while on a busy machine."""
+    advance(3600)
+
+    def registered(stored: Piped) -> None:
+        stored.started_at = to_unix(now())
+
+    await stores.pipeds.update(piped.piped, registered)
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
+    with pytest.raises(NotFound):
+        await cases.plan_previews.results([id], by=program)
+    advance(121)
+    (offline,) = await cases.plan_previews.results([id], by=program)
+    assert offline.error == "Maybe Piped is offline currently."
+
+
 async def test_a_command_that_times_out_has_an_error_in_its_result(
     cases: UseCases,
     program: ApiKeyCaller,
     piped: PipedCaller,
     advance: Callable[[float], None],
 ) -> None:
-    advance(30)
+    advance(121)
     (id,) = await cases.plan_previews.request(preview_request(), by=program)
     (offline,) = await cases.plan_previews.results([id], by=program)
     assert offline.error == "Maybe Piped is offline currently."

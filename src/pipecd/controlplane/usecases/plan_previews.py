@@ -12,7 +12,10 @@ from pipecd.controlplane.auth.subject import User, UserOrApiKey
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.controlplane.usecases.commands import CommandUseCases, output_path
-from pipecd.controlplane.usecases.piped_connections import PipedConnections
+from pipecd.controlplane.usecases.piped_connections import (
+    OFFLINE_AFTER_SECONDS,
+    PipedConnections,
+)
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
 from pipecd.model.document import from_json
@@ -226,11 +229,13 @@ class PlanPreviews:
     async def _is_online(self, command: Command) -> bool:
         if await self._connections.status(command.piped_id) == Piped.ONLINE:
             return True
-        if self._now() - self._started_at >= RECONNECT:
-            return False
-        # A piped that has run before may not have reconnected yet.
         piped = await or_not_found(self._stores.pipeds.get(command.piped_id), "Piped is not found")
-        return bool(piped.started_at)
+        now = self._now()
+        if to_unix(now) - piped.started_at <= OFFLINE_AFTER_SECONDS:
+            # It has registered, and starts its plugins before it reports metrics.
+            return True
+        # A piped that has run before may not have reconnected yet.
+        return bool(piped.started_at) and now - self._started_at < RECONNECT
 
     def _timed_out(
         self, command: Command, is_online: bool, timeout: int
