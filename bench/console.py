@@ -2,7 +2,8 @@
 """The console in a real browser, with 5,000 applications and 50,000 deployments.
 
 Measures the first load, every page, a search, the time from a report of a piped to the change on
-the screen, and what an idle page requests. The server runs in this process.
+the screen, and what an idle page requests. The server runs in this process. With `--data` the
+database is seeded once and used again, so that `--seed-only` can prepare a measurement.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
+from pipecd.controlplane.jobs.insight_days import DayTotalsWriter
 from pipecd.controlplane.jobs.insights import (
     ChunkWriter,
     MonthWriter,
@@ -68,37 +70,52 @@ async def main() -> None:
     parser.add_argument("--applications", type=int, default=5000)
     parser.add_argument("--deployments", type=int, default=50_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--data", type=Path, help="directory of the database; else a temporary one")
+    parser.add_argument("--seed-only", action="store_true", help="fill --data and measure nothing")
     flags = parser.parse_args()
+    if flags.data:
+        await measure(flags, flags.data)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        await measure(flags, Path(directory))
+
+
+async def measure(flags: argparse.Namespace, directory: Path) -> None:
+    """Seeds the directory unless it is, and measures."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("no chromium on PATH; install it with the package manager of this system")
-    with tempfile.TemporaryDirectory() as directory:
-        files = await LocalFiles.open(Path(directory, "files"))
-        path = Path(directory, "pipecd.db")
+    path, files = directory / "pipecd.db", await LocalFiles.open(directory / "files")
+    is_new = not path.exists()
+    if is_new:
         # The small project of the history has one application in twenty.
         scale = Scale(flags.applications * 20 // 19, flags.deployments * 20 // 19)
         spec = DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=str(path)))
         await write_history(spec, scale)
-        async with open_sqlite(path) as database:
-            stores = create_stores(database, files, MemoryCache(), now=utc_now)
-            bus = MemoryBus()
-            cases = build_use_cases(
-                stores, bus, address="http://127.0.0.1", encryption_key=KEY, now=utc_now
+    async with open_sqlite(path) as database:
+        stores = create_stores(database, files, MemoryCache(), now=utc_now)
+        bus = MemoryBus()
+        cases = build_use_cases(
+            stores, bus, address="http://127.0.0.1", encryption_key=KEY, now=utc_now
+        )
+        user = User(LARGE, "admin", ("Admin",))
+        if is_new:
+            await cases.projects.add(LARGE)
+            await fill(cases, stores, user)
+        if flags.seed_only:
+            return
+        web = WebServer(create_console(cases, bus, insecure_cookie=True))
+        async with (
+            http_server(web, host="127.0.0.1", port=0) as port,
+            async_playwright() as playwright,
+        ):
+            browser = await playwright.chromium.launch(
+                executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
             )
-            admin = await cases.projects.add(LARGE)
-            web = WebServer(create_console(cases, bus, insecure_cookie=True))
-            user = User(LARGE, admin.username, ("Admin",))
-            async with (
-                http_server(web, host="127.0.0.1", port=0) as port,
-                async_playwright() as playwright,
-            ):
-                browser = await playwright.chromium.launch(
-                    executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
-                )
-                bench = Bench(browser, f"http://127.0.0.1:{port}", cases, stores, user)
-                await bench.run(flags.repeats)
-                await browser.close()
-                await web.stop()
+            bench = Bench(browser, f"http://127.0.0.1:{port}", cases, stores, user)
+            await bench.run(flags.repeats)
+            await browser.close()
+            await web.stop()
 
 
 class Bench:
@@ -115,7 +132,7 @@ class Bench:
         application = await self._stores.applications.get(id_of("application", 7))
         piped = PipedCaller(application.project_id, application.piped_id)
         await self._cases.livestate.report(live_state(application, healthy=True), by=piped)
-        registered = await self._fill(application)
+        registered = (await self._cases.pipeds.list(by=self._user))[0].id
         await self._first_load()
         for name, path in (
             ("overview", "/overview"),
@@ -142,34 +159,6 @@ class Bench:
         await self._page("search deployments", "/deployments?q=app-4", repeats)
         await self._page("search anything", "/search?q=app-4", repeats)
         await self._change(application, piped, repeats)
-
-    async def _fill(self, application: Application) -> str:
-        """Fills the pages besides the two lists; returns the id of a registered piped."""
-        program = ApiKeyCaller(LARGE, "key", "ci", may_write=True)
-        for number in range(EVENTS):
-            commit = f"{number:040x}" if number % 4 == 0 else ""
-            event = RegisterEventRequest(
-                name="image-pushed",
-                data=f"registry.example/app:{number}",
-                labels={"app": f"app-{number % 100}"},
-                commit_hash=commit,
-                commit_url=f"https://git.example/{commit}" if commit else "",
-                commit_title=f"Change {number}",
-                commit_author="ann",
-            )
-            await self._cases.events.register(event, by=program)
-        for number in range(CHAINS):
-            await self._stores.chains.add(chain(application, number))
-        for number in range(KEYS):
-            await self._cases.api_keys.generate(f"key {number}", APIKey.READ_ONLY, by=self._user)
-        chunks, months = (
-            ChunkWriter(self._stores.files, chunk_size=1000),
-            MonthWriter(self._stores.files),
-        )
-        await collect_deployments(self._stores, "chunks", chunks.write)
-        await collect_deployments(self._stores, "months", months.write)
-        await collect_applications(self._stores)
-        return (await self._cases.pipeds.register("tokyo", "the first", by=self._user)).id
 
     async def _context(self) -> BrowserContext:
         context = await self._browser.new_context(viewport={"width": 1440, "height": 900})
@@ -226,6 +215,37 @@ class Bench:
         await asyncio.sleep(IDLE_SECONDS)
         show("idle page", "requests", len(requests), "", 0)
         await context.close()
+
+
+async def fill(cases: UseCases, stores: Stores, user: User) -> None:
+    """Fills the pages besides the two lists."""
+    application = await stores.applications.get(id_of("application", 7))
+    program = ApiKeyCaller(LARGE, "key", "ci", may_write=True)
+    for number in range(EVENTS):
+        commit = f"{number:040x}" if number % 4 == 0 else ""
+        event = RegisterEventRequest(
+            name="image-pushed",
+            data=f"registry.example/app:{number}",
+            labels={"app": f"app-{number % 100}"},
+            commit_hash=commit,
+            commit_url=f"https://git.example/{commit}" if commit else "",
+            commit_title=f"Change {number}",
+            commit_author="ann",
+        )
+        await cases.events.register(event, by=program)
+    for number in range(CHAINS):
+        await stores.chains.add(chain(application, number))
+    for number in range(KEYS):
+        await cases.api_keys.generate(f"key {number}", APIKey.READ_ONLY, by=user)
+    chunks, months = (
+        ChunkWriter(stores.files, chunk_size=1000),
+        MonthWriter(stores.files),
+    )
+    await collect_deployments(stores, "chunks", chunks.write)
+    await collect_deployments(stores, "months", months.write)
+    await collect_applications(stores)
+    await DayTotalsWriter(stores.files).update()
+    await cases.pipeds.register("tokyo", "the first", by=user)
 
 
 async def _wait_for_health(page: Page, text: str) -> None:

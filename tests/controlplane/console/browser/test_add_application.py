@@ -123,3 +123,41 @@ async def test_adding_works_without_scripts(
     await page.get_by_role("button", name="Add manually").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
     await expect(page.locator("dl.facts")).to_contain_text("prod")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_several_applications_are_added_at_once(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    meta.plugins.append(Piped.Plugin(name="kubernetes", deploy_targets=["eu"]))
+    await cases.pipeds.report_meta(meta, by=piped)
+    names = ("bakery", "cart", "desk")
+    await cases.application_reports.report_unregistered([found(name) for name in names], by=piped)
+    page = await open_page(PAGE, java_script_enabled=scripts)
+    add = page.get_by_test_id("add-several")
+    await add.click()
+    await expect(page.get_by_test_id("form-error")).to_have_text("Tick the applications to add.")
+    if scripts:
+        await page.get_by_label("Tick all").check()
+    else:
+        for name in names:
+            await page.get_by_label(f"Add {name} with the others").check()
+    # One of them disappears from Git before the form is sent.
+    await cases.application_reports.report_unregistered(
+        [found(name) for name in names[:2]], by=piped
+    )
+    await add.click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("2 applications are added")
+    rows = page.get_by_test_id("bulk-row")
+    await expect(rows.get_by_role("link")).to_have_text(["bakery", "cart"])
+    await expect(rows.filter(has_text="no longer")).to_have_count(1)
+    await rows.get_by_role("link", name="bakery").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("bakery")
+    await expect(page.locator("dl.facts")).to_contain_text("eu")
+    await page.get_by_role("link", name="Applications").first.click()
+    await expect(page.get_by_test_id("app-row")).to_have_count(2)
