@@ -39,6 +39,8 @@ _LIST_PARAMETERS = frozenset(
         "watch",
     ]
 )
+# Parameters of every method of Google's APIs that their Go client sends.
+_COMMON_PARAMETERS = frozenset(["alt", "prettyPrint"])
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 _SERVICE_LABEL = "serving.knative.dev/service"
@@ -166,7 +168,7 @@ class CloudRun(WebServer):
         return among[name]
 
     def _listed(self, kind: str, request: Request) -> Any:
-        unknown = request.fields.keys() - _LIST_PARAMETERS
+        unknown = request.fields.keys() - _LIST_PARAMETERS - _COMMON_PARAMETERS
         if unknown:
             raise invalid(f"Unknown name {sorted(unknown)}: Cannot bind query parameter.")
         shown = (

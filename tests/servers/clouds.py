@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,6 +53,14 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Canary:
+    """How many stages of the pipeline start the canary, and what runs then."""
+
+    stages: int
+    state: Any
+
+
+@dataclass(frozen=True)
 class Cloud:
     """A platform with an application; its deployments are killed in each of their stages."""
 
@@ -67,6 +75,7 @@ class Cloud:
     quick_sync: Kill
     pipeline: tuple[Kill, ...]
     rollback: Kill
+    canary: Canary
     fail: Callable[[], None]
     """Lets the next deployment fail and roll back."""
     state: Callable[[], Any]
@@ -91,6 +100,12 @@ class Cloud:
         spec = {"name": "shop", "pipeline": {"stages": list(self.stages)}, **section, **more}
         kind = self.v0_kind if is_first else "Application"
         return {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
+
+    def with_approval(self) -> "Cloud":
+        """Returns the application with a pipeline that waits for an approval after its canary."""
+        before = self.canary.stages
+        approval = {"name": "WAIT_APPROVAL"}
+        return replace(self, stages=(*self.stages[:before], approval, *self.stages[before:]))
 
     def piped(self, generation: str) -> Fields:
         target = {"name": "cloud", "config": self.target}
@@ -146,6 +161,7 @@ def cloud_run_cloud(directory: Path, request: pytest.FixtureRequest) -> Cloud:
             Kill("CLOUDRUN_PROMOTE", "PUT", shares(10, 90)),
             Kill("CLOUDRUN_PROMOTE", "PUT", shares(100)),
         ),
+        canary=Canary(1, {"v2": 10, "v1": 90}),
         rollback=Kill("CLOUDRUN_ROLLBACK", "PUT", shares(100)),
         fail=lambda: server.broken_images.update({"gcr.io/example/shop:v3": "it crashes"}),
         state=lambda: {name.split("-")[1]: each for name, each in server.traffic("shop").items()},
@@ -206,6 +222,7 @@ def lambda_cloud(amazon: Amazon) -> Cloud:
             Kill("LAMBDA_PROMOTE", "UpdateAlias", is_shared),
             Kill("LAMBDA_PROMOTE", "UpdateAlias", gets_all),
         ),
+        canary=Canary(2, {"v2": 10, "v1": 90}),
         rollback=Kill("LAMBDA_ROLLBACK", "UpdateAlias", gets_all),
         fail=lambda: amazon.refuse(
             "UpdateAlias", "AccessDeniedException", "no", times=1, where=gets_all
@@ -276,6 +293,10 @@ def ecs_cloud(amazon: Amazon) -> Cloud:
             Kill("ECS_PRIMARY_ROLLOUT", "UpdateServicePrimaryTaskSet"),
             Kill("ECS_TRAFFIC_ROUTING", "ModifyListener"),
             Kill("ECS_CANARY_CLEAN", "DeleteTaskSet"),
+        ),
+        canary=Canary(
+            2,
+            ([("v1", "PRIMARY", 100.0), ("v2", "ACTIVE", 50.0)], {"primary": 90, "canary": 10}),
         ),
         rollback=Kill("ECS_ROLLBACK", "DeleteTaskSet"),
         fail=lambda: amazon.refuse(
