@@ -26,6 +26,8 @@ ROLLBACK = stage("ROLLBACK", id="Rollback", predefined=True)
         pytest.param(common_pb2.TERRAFORM, "TERRAFORM_ROLLBACK", id="Terraform"),
         pytest.param(common_pb2.KUBERNETES, "K8S_ROLLBACK", id="Kubernetes"),
         pytest.param(common_pb2.CLOUDRUN, "CLOUDRUN_ROLLBACK", id="Cloud Run"),
+        pytest.param(common_pb2.LAMBDA, "LAMBDA_ROLLBACK", id="Lambda"),
+        pytest.param(common_pb2.ECS, "ECS_ROLLBACK", id="ECS"),
     ],
 )
 def test_the_rollback_becomes_that_of_the_plugin(

@@ -170,6 +170,7 @@ CONFIG = PluginConfig(
         spec=V0EcsApp,
         translate=lambda fields, _: {"ecs": plain(fields)},
         auto_rollback=lambda fields: fields.input.auto_rollback,
+        rollback_stage="ECS_ROLLBACK",
         provider_type="ECS",
         provider_config=AwsTarget,
     ),
