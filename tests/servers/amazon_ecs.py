@@ -23,6 +23,7 @@ _KEPT = (
 )
 # AWS allows `startedBy` only alone.
 _OTHER_FILTERS = ("containerInstance", "desiredStatus", "family", "launchType", "serviceName")
+_CREATED_AT = 1700000000
 _MAX_TOKEN = 36
 _MAX_DESCRIBED_SERVICES, _MAX_DESCRIBED_TASKS, _MAX_WEIGHT, _MAX_GROUPS = 10, 100, 999, 5
 
@@ -234,6 +235,8 @@ class EcsRules:
             )
         is_active = document["status"] == "ACTIVE"
         document |= {"runningCount": running if is_active else 0, "pendingCount": 0}
+        # Upstream's piped crashes without it.
+        document.setdefault("createdAt", _CREATED_AT)
 
     def _amend_task_set(self, call: Call, service: Any, document: Parameters) -> None:
         desired = math.ceil(service.desired_count * document["scale"]["value"] / 100)
@@ -309,7 +312,7 @@ def _task(
         "lastStatus": "STOPPED" if reason else "RUNNING",
         "desiredStatus": "STOPPED" if reason else "RUNNING",
         "healthStatus": "UNKNOWN" if reason else "HEALTHY",
-        "createdAt": 1700000000 + number,
+        "createdAt": _CREATED_AT + number,
         "containers": [{"name": "web", "lastStatus": "STOPPED" if reason else "RUNNING"}],
     }
     if reason:
