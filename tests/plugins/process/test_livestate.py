@@ -176,3 +176,24 @@ async def test_a_preview_names_files_and_settings_without_values(service: Servic
     ]
     [same] = await service.plugin.preview(one.preview_context(running=one.source))
     assert same.no_change
+
+
+@pytest.mark.parametrize(
+    ("files", "input", "summary"),
+    [
+        ({"new": ""}, {"replicas": 2}, "1 file and 1 setting will change"),
+        ({"new": ""}, {}, "1 file will change"),
+        ({"new": "", "other": ""}, {}, "2 files will change"),
+        ({}, {"replicas": 2}, "1 setting will change"),
+        ({}, {}, "nothing will change"),
+    ],
+)
+async def test_a_preview_counts_in_singular_and_plural(
+    service: Service, files: dict[str, str], input: dict[str, Any], summary: str
+) -> None:
+    one, two = service.commit("one"), service.commit("two", files, **input)
+    [preview] = await service.plugin.preview(two.preview_context(running=one.source))
+    assert preview.summary == summary
+    [first] = await service.plugin.preview(one.preview_context(running=None))
+    number = len(first.details.splitlines())
+    assert first.summary == f"{number} file{'' if number == 1 else 's'} will be deployed"

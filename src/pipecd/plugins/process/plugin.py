@@ -139,14 +139,14 @@ class ProcessPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
         for target in change.targets:
             after, wanted = await self._wanted(change, change.target, target)
             if change.running is None:
-                text = f"{len(after.files)} files will be deployed"
+                text = f"{_count(len(after.files), 'file')} will be deployed"
                 previews.append(Preview(target.name, text, "\n".join(after.files)))
                 continue
             before, running = await self._wanted(change, change.running, target)
             names = changed_names(before.contents, after)
             differences = wanted.differences(running.variant, running.listener)
             others = [each.text for each in differences if not each.is_of_files]
-            summary = f"{len(names)} files and {len(others)} settings will change"
+            summary = _change_summary(len(names), len(others))
             details = "\n".join((*(_file_line(name, before, after) for name in names), *others))
             previews.append(Preview(target.name, summary, details, no_change=not (names or others)))
         return previews
@@ -207,6 +207,16 @@ def _changed_files(status: ApplicationStatus, tree: SourceTree) -> list[str]:
         return []
     manifest = read_manifest(Path(primary.program.release))
     return changed_names(manifest.files, tree) if manifest else []
+
+
+def _change_summary(files: int, settings: int) -> str:
+    """`1 file and 2 settings will change`, without what does not change."""
+    parts = [_count(n, noun) for n, noun in ((files, "file"), (settings, "setting")) if n]
+    return f"{' and '.join(parts) or 'nothing'} will change"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else noun + 's'}"
 
 
 def _file_line(name: str, before: SourceTree, after: SourceTree) -> str:
