@@ -4,6 +4,7 @@
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,20 @@ spec:
   name: infra
   input: {terraformVersion: given, autoRollback: true}
 """
+SECOND = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: infra
+  plugins:
+    terraform: {terraformVersion: given}
+"""
 PIPELINE = """\
   pipeline:
     stages:
       - name: TERRAFORM_PLAN
       - name: WAIT_APPROVAL
+        with: {approvers: [admin]}
       - name: TERRAFORM_APPLY
 """
 BROKEN = """\
@@ -65,6 +75,55 @@ def inputs(state: Path) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Generation:
+    """How a generation of upstream's piped is configured and started, and how ours is."""
+
+    application: str
+    pipeline: str
+    draft: dict[str, Any]
+    theirs: str
+    ours: str
+    """What the file of piped has about plugins or platform providers."""
+    program: Path
+    arguments: tuple[str, ...]
+    rollback: str
+    ends_in_a_stage: bool
+    """Whether it ends on SIGTERM while a stage waits for an approval."""
+
+
+@pytest.fixture(params=["first", "second"])
+def generation(
+    request: pytest.FixtureRequest, tools_dir: Path, free_port: Callable[[], int]
+) -> Generation:
+    flags = ("--insecure=true", f"--tools-dir={tools_dir}", f"--admin-port={free_port()}")
+    if request.param == "first":
+        program: Path = request.getfixturevalue("upstream_piped")
+        draft = {"kind": common.TERRAFORM, "platform_provider": "tf"}
+        arguments = ("piped", *flags)
+        return Generation(
+            APP, PIPELINE, draft, PROVIDERS, PROVIDERS, program, arguments, "ROLLBACK", True
+        )
+    plugins: Path = request.getfixturevalue("upstream_plugins")
+    entries: list[dict[str, Any]] = [
+        {"name": "terraform", "port": free_port(), "deployTargets": [{"name": "tf"}]},
+        {"name": "waitapproval", "port": free_port()},
+    ]
+    theirs = [{**each, "url": f"file://{plugins}/{each['name']}"} for each in entries]
+    program = request.getfixturevalue("upstream_pipedv1")
+    return Generation(
+        SECOND,
+        f"  planner: {{alwaysUsePipeline: true}}\n{PIPELINE}",
+        {"deploy_targets_by_plugin": {"terraform": DeployTargets(deploy_targets=["tf"])}},
+        f"  plugins: {json.dumps(theirs)}\n",
+        f"  plugins: {json.dumps(entries)}\n",
+        program,
+        ("run", *flags, f"--plugin-service-port={free_port()}"),
+        "TERRAFORM_ROLLBACK",
+        ends_in_a_stage=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -74,8 +133,8 @@ def inputs(state: Path) -> dict[str, str]:
 )
 async def test_a_deployment_of_upstreams_piped_is_completed_by_ours(
     open_installation: OpenInstallation,
+    generation: Generation,
     free_port: Callable[[], int],
-    upstream_piped: Path,
     tools_dir: Path,
     tmp_path: Path,
     more: str,
@@ -83,44 +142,39 @@ async def test_a_deployment_of_upstreams_piped_is_completed_by_ours(
 ) -> None:
     state = tmp_path / "state"
     async with open_installation() as installation:
+        app = generation.application
         first = installation.origin.commit(
-            {"infra/app.pipecd.yaml": APP, "infra/main.tf": ground(state, "one")}
+            {"infra/app.pipecd.yaml": app, "infra/main.tf": ground(state, "one")}
         )
-        agent = await installation.register_piped("v0", PROVIDERS)
-        draft = Application(
-            name="infra", piped_id=agent.id, kind=common.TERRAFORM, platform_provider="tf"
-        )
+        agent = await installation.register_piped("theirs", generation.theirs)
+        draft = Application(name="infra", piped_id=agent.id, **generation.draft)
         await installation.add_application("infra", draft)
-        flags = (f"--config-file={agent.config}", "--insecure=true", f"--tools-dir={tools_dir}")
-        async with installation.running(
-            upstream_piped, "piped", *flags, f"--admin-port={free_port()}"
-        ) as theirs:
+        config_file = f"--config-file={agent.config}"
+        run = installation.running if generation.ends_in_a_stage else installation.killed
+        async with run(generation.program, *generation.arguments, config_file) as theirs:
             done = await installation.eventually(lambda: installation.ended(first), theirs)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            files = {"app.pipecd.yaml": APP + PIPELINE, "main.tf": ground(state, "two") + more}
+            files = {
+                "app.pipecd.yaml": app + generation.pipeline,
+                "main.tf": ground(state, "two") + more,
+            }
             second = installation.origin.commit({f"infra/{k}": v for k, v in files.items()})
             waiting = await installation.eventually(
                 lambda: installation.stage(second, "WAIT_APPROVAL"), theirs
             )
-        async with installation.running(
-            OUR_PIPED, "piped", *flags, f"--admin-port={free_port()}"
-        ) as ours:
+        written = agent.config.read_text()
+        agent.config.write_text(written.replace(generation.theirs, generation.ours))
+        flags = ("--insecure=true", f"--tools-dir={tools_dir}", f"--admin-port={free_port()}")
+        async with installation.running(OUR_PIPED, "piped", *flags, config_file) as ours:
             await installation.cases.deployments.approve(*waiting, by=installation.admin)
             done = await installation.eventually(lambda: installation.ended(second), ours)
         stages = {stage.name: StageStatus(stage.status).name for stage in done.stages}
         text = (done.status_reason, await installation.logs(done))
         status = DeploymentStatus(done.status).name
-        assert (status, inputs(state).get("ground"), stages["ROLLBACK"]) == expected, text
+        outcome = (status, inputs(state).get("ground"), stages[generation.rollback])
+        assert outcome == expected, text
 
 
-SECOND = """\
-apiVersion: pipecd.dev/v1beta1
-kind: Application
-spec:
-  name: infra
-  plugins:
-    terraform: {terraformVersion: given}
-"""
 UNAPPROVED = """\
   planner: {alwaysUsePipeline: true}
   pipeline:

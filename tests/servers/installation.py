@@ -102,6 +102,29 @@ class Installation(ABC):
     @asynccontextmanager
     async def running(self, program: Path, *arguments: str) -> AsyncGenerator[Program, None]:
         """Runs a program with its own home directory; it must exit with 0 on SIGTERM."""
+        started = await self._start(program, *arguments)
+        reading = asyncio.create_task(started.read())
+        try:
+            yield started
+        finally:
+            await started.stop()
+            await reading
+        assert started.process.returncode == 0, started.text
+
+    @asynccontextmanager
+    async def killed(self, program: Path, *arguments: str) -> AsyncGenerator[Program, None]:
+        """Runs a program that is killed with everything it started at the end of the block."""
+        started = await self._start(program, *arguments, is_leader=True)
+        reading = asyncio.create_task(started.read())
+        try:
+            yield started
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.process.pid, signal.SIGKILL)
+            await started.process.wait()
+            await reading
+
+    async def _start(self, program: Path, *arguments: str, is_leader: bool = False) -> Program:
         home = self.directory / "home"
         home.mkdir(exist_ok=True)
         # Settings of this machine for Terraform are not meant for the tests.
@@ -112,15 +135,9 @@ class Installation(ABC):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**variables, "HOME": str(home), "CHECKPOINT_DISABLE": "1"},
+            start_new_session=is_leader,
         )
-        started = Program(process)
-        reading = asyncio.create_task(started.read())
-        try:
-            yield started
-        finally:
-            await started.stop()
-            await reading
-        assert process.returncode == 0, started.text
+        return Program(process)
 
     async def run(self, program: Path, *arguments: str) -> Completed:
         """Runs a program to its end."""
