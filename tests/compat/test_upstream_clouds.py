@@ -36,7 +36,7 @@ class Generation:
     rollback: str
 
 
-@pytest.fixture(params=[("cloudrun", "first")], ids=" ".join)
+@pytest.fixture(params=[("cloudrun", "first"), ("ecs", "first"), ("lambda", "first")], ids=" ".join)
 async def generation(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -111,7 +111,8 @@ class Cloud:
         target = {"name": "cloud", "config": self.target}
         if generation == "first":
             return {"platformProviders": [{"type": self.kind.name, **target}]}
-        return {"plugins": [{"name": self.plugin, "deployTargets": [target]}]}
+        plugins = [{"name": self.plugin, "deployTargets": [target]}, {"name": "waitapproval"}]
+        return {"plugins": plugins}
 
     def fields(self, generation: str) -> Fields:
         if generation == "first":
@@ -180,7 +181,7 @@ def lambda_cloud(amazon: Amazon) -> Cloud:
         iam.create_role(RoleName="tests", AssumeRolePolicyDocument="{}")
     name, aws = f"shop-{uuid4().hex[:8]}", amazon.client("lambda")
     role = f"arn:aws:iam::{ACCOUNT}:role/tests"
-    spec = {"name": name, "role": role, "memory": 128, "timeout": 3}
+    spec = {"name": name, "role": role, "memory": 128, "timeout": 3, "environments": {"A": "b"}}
 
     def files(tag: str) -> dict[str, str]:
         function = {**spec, "image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/shop:{tag}"}
