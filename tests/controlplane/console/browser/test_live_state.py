@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live state and its differences with Git, in a real browser."""
 
+from collections.abc import Callable, Iterable
+
 import pytest
 from playwright.async_api import expect
 
@@ -9,6 +11,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.model.application import SyncStatus
 from pipecd.proto.model import application_pb2 as model
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.livestate_pb2 import ResourceState
 from servers.browser import OpenPage
 from servers.live_states import DRIFT, resources, snapshot
 from servers.platform_states import process_resources, terraform_resources
@@ -178,6 +181,32 @@ async def test_a_terraform_state_is_shown_by_module(
     )
     await page.get_by_role("link", name="aws_s3_bucket.assets").click()
     await expect(page.get_by_test_id("live-panel")).to_contain_text("arn:aws:s3:::shop-assets")
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 768, 390])
+@pytest.mark.parametrize("found", [terraform_resources, process_resources])
+async def test_resources_without_places_fit_every_width(
+    *,
+    width: int,
+    found: Callable[[], Iterable[ResourceState]],
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+) -> None:
+    await cases.livestate.report(snapshot(application, *found()), by=piped)
+    size = {"width": width, "height": 800}
+    page = await open_page(f"/applications/{application.id}/live", viewport=size)
+    nodes = page.get_by_test_id("live-node").locator("> .node").filter(visible=True)
+    await expect(nodes).not_to_have_count(0)
+    for path in (page.url, page.url.removesuffix("/live")):
+        await page.goto(path)
+        await expect(nodes).not_to_have_count(0)
+        # Neither the page nor a cell of the tree is wider than the window.
+        right = "nodes => Math.max(...nodes.flatMap(n => [n, ...n.querySelectorAll('*')]).map(e => e.getBoundingClientRect().right))"
+        assert await nodes.evaluate_all(right) <= width, path
+        root = "document.documentElement"
+        assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0, path
 
 
 async def test_differences_are_shown_by_resource_and_side_by_side(
