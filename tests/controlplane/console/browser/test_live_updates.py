@@ -224,6 +224,8 @@ async def test_the_log_can_be_searched_and_followed(
     await expect(page.get_by_test_id("log-matches")).to_have_text("2 of 11")
     await expect(page.locator("#L190")).to_be_in_viewport()
     await page.get_by_label("Find in log").press("Shift+Enter")
+    await expect(page.get_by_test_id("log-matches")).to_have_text("1 of 11")
+    await expect(page.locator("#L19")).to_be_in_viewport()
     await reports.lines(running, "s1", "line 200")
     await expect(page.get_by_test_id("log-follow")).to_have_text("1 new line")
     assert not await lines.evaluate(at_end)
