@@ -7,8 +7,10 @@ import pytest
 from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
 from servers.browser import OpenPage
@@ -88,3 +90,30 @@ async def test_columns_fill_the_table_and_do_not_overlap(
         assert shown
         assert duration
         assert shown["x"] + shown["width"] <= duration["x"]
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1200, 1100, 1024, 900, 800])
+@pytest.mark.parametrize("with_trace", [True, False])
+async def test_no_fact_stands_alone_in_its_line(
+    *,
+    width: int,
+    with_trace: bool,
+    open_page: OpenPage,
+    running: Deployment,
+    stores: Stores,
+) -> None:
+    def add_facts(stored: Deployment) -> None:
+        stored.versions.add(kind=ArtifactVersion.CONTAINER_IMAGE, name="web", version="v2")
+        stored.deployment_trace_commit_hash = "beef" * 10 if with_trace else ""
+
+    await stores.deployments.update(running.id, add_facts)
+    size = {"width": width, "height": 800}
+    page = await open_page(f"/deployments/{running.id}", viewport=size)
+    facts = page.locator("#facts > div")
+    await expect(facts).to_have_count(7 if with_trace else 6)
+    for path in (page.url, f"/applications/{running.application_id}"):
+        await page.goto(path if path.startswith("http") else page.url.split("/dep")[0] + path)
+        tops = await facts.evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+        lines = [tops.count(top) for top in dict.fromkeys(tops)]
+        assert len(lines) <= 2, (path, lines)
+        assert min(lines) > 1, (path, lines)

@@ -122,6 +122,32 @@ async def test_roles_and_groups_are_changed_and_ask_before_they_go(
     await expect(page.get_by_test_id("flash")).to_have_text("The role watchers is deleted.")
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_roles_are_read_and_added_without_scrolling_sideways(
+    width: int, open_page: OpenPage, cases: UseCases
+) -> None:
+    size = {"width": width, "height": 800}
+    page = await open_page("/settings/project", viewport=size)
+    is_phone = width < 760
+    grid = page.get_by_test_id("role-grid")
+    # The head of the table names the roles; on a phone each line does.
+    await expect(grid.locator("thead")).to_be_visible(visible=not is_phone)
+    cell = grid.locator("td").first
+    label = "cell => getComputedStyle(cell, '::before').content"
+    assert await cell.evaluate(label) == ('"Admin"' if is_phone else "none")
+    await page.get_by_text("Add a role").click()
+    form = page.get_by_test_id("role-add")
+    for scrolled in await page.locator(".grid-scroll").filter(visible=True).all():
+        assert await scrolled.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    await form.get_by_label("Name").fill("watchers")
+    await form.get_by_label("Pipeds: list").check()
+    await form.get_by_label("Labels of applications").fill("env:dev")
+    await form.get_by_label("Applications: get").check()
+    await form.get_by_role("button", name="Add the role").click()
+    await expect(page.get_by_test_id("flash")).to_have_text("The role watchers is added.")
+    assert await cases.pipeds.list(by=User("shop", "wendy", ("watchers",))) == ()
+
+
 async def test_the_webhook_asks_before_it_changes(open_page: OpenPage) -> None:
     page = await open_page("/settings/project")
     await page.get_by_test_id("webhook-create").click()
