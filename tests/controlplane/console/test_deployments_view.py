@@ -28,6 +28,23 @@ def test_a_commit_is_its_first_line_and_a_short_hash(
 
 
 @pytest.mark.parametrize(
+    ("hash", "reverted"),
+    [("7f3c91ab" * 5, "7f3c91ab7f3c"), ("", "HEAD"), ("$(reboot)7f3c91ab", "HEAD")],
+)
+def test_the_commands_that_roll_back_name_a_commit_of_git_only(
+    hash: str,
+    reverted: str,
+    make_deployment: MakeDeployment,
+    online_piped: PipedStatus,
+    noon: datetime,
+) -> None:
+    deployment = make_deployment()
+    deployment.trigger.commit.hash = hash
+    shown = view.deployment_view(deployment, online_piped, "ann", noon)
+    assert shown.revert_command == f"git revert --no-edit {reverted}\ngit push"
+
+
+@pytest.mark.parametrize(
     ("strategy", "stages", "word"),
     [
         pytest.param(SyncStrategy.QUICK_SYNC, [], "Quick sync", id="quick sync requested"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of deployments: the list by day, the page of one, its deployment chain."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ STATUS_FILTERS = (
         )
     ),
 )
+
+_COMMIT_HASH = re.compile(r"[0-9a-f]{7,64}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,14 @@ class DeploymentView:
     approvals: tuple[ApprovalView, ...]
     skippable: tuple[StageView, ...]
     completed: bool
+
+    @property
+    def revert_command(self) -> str:
+        """What a user types in the repository to go back to the state before."""
+        commit = self.row.commit.hash
+        # Nothing but a commit of Git gets into a shell.
+        what = commit[:12] if _COMMIT_HASH.fullmatch(commit) else "HEAD"
+        return f"git revert --no-edit {what}\ngit push"
 
 
 @dataclass(frozen=True)

@@ -162,3 +162,22 @@ async def test_an_ended_deployment_can_be_synced_again(
     watched = await open_page(f"/deployments/{running.id}", user=viewer)
     await expect(watched.get_by_test_id("dep-status").first).to_have_text("Failed")
     await expect(watched.get_by_test_id("sync-again")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_an_ended_deployment_says_how_to_roll_back(
+    width: int, open_page: OpenPage, running: Deployment, reports: PipedReports, viewer: User
+) -> None:
+    # Git decides who may push, not the roles of the project.
+    size = {"width": width, "height": 800}
+    page = await open_page(f"/deployments/{running.id}", user=viewer, viewport=size)
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await expect(page.get_by_test_id("roll-back")).to_have_count(0)
+    await reports.deployment(running, DeploymentStatus.SUCCESS)
+    await page.get_by_test_id("roll-back").click()
+    command = page.get_by_test_id("revert-command")
+    await expect(command).to_be_in_viewport(ratio=1)
+    await expect(command).to_contain_text("git revert --no-edit ")
+    await expect(command).to_contain_text("git push")
+    root = "document.documentElement"
+    assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
