@@ -50,15 +50,18 @@ class GrpcConnections:
     def __init__(self, admission: Admission, ports: Collection[int]) -> None:
         self._admission, self._ports = admission, frozenset(ports)
         self._waiting: dict[Client, _Connection] = {}
-        self._authenticated: set[Client] = set()
+        # By the peer in the words of the library, so that the calls after the first parse nothing.
+        self._authenticated: dict[str, Client] = {}
         self._surplus: set[Client] = set()
 
     def authenticated(self, peer: str) -> None:
         """Ends the limits of the connection with this peer, on which a call was authenticated."""
+        if peer in self._authenticated:
+            return
         match = _PEER.fullmatch(unquote(peer))
         if match is not None:
             client = _normal(match["address"]), int(match["port"])
-            self._authenticated.add(client)
+            self._authenticated[peer] = client
             self._forget(client)
 
     async def run(self) -> None:
@@ -70,14 +73,15 @@ class GrpcConnections:
     async def sweep(self) -> None:
         """Admits new connections; those that are too many are closed."""
         clients = await asyncio.to_thread(open_clients, self._ports)
-        self._authenticated &= clients
+        for peer in [p for p, client in self._authenticated.items() if client not in clients]:
+            del self._authenticated[peer]
         for gone in self._waiting.keys() - clients:
             self._forget(gone)
-        for client in clients - self._waiting.keys() - self._authenticated:
+        for client in clients - self._waiting.keys() - set(self._authenticated.values()):
             connection = self._waiting[client] = _Connection(client, self._surplus)
             self._admission.add(connection)
         if self._surplus:
-            surplus, known = set(self._surplus), set(self._authenticated)
+            surplus, known = set(self._surplus), set(self._authenticated.values())
             self._surplus.clear()
             await asyncio.to_thread(shut_down, self._ports, surplus - known)
 

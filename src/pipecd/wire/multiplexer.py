@@ -130,7 +130,8 @@ class RelayedClients:
 
     def authenticated(self, peer: str) -> None:
         """Ends the limits of the connection with this peer, on which a call was authenticated."""
-        if peer in self._authenticated:
+        # This runs on every call, also of ports without a relay.
+        if not self._unauthenticated or peer in self._authenticated:
             return
         relay = self._unauthenticated.pop(relay_number(peer), None)
         if relay is not None:
