@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import grpc
@@ -109,17 +108,15 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
         self._unary = unary_rpcs((service, *extensions), handlers, unimplemented)
         self._streams = stream_rpcs(service, streams or {})
         self._open_streams: set[asyncio.Timeout] = set()
-        # gRPC's stubs know only synchronous handlers.
-        serve_unary, serve_stream = cast("Any", self._serve_unary), cast("Any", self._serve_stream)
         self._method_handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for prefix in self._service_names():
             for name in (*self._unary, *self._unimplemented):
                 self._method_handlers[f"/{prefix}/{name}"] = grpc.unary_unary_rpc_method_handler(
-                    partial(serve_unary, name)
+                    self._serve_unary(name)
                 )
             for name, stream in self._streams.items():
                 self._method_handlers[f"/{prefix}/{name}"] = grpc.unary_stream_rpc_method_handler(
-                    partial(serve_stream, stream)
+                    self._serve_stream(stream)
                 )
         if observer is not None:
             for name in (*self._unary, *self._streams):
@@ -199,17 +196,27 @@ class RpcTable(grpc.GenericRpcHandler, Generic[CallerT]):
             return self.service_name, FORMER_PREFIX + self.service_name.removeprefix(PREFIX)
         return (self.service_name,)
 
-    async def _serve_unary(self, name: str, request: bytes, context: Context) -> bytes:
-        try:
-            return await self._handle(name, request, call_metadata(context))
-        except PipecdError as e:
-            await context.abort(*to_status(e))
+    # gRPC inspects the handler at each call to see whether it is a coroutine function, which takes
+    # longer for a partial or a method than for a plain function. Its stubs know only synchronous
+    # handlers.
 
-    async def _serve_stream(self, stream: Stream, request: bytes, context: Context) -> None:
-        try:
-            await self._stream_responses(stream, request, context)
-        except PipecdError as e:
-            await context.abort(*to_status(e))
+    def _serve_unary(self, name: str) -> Any:
+        async def serve(request: bytes, context: Context) -> bytes:
+            try:
+                return await self._handle(name, request, call_metadata(context))
+            except PipecdError as e:
+                await context.abort(*to_status(e))
+
+        return serve
+
+    def _serve_stream(self, stream: Stream) -> Any:
+        async def serve(request: bytes, context: Context) -> None:
+            try:
+                await self._stream_responses(stream, request, context)
+            except PipecdError as e:
+                await context.abort(*to_status(e))
+
+        return serve
 
     async def _handle(self, name: str, request: bytes, metadata: Metadata) -> bytes:
         with _LoggedCall(name):
