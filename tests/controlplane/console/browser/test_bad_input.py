@@ -5,18 +5,46 @@ Sessions, rights and streams that are lost meanwhile are in `test_words`, `test_
 `test_commands`, terminal escapes in `test_log`, the longest names in `test_pages`.
 """
 
+from urllib.parse import quote
+
 import pytest
 from playwright.async_api import Page, expect
 
-from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.deployments import APPROVAL_STAGE
+from pipecd.model.deployment import StageStatus
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.livestate_pb2 import ResourceState
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from servers.browser import OpenPage
+from servers.console import PipedReports
 from servers.filled_project import FilledProject
+from servers.live_states import snapshot
 
 pytestmark = pytest.mark.browser
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 LONG = "n" * 6000
+LIST_PAGES = (
+    "/overview",
+    "/applications",
+    "/applications/add",
+    "/deployments",
+    "/chains",
+    "/deployment-traces",
+    "/events",
+    "/insights",
+    "/search",
+    "/settings/piped",
+    "/settings/api-key",
+    "/settings/project",
+    "/plan-previews",
+    "/settings/users",
+)
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -92,21 +120,10 @@ async def test_nonsense_in_an_address_leaves_the_page_whole(
         "&cmd=../../x&added=2&version=../&diff=sideways&project=&tab=x"
     )
     for path in (
-        "/overview",
-        "/applications",
+        *LIST_PAGES,
         f"/applications/{running.application_id}",
         f"/applications/{running.application_id}/live",
-        "/applications/add",
-        "/deployments",
         f"/deployments/{running.id}",
-        "/chains",
-        "/deployment-traces",
-        "/events",
-        "/insights",
-        "/search",
-        "/settings/piped",
-        "/settings/api-key",
-        "/settings/project",
     ):
         for query in (nonsense, f"q={LONG}"):
             response = await page.goto(f"{console_url}{path}?{query}")
@@ -114,3 +131,134 @@ async def test_nonsense_in_an_address_leaves_the_page_whole(
             # A cursor that the server has not written is refused in words.
             assert response.status in (200, 422), path
             assert await page.locator("h1").count() == 1, path
+
+
+SCRIPT = "<script>window.hacked=1</script>"
+IMAGE = "<img src=x onerror=window.hacked=1>"
+LINK = "javascript:window.hacked=1"
+MARKDOWN = f"{SCRIPT} {IMAGE} [link]({LINK}) <{LINK}> ![]({LINK}) [a]: {LINK}"
+# What a page must not have become: elements and addresses that values brought.
+ACTIVE = r"""() => [
+    ...[...document.querySelectorAll("[href], [src], [action], [formaction]")].filter((e) =>
+        ["href", "src", "action", "formaction"].some((a) => /^\s*(javascript|data|vbscript):/i.test(e.getAttribute(a) ?? ""))),
+    ...document.querySelectorAll("script:not([src]):not([type='application/json']), img, iframe, object, embed"),
+    ...[...document.querySelectorAll("*")].filter((e) => [...e.attributes].some((a) => a.name.startsWith("on"))),
+].map((e) => e.outerHTML.slice(0, 200)).concat(window.hacked ? ["a script ran"] : [])"""
+
+
+@pytest.fixture
+async def scripts_as_values(
+    stores: Stores, cases: UseCases, running: Deployment, reports: PipedReports, piped: PipedCaller
+) -> None:
+    """Gives whatever is shown a value that would be a script if a page did not escape it."""
+
+    def change(stored: Application) -> None:
+        stored.name, stored.git_path.path, stored.git_path.url = SCRIPT, IMAGE, LINK
+        stored.git_path.repo.id, stored.git_path.repo.remote = SCRIPT, LINK
+        stored.labels["team"] = IMAGE
+        stored.description = MARKDOWN
+        stored.sync_state.status = ApplicationSyncStatus.OUT_OF_SYNC
+        stored.sync_state.timestamp = 1
+        stored.sync_state.reason = stored.sync_state.short_reason = SCRIPT
+
+    def change_deployment(stored: Deployment) -> None:
+        stored.application_name = SCRIPT
+        stored.summary = stored.trigger.strategy_summary = stored.trigger.commander = IMAGE
+        commit = stored.trigger.commit
+        commit.message, commit.author, commit.branch, commit.url = SCRIPT, IMAGE, SCRIPT, LINK
+        commit.hash, stored.running_commit_hash = SCRIPT, IMAGE
+        stored.labels["team"] = IMAGE
+        stored.versions.add(name=SCRIPT, version=IMAGE, url=LINK)
+        stored.deployment_trace_commit_hash = SCRIPT
+        for stage in stored.stages:
+            stage.name, stage.desc, stage.status_reason = SCRIPT, IMAGE, SCRIPT
+            stage.metadata["ApprovedBy"] = stage.metadata["DisplayText"] = IMAGE
+        stored.stages[1].name = APPROVAL_STAGE
+        stored.stages[1].authorized_operators.append(SCRIPT)
+
+    def change_piped(stored: Piped) -> None:
+        stored.name, stored.desc = SCRIPT, IMAGE
+        stored.version = stored.desired_version = SCRIPT
+        stored.repositories.add(id=SCRIPT, remote=LINK, branch=IMAGE)
+
+    drift = f'--- a\n+++ b\n\n# 1. name="{SCRIPT}", kind="{IMAGE}"\n\n- {SCRIPT}\n+ {IMAGE}\n'
+    await reports.lines(running, "s1", SCRIPT, IMAGE, LINK, f"see {LINK} https://x/{SCRIPT}")
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    application = await stores.applications.get(running.application_id)
+    resource = ResourceState(
+        id="r",
+        name=SCRIPT,
+        resource_type=IMAGE,
+        health_description=SCRIPT,
+        created_at=1,
+        updated_at=1,
+    )
+    resource.resource_metadata[SCRIPT] = LINK
+    await cases.livestate.report(snapshot(application, resource), by=piped)
+    await stores.applications.update(running.application_id, change)
+    await stores.applications.update(
+        running.application_id, lambda stored: setattr(stored.sync_state, "reason", drift)
+    )
+    await stores.deployments.update(running.id, change_deployment)
+    await stores.pipeds.update(running.piped_id, change_piped)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_values_never_become_scripts_or_links_to_them(
+    *,
+    width: int,
+    open_page: OpenPage,
+    console_url: str,
+    running: Deployment,
+    filled: FilledProject,
+    scripts_as_values: None,
+    cases: UseCases,
+    program: ApiKeyCaller,
+    admin: User,
+) -> None:
+    event = RegisterEventRequest(
+        name=SCRIPT,
+        data=IMAGE,
+        labels={"app": SCRIPT},
+        contexts={"Link": LINK},
+        commit_hash="c0ffee" * 6,
+        commit_url=LINK,
+        commit_title=SCRIPT,
+        commit_message=IMAGE,
+        commit_author=SCRIPT,
+    )
+    event_id = await cases.events.register(event, by=program)
+    await cases.sessions.begin(User(admin.project, SCRIPT, (IMAGE,), avatar_url=LINK))
+    page = await open_page("/overview", viewport={"width": width, "height": 800})
+    application, deployment = running.application_id, running.id
+    wrong: list[str] = []
+    seen = 0
+    for path in (
+        *object_pages(application, deployment, running.piped_id, filled),
+        f"/events/{event_id}",
+        f"/applications/{application}/live?view=graph",
+        f"/applications/{application}/live?res=r",
+        f"/deployments/{deployment}?stage=s1&find=script",
+        f"/deployments/{deployment}?tab=changes",
+        f"/deployments/{deployment}?tab=timeline",
+        f"/plan-previews/{filled.preview}",
+        *(f"{list_page}?q={quote(SCRIPT)}" for list_page in LIST_PAGES),
+        *LIST_PAGES,
+    ):
+        response = await page.goto(console_url + path)
+        assert response is not None
+        if "html" not in response.headers["content-type"]:
+            # A log as a file is never a page.
+            assert response.headers["content-type"].startswith("text/plain"), path
+            assert response.headers["x-content-type-options"] == "nosniff", path
+            continue
+        await expect(page.locator("h1")).to_have_count(1)
+        # Numbers of the errors that the pages of unknown objects have.
+        assert response.status == 200, path
+        seen += "window.hacked" in await page.locator("body").inner_text()
+        wrong += [f"{path}: {found}" for found in await page.evaluate(ACTIVE)]
+        if await page.evaluate(OVERFLOW):
+            wrong.append(f"{path}: too wide")
+    assert not wrong, "\n".join(wrong)
+    # The values were on the pages, as text.
+    assert seen >= 12
