@@ -184,6 +184,8 @@ async def test_the_console_lists_previews_of_a_day_newest_first(
     listed = await cases.plan_previews.list_recent(by=viewer)
     assert [command.id for command in listed] == [second, first]
     assert await cases.plan_previews.list_recent(by=stranger) == ()
+    # Before it is ready, nobody knows which applications a preview has.
+    assert await cases.plan_previews.list_recent(application.id, by=viewer) == ()
     advance(24 * 3600 - 30)
     listed = await cases.plan_previews.list_recent(by=viewer)
     assert [command.id for command in listed] == [second]

@@ -26,13 +26,16 @@ class PlanPreviewPages:
         ]
 
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
-        commands = await self._context.cases.plan_previews.list_recent(by=session.user)
+        cases, id = self._context.cases, request.query_params.get("applicationId", "")
+        application = await cases.applications.get(id, by=session.user) if id else None
+        commands = await cases.plan_previews.list_recent(id, by=session.user)
         pipeds = await self._context.visible_pipeds(session.user)
         now = self._context.local_now(request)
         return self._context.render(
             request,
             "plan_previews.html",
             previews=[preview_row(command, pipeds, now) for command in commands],
+            application=application,
         )
 
     async def show_page(self, request: Request, session: BrowserSession) -> Response:

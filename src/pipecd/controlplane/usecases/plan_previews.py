@@ -148,10 +148,11 @@ class PlanPreviews:
             commands.append(command)
         return commands
 
-    async def list_recent(self, *, by: User) -> tuple[Command, ...]:
+    async def list_recent(self, application_id: str = "", *, by: User) -> tuple[Command, ...]:
         """The commands of the previews that have not expired, newest first.
 
-        A user whose roles are limited by labels sees those that have a visible application.
+        With an application, those that it is among. A user whose roles are limited by labels sees
+        those that have a visible application.
         """
         scope = await self._access.scope(by, _LIST)
         pipeds = [each.id for each in await self._stores.pipeds.list(by.project)]
@@ -166,9 +167,16 @@ class PlanPreviews:
             if len(previews) >= MAX_LISTED or read >= MAX_READ:
                 break
         newest = previews[:MAX_LISTED]
-        if scope.is_everything:
+        if scope.is_everything and not application_id:
             return tuple(newest)
-        return tuple([each for each in newest if await self._has_visible(each, scope, by)])
+        shown: list[Command] = []
+        for each in newest:
+            ids = await self._application_ids(each)
+            if application_id:
+                ids &= {application_id}
+            if ids and (scope.is_everything or await self._visible_ids(ids, scope, by)):
+                shown.append(each)
+        return tuple(shown)
 
     async def get(self, command_id: str, *, by: User) -> RequestedPreview:
         """The preview that a command requested, with the applications that the user may see."""
@@ -197,16 +205,17 @@ class PlanPreviews:
         result.results.extend(visible)
         return RequestedPreview(command, result, hidden)
 
-    async def _has_visible(self, command: Command, scope: Scope, by: User) -> bool:
+    async def _application_ids(self, command: Command) -> frozenset[str]:
+        """The applications of a preview; none before it is ready."""
         ids = self._previewed.get(command.id)
         if ids is None:
             try:
                 result = await self._output(command)
             except NotFound:
-                return False
+                return frozenset()
             ids = frozenset(each.application_id for each in result.results)
             self._previewed.put(command.id, ids)
-        return bool(await self._visible_ids(ids, scope, by))
+        return ids
 
     async def _visible(
         self, results: Sequence[ApplicationPlanPreviewResult], scope: Scope, by: User

@@ -134,6 +134,38 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
 
 
 @pytest.mark.parametrize("width", [1440, 390])
+async def test_an_application_leads_to_its_own_previews(
+    *,
+    width: int,
+    open_page: OpenPage,
+    console_url: str,
+    application: Application,
+    request_preview: RequestPreview,
+    report_preview: ReportPreview,
+    viewer: User,
+) -> None:
+    viewport = {"width": width, "height": 800}
+    page = await open_page(f"/applications/{application.id}", user=viewer, viewport=viewport)
+    await page.get_by_test_id("application-previews").click()
+    await expect(page.get_by_test_id("empty")).to_contain_text(f"No previews of {application.name}")
+    mine, other = await request_preview(), await request_preview()
+    results = [previewed(application), previewed(application, "other", "search")]
+    await report_preview(mine, PlanPreviewCommandResult(results=results))
+    await report_preview(other, PlanPreviewCommandResult(results=results[1:]))
+    row = page.get_by_test_id("preview-row")
+    await expect(row).to_have_count(1)
+    assert await page.evaluate(OVERFLOW) == 0
+    await row.get_by_role("link", name="feature/<b>retry</b>").click()
+    await page.wait_for_url(f"**/plan-previews/{mine}?app={application.id}")
+    await expect(page.get_by_test_id("preview-app")).to_have_count(1)
+    await page.go_back()
+    await page.get_by_test_id("of-application").get_by_role("link", name="Show those").click()
+    await expect(row).to_have_count(2)
+    await page.goto(f"{console_url}/plan-previews?applicationId=unknown")
+    await expect(page.get_by_test_id("error-404")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
 async def test_a_preview_of_many_applications_is_bounded_and_each_is_shown_alone(
     *,
     width: int,
