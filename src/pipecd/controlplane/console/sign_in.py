@@ -103,6 +103,9 @@ class SignInPages:
         query = request.query_params
         return_path = safe_return(query.get("return", ""))
         project = query.get("project", "")
+        # Who does not know the only project gets no hint: the browser remembers, not the server.
+        remembered = recent_projects(request)
+        suggested = remembered[0] if len(remembered) == 1 and "switch" not in query else ""
         try:
             session = await self._context.authenticate(request)
         except Unauthenticated:
@@ -116,7 +119,7 @@ class SignInPages:
                 return RedirectResponse(return_path or "/overview", 302)
         message = request.cookies.get(ERROR_COOKIE, "").strip('"')
         values = {
-            "project": project,
+            "project": project or suggested,
             "return": return_path,
             "expired": query.get("expired", ""),
         }

@@ -43,6 +43,26 @@ async def test_signing_in_with_the_keyboard_returns_to_the_page(
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+async def test_only_a_browser_that_has_signed_in_is_told_the_project(
+    open_page: OpenPage, console_url: str, static_admin: StaticAdmin
+) -> None:
+    stranger = await open_page("/login", user=None)
+    await expect(stranger.locator("#project")).to_have_value("")
+    await expect(stranger.locator("#project")).to_be_focused()
+    assert "shop" not in await stranger.content()
+    page = await open_page("/login?project=shop", user=None)
+    await page.fill("#username", static_admin.username)
+    await page.fill("#password", static_admin.password)
+    await page.keyboard.press("Enter")
+    await page.get_by_label("Account of").click()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.locator("#project")).to_have_value("shop")
+    await expect(page.locator("#username")).to_be_focused()
+    # Who wants another project types its name.
+    await page.goto(f"{console_url}/login?switch=1")
+    await expect(page.locator("#project")).to_have_value("")
+
+
 async def test_a_link_on_another_site_opens_the_page_signed_in(
     open_page: OpenPage, console_url: str, running: Deployment
 ) -> None:
