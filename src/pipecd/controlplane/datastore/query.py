@@ -197,7 +197,7 @@ class Selection:
         )
         return Shape(self.table, wheres, self.order, self.after is not None, self.limit > 0)
 
-    @property
+    @cached_property
     def statement(self) -> AnySelect:
         return plain_statement(self.shape)
 
