@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What deployments change: their pipeds report it, users of the project read it."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
@@ -9,9 +11,12 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.deployment_reports import MAX_CHANGES_SIZE
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.errors import Denied, NotFound, UserMistake
+from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import PluginPlanPreviewResult
+from pipecd.proto.service import piped_pb2 as rpc
 from pipecd.proto.service.deployment_changes_pb2 import DeploymentChanges
 
 
@@ -66,3 +71,78 @@ async def test_changes_that_are_too_large_are_refused(
     too_large = changes(b"+" * MAX_CHANGES_SIZE)
     with pytest.raises(UserMistake, match=r"the changes have 2\.0 MiB"):
         await cases.deployment_reports.report_changes(deployment.id, too_large, by=piped)
+
+
+Step = Callable[[], Awaitable[Deployment]]
+Clock = Callable[[float], None]
+
+
+@pytest.fixture(params=[0, -90, 90], ids="the clock of the piped is {} s ahead".format)
+def trigger(
+    request: pytest.FixtureRequest,
+    cases: UseCases,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    now: Now,
+    advance: Clock,
+) -> Step:
+    """Creates a deployment with the time of its piped."""
+
+    async def create() -> Deployment:
+        advance(10)
+        created = new_deployment()
+        created.created_at = created.updated_at = to_unix(now()) + request.param
+        await cases.deployment_reports.create(created, by=piped)
+        return created
+
+    return create
+
+
+@pytest.fixture
+def complete(
+    request: pytest.FixtureRequest,
+    cases: UseCases,
+    piped: PipedCaller,
+    now: Now,
+    advance: Clock,
+) -> Callable[..., Awaitable[None]]:
+    """Plans a deployment and reports its end."""
+    ahead: int = request.node.callspec.params["trigger"]
+
+    async def run(
+        deployment: Deployment,
+        status: pb.DeploymentStatus.ValueType = pb.DEPLOYMENT_SUCCESS,
+    ) -> None:
+        advance(10)
+        reports = cases.deployment_reports
+        planned = rpc.ReportDeploymentPlannedRequest(deployment_id=deployment.id)
+        await reports.report_planned(planned, by=piped)
+        advance(10)
+        ended = rpc.ReportDeploymentCompletedRequest(
+            deployment_id=deployment.id, status=status, completed_at=to_unix(now()) + ahead
+        )
+        await reports.report_completed(ended, by=piped)
+
+    return run
+
+
+async def test_a_deployment_is_compared_with_the_success_before_it(
+    cases: UseCases, viewer: User, trigger: Step, complete: Callable[..., Awaitable[None]]
+) -> None:
+    first = await trigger()
+    # This one waits until the first has ended.
+    second = await trigger()
+    await complete(first)
+    await complete(second)
+    failed = await trigger()
+    await complete(failed, pb.DEPLOYMENT_FAILURE)
+    last = await trigger()
+    await complete(last)
+
+    async def previous(deployment: Deployment) -> str:
+        stored = await cases.deployments.get(deployment.id, by=viewer)
+        found = await cases.deployments.previous_success(stored, by=viewer)
+        return found.id if found else ""
+
+    found = [await previous(each) for each in (first, second, failed, last)]
+    assert found == ["", first.id, second.id, second.id]

@@ -118,18 +118,23 @@ class DeploymentUseCases:
     async def previous_success(
         self, deployment: Deployment, *, by: UserOrApiKey
     ) -> Deployment | None:
-        """The deployment whose result was running when this one was triggered; None without one."""
+        """The deployment whose result was running when this one began; None without one."""
         filter = DeploymentFilter(
             deployment.project_id,
             statuses=(int(DeploymentStatus.SUCCESS),),
             application_ids=(deployment.application_id,),
         )
-        # Only what had ended by then; a deployment is not updated after its end.
-        before = encode_cursor(Position("", deployment.created_at), "UpdatedAt")
+        # An application has one deployment at a time, in the order of their triggers: those before
+        # had ended when this one was planned, perhaps after it was triggered. The last update is by
+        # the clock of the control plane, so that the clock of the piped does not matter.
+        before = encode_cursor(Position("", deployment.updated_at), "UpdatedAt")
         found = await self.list(filter, PageRequest(_PREVIOUS, before), by=by)
-        older = (d for d in found.items if d.id != deployment.id)
-        ended = (d for d in older if d.completed_at <= deployment.created_at)
-        return max(ended, key=lambda d: d.completed_at, default=None)
+        older = (
+            d
+            for d in found.items
+            if d.id != deployment.id and d.created_at <= deployment.created_at
+        )
+        return max(older, key=lambda d: d.completed_at, default=None)
 
     async def get_many(self, ids: Collection[str], *, by: UserOrApiKey) -> dict[str, Deployment]:
         """Those of the deployments that exist and that the caller may list, by id."""
