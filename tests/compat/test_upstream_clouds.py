@@ -49,7 +49,7 @@ async def generation(
     opened = open_cloud(platform, tmp_path, amazon, request)
     server = opened.target["endpoint"]
     target = {key: value for key, value in opened.target.items() if key != "endpoint"}
-    cloud = replace(opened.with_approval(), target=target)
+    cloud = replace(opened.with_approval(name), target=target)
     if name == "first":
         program: Path = request.getfixturevalue("upstream_piped")
         config = cloud.piped(name)

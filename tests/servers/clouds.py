@@ -101,10 +101,12 @@ class Cloud:
         kind = self.v0_kind if is_first else "Application"
         return {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
 
-    def with_approval(self) -> "Cloud":
+    def with_approval(self, generation: str) -> "Cloud":
         """Returns the application with a pipeline that waits for an approval after its canary."""
         before = self.canary.stages
-        approval = {"name": "WAIT_APPROVAL"}
+        approval: Fields = {"name": "WAIT_APPROVAL"}
+        if generation == "second":
+            approval["with"] = {"anyone": True}
         return replace(self, stages=(*self.stages[:before], approval, *self.stages[before:]))
 
     def piped(self, generation: str) -> Fields:
