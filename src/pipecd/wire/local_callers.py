@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -52,12 +52,17 @@ class LocalRpcTable(RpcTable[None]):
 
         super().__init__(service, [handler], no_authentication)
 
-    async def _serve_unary(self, name: str, request: bytes, context: Context) -> bytes:
-        peer: str = context.peer()
-        if not peer.startswith(_UNIX) and not await asyncio.to_thread(self._is_own, peer):
-            error = Denied("this port answers only the user that piped runs as")
-            await context.abort(*to_status(error))
-        return await super()._serve_unary(name, request, context)
+    def _serve_unary(self, name: str) -> Any:
+        respond = super()._serve_unary(name)
+
+        async def serve(request: bytes, context: Context) -> bytes:
+            peer: str = context.peer()
+            if not peer.startswith(_UNIX) and not await asyncio.to_thread(self._is_own, peer):
+                error = Denied("this port answers only the user that piped runs as")
+                await context.abort(*to_status(error))
+            return await respond(request, context)
+
+        return serve
 
     def _is_own(self, peer: str) -> bool:
         """Whether the other end of the connection belongs to a process of this user."""
