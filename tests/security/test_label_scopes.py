@@ -294,6 +294,10 @@ async def test_a_preview_shows_no_application_and_no_error_of_others(scene: Scen
     assert shown.result is not None
     assert [each.plan_details for each in shown.result.results] == [b"dev"]
     assert shown.hidden == 1
+    # Nor does the list tell which previews have an application of others.
+    listed = await cases.plan_previews.list_recent(scene.dev.application, by=DEVELOPER)
+    assert mixed in [command.id for command in listed]
+    assert await cases.plan_previews.list_recent(scene.prod.application, by=DEVELOPER) == ()
     failed = PlanPreviewCommandResult(error="conflicts in prod/secret-project/values.yaml")
     with pytest.raises(Denied):
         await cases.plan_previews.get(
