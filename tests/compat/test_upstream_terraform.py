@@ -88,8 +88,8 @@ class Generation:
     program: Path
     arguments: tuple[str, ...]
     rollback: str
-    ends_in_a_stage: bool
-    """Whether it ends on SIGTERM while a stage waits for an approval."""
+    keeps_its_stage: bool
+    """Whether a stage that waits goes on after SIGTERM; pipedv1 reports it as cancelled."""
 
 
 @pytest.fixture(params=["first", "second"])
@@ -120,7 +120,7 @@ def generation(
         program,
         ("run", *flags, f"--plugin-service-port={free_port()}"),
         "TERRAFORM_ROLLBACK",
-        ends_in_a_stage=False,
+        keeps_its_stage=False,
     )
 
 
@@ -150,7 +150,7 @@ async def test_a_deployment_of_upstreams_piped_is_completed_by_ours(
         draft = Application(name="infra", piped_id=agent.id, **generation.draft)
         await installation.add_application("infra", draft)
         config_file = f"--config-file={agent.config}"
-        run = installation.running if generation.ends_in_a_stage else installation.killed
+        run = installation.running if generation.keeps_its_stage else installation.killed
         async with run(generation.program, *generation.arguments, config_file) as theirs:
             done = await installation.eventually(lambda: installation.ended(first), theirs)
             assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
