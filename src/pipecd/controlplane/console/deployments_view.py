@@ -123,10 +123,14 @@ class DeploymentRow:
 
 @dataclass(frozen=True)
 class DeploymentView:
-    """The page of one deployment; `title` is its status in the title of the browser tab."""
+    """The page of one deployment.
+
+    `title` is its status in the title of the browser tab, `news` what a browser notifies about.
+    """
 
     row: DeploymentRow
     title: str
+    news: str
     status: StatusText
     versions: tuple[VersionView, ...]
     running_commit: str
@@ -216,6 +220,13 @@ def deployment_row(deployment: Deployment, now: datetime) -> DeploymentRow:
     )
 
 
+_NEWS = {
+    DeploymentStatus.SUCCESS: "has succeeded",
+    DeploymentStatus.FAILURE: "has failed",
+    DeploymentStatus.CANCELLED: "was cancelled",
+}
+
+
 def deployment_view(
     deployment: Deployment, piped: PipedStatus, user: str, now: datetime
 ) -> DeploymentView:
@@ -227,6 +238,7 @@ def deployment_view(
     return DeploymentView(
         row=row,
         title=row.badge.text,
+        news="waits for an approval" if row.badge.tone is Tone.WAIT else _NEWS.get(status, ""),
         status=deployment_status_text(deployment, pipeline, piped),
         versions=version_views(deployment.versions),
         running_commit=deployment.running_commit_hash[:7],

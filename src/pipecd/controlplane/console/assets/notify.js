@@ -1,15 +1,9 @@
 // Notifications of the browser about what somebody waits for: the end of a deployment, or an approval.
-const NEWS = { WAITING: "waits for an approval", SUCCESS: "has succeeded", FAILURE: "has failed", CANCELLED: "was cancelled" };
 const storageKey = () => `notify ${location.pathname}`;
 const toggle = () => document.querySelector("[data-notify-me]");
 
 // What the page would notify about now; empty if it is nothing.
-export function news() {
-  const { page, title, news: text } = document.getElementById("main").dataset;
-  if (page !== "deployment") return text ?? "";
-  const [status, name] = title.split(" · ");
-  return NEWS[status] ? `${name} ${NEWS[status]}` : "";
-}
+export const news = () => document.getElementById("main").dataset.news ?? "";
 
 // Chrome on Android has notifications for service workers only: there the constructor throws, and
 // without the permission it does nothing where it works.
