@@ -164,8 +164,8 @@ async def test_pipeds_events_plan_previews_and_encryption(
             repo_remote_url="git@h:o/r", head_branch="b", head_commit="c", base_branch="main"
         )
     )
-    # The time in which pipeds reconnect has passed.
-    advance(30)
+    # The time in which pipeds reconnect, or start their plugins, has passed.
+    advance(121)
     results = await stub.GetPlanPreviewResults(
         pb.GetPlanPreviewResultsRequest(commands=requested.commands)
     )

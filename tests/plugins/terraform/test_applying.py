@@ -17,7 +17,13 @@ from pipecd.sdk import StageStatus, Unavailable
 from plugins.terraform.testbed import Application, data, has_begun
 from servers.server import is_running
 
-APPLY = "import sys, time; print(flush=True); time.sleep(60)"
+# A process in the background may have inherited that interrupts are ignored.
+APPLY = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(flush=True)
+time.sleep(60)
+"""
 HELD = """
 resource "terraform_data" "held" {
   input = "v1"
