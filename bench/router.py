@@ -4,18 +4,21 @@
 Backend, proxy and load generator are processes of their own. A busy machine slows all of them, so
 what counts is the processor time that the proxy spends on a request: its inverse is how many
 requests one core can serve. Rounds alternate between the proxies. Afterwards variants, backends
-and the router itself change under load, which must fail no request.
+and the router itself change under load, which must fail no request. Requests that fail are printed
+with their causes, and the exit code is 1 then.
 """
 
 import argparse
 import asyncio
 import importlib
 import multiprocessing
+import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +36,9 @@ REQUEST = (
 )
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
 BODIES = {"small": 64, "large": 256 * 1024}
+CONTENT_LENGTH = re.compile(rb"\r\nContent-Length: (\d+)", re.IGNORECASE)
+# A request that takes longer has failed, and a process that says nothing for longer hangs.
+PATIENCE = 30.0
 CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -82,28 +88,59 @@ def run_router(ports: list[int], parent: Connection) -> None:
                     router.route("web", cast("dict[str, Share]", shares))
                     parent.send(None)
                 case ["drain", Backend() as backend]:
-                    parent.send(await router.drain("web", backend, 30))
+                    parent.send(await router.drain("web", backend, PATIENCE))
                 case ["hand over"]:
                     parent.send(router.sockets()["web"])
                 case _:
-                    await router.close(30)
+                    await router.close(PATIENCE)
                     parent.send(None)
                     return
 
     asyncio.run(serve())
 
 
+@dataclass
+class Child:
+    """A function that runs in a process of its own."""
+
+    name: str
+    pid: int
+    connection: Connection
+
+    def send(self, message: object) -> None:
+        self.connection.send(message)
+
+    def receive(self, at_most: float = PATIENCE) -> Any:
+        """Returns what the process sends; ends the benchmark if it ends or hangs instead."""
+        try:
+            if self.connection.poll(at_most):
+                return self.connection.recv()
+        except EOFError:
+            raise SystemExit(f"{self.name} ended too early: see its error above") from None
+        raise SystemExit(f"{self.name} has sent nothing for {at_most:.0f} s: it hangs")
+
+
 @contextmanager
-def process(target: Callable[..., None], *args: object) -> Iterator[tuple[int, Connection]]:
-    """Runs a function in a process of its own; yields its id and the connection to it."""
+def process(target: Callable[..., None], *args: object) -> Iterator[Child]:
+    """Runs a function in a process of its own."""
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(target=target, args=(*args, theirs), daemon=True)
     child.start()
+    # Only the child has its end now, so the connection ends with the child.
+    theirs.close()
     try:
-        yield cast("int", child.pid), cast("Connection", ours)
+        yield Child(target.__name__, cast("int", child.pid), cast("Connection", ours))
     finally:
         child.terminate()
         child.join()
+        ours.close()
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    served: int
+    failures: Counter[str]
+    per_second: float
 
 
 @dataclass
@@ -111,13 +148,11 @@ class Load:
     """Requests on some connections, each sent when the one before it is answered."""
 
     port: int
-    answer: int
     served: int = 0
-    failed: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
     is_over: bool = False
 
-    async def run(self, seconds: float) -> float:
-        """Returns the requests per second."""
+    async def run(self, seconds: float) -> LoadResult:
         loop = asyncio.get_running_loop()
         began = loop.time()
         sides = [
@@ -126,8 +161,10 @@ class Load:
         ]
         await asyncio.sleep(seconds)
         self.is_over = True
-        await asyncio.gather(*(side.ended for side in sides))
-        return self.served / (loop.time() - began)
+        _, waiting = await asyncio.wait([side.ended for side in sides], timeout=PATIENCE)
+        if waiting:
+            self.failures[f"no answer within {PATIENCE:.0f} s"] += len(waiting)
+        return LoadResult(self.served, self.failures, self.served / (loop.time() - began))
 
 
 class ClientSide(asyncio.Protocol):
@@ -152,10 +189,11 @@ class ClientSide(asyncio.Protocol):
             if end < 0:
                 return
             if not self.head.startswith(b"HTTP/1.1 200"):
-                self.load.failed += 1
+                self.load.failures[self.head[: self.head.find(b"\r\n")].decode()] += 1
             self.closes = b"\r\nConnection: close\r\n" in self.head[: end + 2]
+            length = CONTENT_LENGTH.search(self.head, 0, end)
             data = self.head[end + 4 :]
-            self.head, self.missing = b"", self.load.answer
+            self.head, self.missing = b"", int(length[1]) if length else 0
         self.missing -= len(data)
         if self.missing:
             return
@@ -170,11 +208,16 @@ class ClientSide(asyncio.Protocol):
             self.ended.set_result(None)
             return
         if not self.closes:
-            self.load.failed += 1
+            self.load.failures[f"connection closed: {exc or 'no cause'}"] += 1
+        self.again = asyncio.get_running_loop().create_task(self.connect())
+
+    async def connect(self) -> None:
         loop = asyncio.get_running_loop()
-        self.again = loop.create_task(
-            loop.create_connection(lambda: self, "127.0.0.1", self.load.port)
-        )
+        try:
+            await loop.create_connection(lambda: self, "127.0.0.1", self.load.port)
+        except OSError as e:
+            self.load.failures[f"cannot connect: {e}"] += 1
+            self.ended.set_result(None)
 
 
 def processor_seconds(pid: int) -> float:
@@ -183,10 +226,12 @@ def processor_seconds(pid: int) -> float:
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
-def run_load(port: int, size: int, seconds: float, parent: Connection) -> None:
-    load = Load(port, size)
-    rate = asyncio.run(load.run(seconds))
-    parent.send((load.served, load.failed, rate))
+def run_load(port: int, seconds: float, parent: Connection) -> None:
+    parent.send(asyncio.run(Load(port).run(seconds)))
+
+
+def load_result(load: Child, seconds: float) -> LoadResult:
+    return load.receive(at_most=seconds + 3 * PATIENCE)
 
 
 @contextmanager
@@ -246,50 +291,62 @@ def resident_megabytes(pid: int) -> float:
     return int(status["VmRSS"].split()[0]) / 1024
 
 
-def compare(seconds: float, rounds: int) -> None:
-    """Prints requests per second of the router and of Envoy."""
+def say(text: str) -> None:
+    """Prints a line at once: a run that hangs later has printed what it had measured."""
+    print(text, flush=True)
+
+
+def compare(seconds: float, rounds: int) -> Counter[str]:
+    """Prints requests per second of the router and of Envoy; returns the causes of failures."""
+    failures: Counter[str] = Counter()
     for kind, size in BODIES.items():
-        with process(run_backend, size) as (_, from_backend):
-            backend = from_backend.recv()
-            with process(run_router, [backend]) as (router, to_router), envoy(backend) as other:
-                to_router.send(None)
-                proxies = {"router": (router, to_router.recv()), "envoy": other}
-                taken: dict[str, list[tuple[float, float]]] = {name: [] for name in proxies}
-                for _ in range(rounds):
-                    for name, (pid, port) in proxies.items():
-                        before = processor_seconds(pid)
-                        with process(run_load, port, size, seconds) as (_, from_load):
-                            served, failed, rate = from_load.recv()
-                        used = processor_seconds(pid) - before
-                        taken[name].append((rate, served / used))
-                        if failed:
-                            raise SystemExit(f"{name}: {failed} of {served} requests failed")
-                for name, results in taken.items():
-                    print(
-                        f"{kind:<6} {name:<7} {median(rate for rate, _ in results):8.0f} "
-                        f"requests per second, {median(core for _, core in results):8.0f} "
-                        f"per second of its core, {resident_megabytes(proxies[name][0]):4.0f} MB"
-                    )
+        with process(run_backend, size) as backend, ExitStack() as others:
+            port = backend.receive()
+            router = others.enter_context(process(run_router, [port]))
+            router.send(None)
+            proxies = {"router": (router.pid, router.receive())}
+            try:
+                proxies["envoy"] = others.enter_context(envoy(port))
+            except NotInstalled as e:
+                say(f"envoy is skipped: {e}")
+            taken: dict[str, list[tuple[float, float]]] = {name: [] for name in proxies}
+            for _ in range(rounds):
+                for name, (pid, port) in proxies.items():
+                    before = processor_seconds(pid)
+                    with process(run_load, port, seconds) as load:
+                        result = load_result(load, seconds)
+                    used = processor_seconds(pid) - before
+                    taken[name].append((result.per_second, result.served / used))
+                    failures += with_place(f"{kind} {name}", result.failures)
+            for name, results in taken.items():
+                say(
+                    f"{kind:<6} {name:<7} {median(rate for rate, _ in results):8.0f} "
+                    f"requests per second, {median(core for _, core in results):8.0f} "
+                    f"per second of its core, {resident_megabytes(proxies[name][0]):4.0f} MB"
+                )
+    return failures
 
 
-def switch(seconds: float) -> None:
+def with_place(place: str, failures: Counter[str]) -> Counter[str]:
+    return Counter({f"{place}: {cause}": count for cause, count in failures.items()})
+
+
+def switch(seconds: float) -> Counter[str]:
     """Prints how many requests fail while backends, variants and routers change under load."""
     size = BODIES["small"]
-    with (
-        process(run_backend, size) as (_, from_old),
-        process(run_backend, size) as (_, from_new),
-    ):
-        old, new = (Backend("127.0.0.1", each.recv()) for each in (from_old, from_new))
-        with process(run_router, [old.port]) as (_, router):
+    with process(run_backend, size) as first, process(run_backend, size) as second:
+        old, new = (Backend("127.0.0.1", each.receive()) for each in (first, second))
+        with process(run_router, [old.port]) as router:
             router.send(None)
-            port = router.recv()
-            with process(run_load, port, size, seconds) as (_, from_load):
+            port = router.receive()
+            with process(run_load, port, seconds) as load:
                 switches = 0
                 until = time.monotonic() + seconds * 0.6
 
-                def order(*words: object) -> object:
+                def order(*words: object) -> Any:
                     router.send([*words])
-                    return router.recv()
+                    # Draining and closing may take as long as a request.
+                    return router.receive(at_most=2 * PATIENCE)
 
                 while time.monotonic() < until:
                     for weight in (10, 50, 90):
@@ -300,14 +357,17 @@ def switch(seconds: float) -> None:
                         order("route", shares)
                         time.sleep(0.05)
                     order("route", {"primary": Share(100, (new,))})
-                    order("drain", old)
+                    if left := order("drain", old):
+                        say(f"{left} requests were left after draining for {PATIENCE:.0f} s")
                     old, new, switches = new, old, switches + 1
-                with process(run_router, [old.port]) as (_, after):
+                with process(run_router, [old.port]) as after:
                     after.send(order("hand over"))
-                    after.recv()
+                    after.receive()
                     order("close")
-                    served, failed, _ = from_load.recv()
-    print(f"{switches} switches and a new router: {failed} of {served} requests failed")
+                    result = load_result(load, seconds)
+    failed = result.failures.total()
+    say(f"{switches} switches and a new router: {failed} of {result.served} requests failed")
+    return with_place("switch", result.failures)
 
 
 def main() -> None:
@@ -315,11 +375,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="duration of each round")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    try:
-        compare(given.seconds, given.rounds)
-    except NotInstalled as e:
-        print(f"skipped: {e}")
-    switch(given.seconds * 2)
+    failures = compare(given.seconds, given.rounds) + switch(given.seconds * 2)
+    for cause, count in failures.most_common():
+        say(f"{count} failed requests, {cause}")
+    if failures:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
