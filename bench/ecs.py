@@ -64,8 +64,13 @@ def amazon() -> Iterator[str]:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.kill()
+        url = process.stdout.readline().strip()
+        if not url:
+            raise SystemExit("the server that stands for AWS does not start")
+        try:
+            yield url
+        finally:
+            process.kill()
 
 
 class Requests:
@@ -178,15 +183,17 @@ async def measure(url: str, deployments: int, services: int) -> None:
             own.append(time.perf_counter() - began - (requests.seconds - in_requests))
         p50, worst = median(own), max(own)
         each = requests.counts.total() / deployments
-        print(f"own time of a deployment   p50 {p50:5.2f} s   worst {worst:5.2f} s   (target: 0.5)")
-        print(f"requests of a deployment   {each:8.0f}")
+        say(f"own time of a deployment   p50 {p50:5.2f} s   worst {worst:5.2f} s   (target: 0.5)")
+        say(f"requests of a deployment   {each:8.0f}")
 
         benches: list[StageBench] = []
         for number in range(services):
             benches.append(commit(plugin, host, url, directory / f"s{number}", f"s{number}"))
             await run(benches[-1], "ECS_SYNC")
         now = time.monotonic()
+        requests.counts.clear()
         states = [await plugin.live_state(bench.live_context()) for bench in benches]
+        say(f"{services} services, first live state   {requests.counts.total():6} requests")
         requests.counts.clear()
         before = _processor_time()
         for half in range(2 * MINUTES):
@@ -198,9 +205,14 @@ async def measure(url: str, deployments: int, services: int) -> None:
                 raise SystemExit("an application is not synced")
         share = (_processor_time() - before) / (MINUTES * MINUTE)
     rates = {name: count / MINUTES for name, count in requests.counts.most_common()}
-    print(f"{services} services, live state and drift   {share:6.1%} of a core   (target: 5 %)")
+    say(f"{services} services, live state and drift   {share:6.1%} of a core   (target: 5 %)")
     for name, rate in rates.items():
-        print(f"{services} services, {name:<24} {rate:6.0f} a minute   (AWS allows {ALLOWED:,})")
+        say(f"{services} services, {name:<24} {rate:6.0f} a minute   (AWS allows {ALLOWED:,})")
+
+
+def say(text: str) -> None:
+    """Prints a line at once: a run that is stopped later has printed what it had measured."""
+    print(text, flush=True)
 
 
 def _processor_time() -> float:

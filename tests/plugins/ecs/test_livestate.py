@@ -201,18 +201,23 @@ async def test_a_standalone_task_is_shown_below_its_definition(application: Appl
     assert sorted(task.parents for task in tasks) == [(), (definition.id,)]
 
 
-async def test_many_services_need_few_requests(application: Application) -> None:
-    names = [f"web-{number}" for number in range(12)]
+def many(application: Application, number: int) -> list[StageBench]:
+    """Returns applications whose services exist, each with 20 tasks."""
     ecs = application.amazon.client("ecs")
     document = json.loads((application.commit("web:1").directory / "taskdef.json").read_text())
     ecs.register_task_definition(**document | {"cpu": "256", "memory": "512"})
     benches: list[StageBench] = []
-    for name in names:
+    for name in (f"web-{each}" for each in range(number)):
         service = {**ROLLING, "serviceName": name, "desiredCount": 20}
         ecs.create_service(**service, taskDefinition="web:1")
         bench = application.commit(f"{name}:1", service)
         (bench.directory / "taskdef.json").write_text(json.dumps(document))
         benches.append(replace(bench, application_id=name))
+    return benches
+
+
+async def test_many_services_need_few_requests(application: Application) -> None:
+    benches = many(application, 12)
     states = [await look(bench) for bench in benches]
     assert {state.sync.status for state in states} == {SyncStatus.SYNCED}
     later = application.plugin._snapshots.clock() + 31
@@ -226,6 +231,33 @@ async def test_many_services_need_few_requests(application: Application) -> None
         *["ListTasks"] * 3,
         *["DescribeTasks"] * 3,
     ]
+
+
+async def test_a_service_that_is_new_to_piped_is_read_without_the_others(
+    application: Application,
+) -> None:
+    for bench in many(application, 12):
+        await look(bench)
+    described = [
+        call.parameters["services"]
+        for call in application.amazon.calls
+        if call.operation == "DescribeServices"
+    ]
+    assert described == [[f"web-{each}"] for each in range(12)]
+
+
+async def test_a_service_that_a_stage_changed_is_read_without_the_others(
+    application: Application,
+) -> None:
+    benches = many(application, 3)
+    for bench in benches:
+        await look(bench)
+    assert (await benches[1].run("ECS_SYNC")).status is SUCCESS
+    application.amazon.calls.clear()
+    for bench in benches:
+        assert (await look(bench)).sync.status is SyncStatus.SYNCED
+    described = [call for call in application.amazon.calls if call.operation == "DescribeServices"]
+    assert [call.parameters["services"] for call in described] == [["web-1"]]
 
 
 async def test_a_stage_makes_what_is_known_about_its_service_old(

@@ -3,12 +3,12 @@
 
 Piped asks for each application by itself. So the services that it asks for are remembered and
 described together, ten by ten, and the tasks of a cluster are listed once. What was read counts
-for half a minute, or until a stage changes the service.
+for half a minute, or until a stage changes the service, which is then read without the others.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.plugins.ecs.api import MAX_SERVICES, Ecs, TaskSet
@@ -77,8 +77,13 @@ class Snapshots:
         known.asked[name] = self.clock()
         async with known.lock:
             now = self.clock()
-            if now - known.read.get(name, float("-inf")) > _FRESH_SECONDS:
-                await self._read_services(ecs, cluster, known, now)
+            if name not in known.read:
+                unread = [each for each in known.asked if each not in known.read]
+                await self._read_services(ecs, cluster, known, unread)
+            elif now - known.read[name] > _FRESH_SECONDS:
+                # All are read at once, so that they grow old together.
+                self._forget_unused(known, now)
+                await self._read_services(ecs, cluster, known, known.asked)
             if now - known.tasks_read > _FRESH_SECONDS:
                 await self._read_tasks(ecs, cluster, known, now)
             service = known.services.get(name)
@@ -117,11 +122,15 @@ class Snapshots:
             self._definitions.put(name, answer["taskDefinition"])
         return answer["taskDefinition"]
 
-    async def _read_services(self, ecs: Ecs, cluster: str, known: _Cluster, now: float) -> None:
+    def _forget_unused(self, known: _Cluster, now: float) -> None:
         for name in [n for n, at in known.asked.items() if now - at > _REMEMBERED_SECONDS]:
             for values in (known.asked, known.read, known.services):
                 values.pop(name, None)
-        names = sorted(known.asked)
+
+    async def _read_services(
+        self, ecs: Ecs, cluster: str, known: _Cluster, names: Iterable[str]
+    ) -> None:
+        now, names = self.clock(), sorted(names)
         for begin in range(0, len(names), MAX_SERVICES):
             batch = names[begin : begin + MAX_SERVICES]
             found = await ecs.find_services(cluster, batch)
