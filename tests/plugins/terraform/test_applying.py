@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from pipecd.plugins.terraform.apply_process import RUN_VARIABLE, running_applies
+from pipecd.plugins.terraform.apply_process import (
+    RUN_VARIABLE,
+    ApplyProcess,
+    running_applies,
+)
 from pipecd.plugins.terraform.applying import ApplyRecords
 from pipecd.sdk import StageStatus, Unavailable
 from plugins.terraform.testbed import Application, data, has_begun
@@ -23,6 +29,16 @@ import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 print(flush=True)
 time.sleep(60)
+"""
+# The first thread of a process that is killed may end before the others, which still hold its locks.
+ENDING = """
+import ctypes, os, pathlib, platform, threading
+def hold():
+    input()
+    os._exit(0)
+threading.Thread(target=hold).start()
+pathlib.Path("/proc/self/comm").write_text("tofu")
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 """
 HELD = """
 resource "terraform_data" "held" {
@@ -77,6 +93,40 @@ async def test_it_waits_until_the_apply_has_ended(
     assert before.ended_at < after.ended_at
     await records.wait_for_former("shop", lines.append)
     assert len(lines) == 2
+
+
+@pytest.fixture
+def ending_apply(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose first thread has ended, and the record of an apply of its time."""
+    started_at = datetime.now(UTC).isoformat()
+    record = {"who": "piped@host", "started": started_at, "run": "r1"}
+    (tmp_path / "shop.json").write_text(json.dumps(record))
+    with subprocess.Popen(
+        ["tofu", "-c", ENDING, "apply"], executable=sys.executable, stdin=subprocess.PIPE
+    ) as process:
+        while not ending(process.pid):
+            time.sleep(0.01)
+        yield process
+        process.kill()
+
+
+async def test_it_waits_for_an_apply_that_is_killed_and_has_not_ended(
+    ending_apply: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    waiting = asyncio.ensure_future(ApplyRecords(tmp_path).wait_for_former("shop", lines.append))
+    while not lines:  # noqa: ASYNC110 - a log has no event
+        await asyncio.sleep(0.01)
+    assert f"still runs (process {ending_apply.pid})" in lines[0]
+    assert not waiting.done()
+    ending_apply.communicate(b"\n")
+    await waiting
+    assert lines[1:] == ["It has ended"]
+    assert not ending(ending_apply.pid)
+
+
+def ending(pid: int) -> list[ApplyProcess]:
+    return [each for each in running_applies() or () if each.pid == pid and each.is_ending]
 
 
 async def test_an_apply_that_takes_too_long_is_named(

@@ -16,11 +16,16 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class ApplyProcess:
-    """A process of Terraform or OpenTofu; `run` is "" for one that no piped has started."""
+    """A process of Terraform or OpenTofu; `run` is "" for one that no piped has started.
+
+    One that `is_ending` was killed, and keeps its files and their locks until its last thread has
+    ended. The system does not tell its command and its run any more.
+    """
 
     pid: int
     started_at: datetime
     run: str
+    is_ending: bool = False
 
     def interrupt(self) -> None:
         """Lets running operations end, and begins no more."""
@@ -62,15 +67,27 @@ def _applies(paths: Iterable[Path], booted_at: float) -> Iterator[ApplyProcess]:
     for path in paths:
         # A process may end while it is read.
         with suppress(OSError, ValueError, IndexError):
-            program, *arguments = (path / "cmdline").read_bytes().split(b"\0")
-            name = Path(os.fsdecode(program)).name
-            if not name.startswith(("terraform", "tofu")) or b"apply" not in arguments:
+            command = (path / "cmdline").read_bytes()
+            program, *arguments = command.split(b"\0")
+            if command and (not _is_tool(os.fsdecode(program)) or b"apply" not in arguments):
                 continue
             # The name of a program, in parentheses, may contain anything.
-            state, *fields = (path / "stat").read_text().rpartition(")")[2].split()
-            if state != "Z":
-                started_at = datetime.fromtimestamp(booted_at + int(fields[18]) / ticks, UTC)
-                yield ApplyProcess(int(path.name), started_at, _run(path))
+            head, _, tail = (path / "stat").read_text().rpartition(")")
+            state, *fields = tail.split()
+            is_ending = not command or state == "Z"
+            if is_ending and not (_is_tool(head.partition("(")[2]) and _has_threads(path, state)):
+                continue
+            started_at = datetime.fromtimestamp(booted_at + int(fields[18]) / ticks, UTC)
+            yield ApplyProcess(int(path.name), started_at, _run(path), is_ending)
+
+
+def _is_tool(program: str) -> bool:
+    return Path(program).name.startswith(("terraform", "tofu"))
+
+
+def _has_threads(path: Path, state: str) -> bool:
+    """Reports whether a thread of a process runs whose first thread is in this state."""
+    return state != "Z" or len(list((path / "task").iterdir())) > 1
 
 
 def _run(path: Path) -> str:

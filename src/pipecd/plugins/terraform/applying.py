@@ -71,7 +71,11 @@ class ApplyRecords:
             return
 
         def find() -> tuple[ApplyProcess, ...]:
-            return tuple(each for each in running_applies() or () if each.run == left.run)
+            return tuple(
+                each
+                for each in running_applies() or ()
+                if each.run == left.run or (each.is_ending and left.may_be(each))
+            )
 
         running = await asyncio.to_thread(find)
         if not running:

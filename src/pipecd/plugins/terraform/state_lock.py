@@ -75,6 +75,10 @@ class UnfinishedApply:
     ended_at: datetime
     run: str = ""
 
+    def may_be(self, process: ApplyProcess) -> bool:
+        """Reports whether the process began while this apply ran."""
+        return self.started_at - _CLOCK_ERROR <= process.started_at <= self.ended_at + _CLOCK_ERROR
+
     def holds(self, lock: StateLock) -> bool:
         """Reports whether the lock was taken by this apply."""
         taken_at = lock.taken_at
