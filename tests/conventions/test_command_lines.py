@@ -93,7 +93,9 @@ def check(line: CommandLine) -> None:
     is_whole, flags, rest = line.is_whole, set[str](), list(line.words[1:])
     while rest:
         word = rest.pop(0)
-        if word in {"--", "--help"} or (isinstance(command, click.Group) and word in COMMON):
+        if word in {"--", "--help", "--version"} or (
+            isinstance(command, click.Group) and word in COMMON
+        ):
             return
         if word.startswith("--"):
             name, equals, _ = word.partition("=")

@@ -17,7 +17,9 @@ from pipecd.config.piped import PipedSpec, V0PipedSpec
 from pipecd.config.read import read_file
 from pipecd.config.spec import Spec
 from pipecd.piped.pluginhost.local import GROUP, builtin_plugins
+from pipecd.plugins.kubernetes.tools import DOWNLOADS as KUBERNETES_TOOLS
 from pipecd.plugins.scriptrun.plugin import script_environment
+from pipecd.plugins.terraform.tools import DOWNLOADS as TERRAFORM_TOOLS
 from pipecd.proto.model.deployment_pb2 import Deployment as DeploymentMessage
 from pipecd.sdk import Deployment
 from servers.config_keys import keys_of
@@ -189,3 +191,24 @@ def test_decisions_are_numbered_without_gaps() -> None:
     assert [re.match(r"# \d+\. ", t) and int(t.split()[1][:-1]) for t in titles] == [
         *range(1, len(files) + 1)
     ]
+
+
+def test_the_guide_lists_every_background_job() -> None:
+    jobs = (ROOT / "src" / "pipecd" / "controlplane" / "jobs" / "__init__.py").read_text()
+    table = (GUIDES / "operations.md").read_text().partition("## Jobs")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \|", table, re.M)
+    assert sorted(listed) == sorted(re.findall(r'Job\(\s*"([\w-]+)"', jobs))
+
+
+def test_the_page_of_closed_networks_names_the_files_of_every_tool() -> None:
+    downloads = {**KUBERNETES_TOOLS, **{tool.program: tool for tool in TERRAFORM_TOOLS.values()}}
+    files = {
+        f"tools/{name}/{tool.version}/{url.rpartition('/')[2]}"
+        for name, tool in downloads.items()
+        for url in (
+            text.format(v=tool.version, os="linux", arch="amd64")
+            for text in (tool.url, tool.checksums)
+        )
+    }
+    listed = re.findall(r"`(tools/[^`]+)`", prose(GUIDES / "air-gapped.md"))
+    assert set(listed) == files
