@@ -212,3 +212,41 @@ def test_the_page_of_closed_networks_names_the_files_of_every_tool() -> None:
     }
     listed = re.findall(r"`(tools/[^`]+)`", prose(GUIDES / "air-gapped.md"))
     assert set(listed) == files
+
+
+BROWSER_TESTS = ROOT / "tests" / "controlplane" / "console" / "browser"
+
+
+def console_rows(heading: str) -> list[list[str]]:
+    """The cells of the rows of a table of the page of features."""
+    text = (ROOT / "docs" / "status.md").read_text().partition(f"| {heading} |")[2]
+    lines = text.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize(("heading", "count"), [("Must have", 25), ("Beyond that", 15)])
+def test_every_feature_of_the_console_names_the_browser_tests_of_it(
+    heading: str, count: int
+) -> None:
+    rows = console_rows(heading)
+    assert len(rows) == count
+    for feature, state, tests in rows:
+        files = re.findall(r"`([^`]+)`", tests)
+        # What is not built has a reason instead.
+        assert bool(files) is not state.startswith("no: "), feature
+        for name in files:
+            places = (BROWSER_TESTS / name, ROOT / "tests" / name)
+            found = next((place for place in places if place.is_file()), None)
+            assert found is not None, f"{feature}: there is no {name}"
+            assert "playwright" in found.read_text(), f"{name} drives no browser"
+
+
+def test_the_first_page_is_one_screen_with_a_picture_and_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 45
+    [picture] = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert (ROOT / picture).is_file()
+    commands = re.findall(r"^    (\S.*)$", text, re.M)
+    assert commands == ["make quickstart", ".venv/bin/pipecd quickstart --break"]
+    assert re.search(r"^quickstart:", (ROOT / "Makefile").read_text(), re.M)
+    assert re.search(r"^## Where next$", text, re.M)
