@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from pipecd.controlplane.app import Ports
+from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.model.errors import UserMistake
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
@@ -48,6 +49,23 @@ async def test_the_separate_ports_serve_too(start_plane: StartControlPlane) -> N
         assert (await http.get(f"http://127.0.0.1:{free[2]}/login")).status_code == 200
         assert (await http.get(f"http://127.0.0.1:{free[4]}/healthz")).text == "ok"
         assert await applications(f"127.0.0.1:{free[3]}", plane.api_key) == []
+
+
+async def test_metrics_that_pipeds_report_are_served_without_ops(
+    start_plane: StartControlPlane,
+) -> None:
+    free = free_ports(6)
+    async with start_plane(ports=Ports(*free)) as plane, httpx2.AsyncClient() as http:
+        cases, admin = plane.running.cases, plane.admin
+        registered = await cases.pipeds.register("dev", "", by=admin)
+        piped = PipedCaller(admin.project, registered.id)
+        await cases.pipeds.report_stat(b"piped_plugin_failures 1\n", by=piped)
+        page = f"http://127.0.0.1:{free[4]}/metrics"
+        labels = f'pipecd_component="piped",piped="{registered.id}",project="{admin.project}"'
+        line = f"piped_plugin_failures{{{labels}}} 1.0"
+        assert line in (await http.get(f"{page}/pipeds")).text
+        # Every replica has the same, so they are not among the metrics of the server.
+        assert line not in (await http.get(page)).text
 
 
 async def test_the_shared_port_serves_both_over_tls(

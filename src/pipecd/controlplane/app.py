@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
 from pipecd.config.controlplane import ControlPlaneSpec
@@ -183,7 +183,8 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
 
         export = collector.export if collector else None
         traces = TraceForwarder(cases.credentials, export, settings.trusted_proxies)
-        servers = _Servers(settings, cases, opened.readiness, telemetry, traces)
+        installation = InstallationMetrics(stores)
+        servers = _Servers(settings, cases, opened.readiness, telemetry, traces, installation)
         port = await servers.start(stack)
         opened.readiness.ports_are_open()
         await servers.start_for_operator(stack)
@@ -230,8 +231,12 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         pages = standard_pages(None, opened.readiness.page)
         if settings.metrics:
             ProcessCollector(registry=registry)
-            metrics = InstallationMetrics(stores, registry)
-            pages["/metrics"] = Page(metrics.page, CONTENT_TYPE_LATEST)
+            installation = InstallationMetrics(stores)
+
+            async def metrics() -> bytes:
+                return generate_latest(registry) + await installation.page()
+
+            pages["/metrics"] = Page(metrics, CONTENT_TYPE_LATEST)
         admin_port = await stack.enter_async_context(
             admin_server(pages, host=settings.admin_host, port=settings.admin_port)
         )
@@ -252,6 +257,7 @@ class _Servers:
     readiness: Readiness
     telemetry: Telemetry
     traces: TraceForwarder
+    installation_metrics: InstallationMetrics
 
     async def start(self, stack: AsyncExitStack) -> int:
         """Listens on the configured ports; returns the shared port, or 0 if there is none."""
@@ -306,6 +312,10 @@ class _Servers:
             http = http_server(web, host=settings.host, port=ports.http)
             await stack.enter_async_context(http)
             pages = standard_pages(metrics.registry if metrics else None, self.readiness.page)
+            if metrics:
+                # On a path of its own: every replica has the same.
+                body = self.installation_metrics.page
+                pages["/metrics/pipeds"] = Page(body, CONTENT_TYPE_LATEST)
             admin_host = settings.admin_host or settings.host
             admin = admin_server(pages, host=admin_host, port=ports.admin)
             await stack.enter_async_context(admin)

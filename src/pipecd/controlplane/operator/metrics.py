@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of an installation: its jobs, its applications and its pipeds."""
+"""The metrics of an installation: its applications and its pipeds."""
 
 import asyncio
 from collections import Counter
@@ -67,18 +67,18 @@ def relabelled(reports: Mapping[str, bytes], projects: Mapping[str, str]) -> byt
 
 
 class InstallationMetrics:
-    """Collects the metrics at each scrape."""
+    """Collects the metrics of applications and pipeds at each scrape."""
 
-    def __init__(self, stores: Stores, registry: CollectorRegistry, *, now: Now = utc_now) -> None:
-        self._stores, self._registry = stores, registry
+    def __init__(self, stores: Stores, *, now: Now = utc_now) -> None:
+        self._stores = stores
         self._connections = PipedConnections(stores.cache, now)
 
     async def page(self) -> bytes:
-        """The metrics of this process and the applications, then those each online piped reported.
+        """The metrics of the applications, then those that each online piped reported.
 
         While a store is unavailable its metrics are missing, and the others are still there.
         """
-        parts = [generate_latest(self._registry)]
+        parts: list[bytes] = []
         try:
             parts.append(await self._application_metrics())
             parts.append(await self._piped_metrics())
