@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU time and memory of a server with a thousand idle pipeds.
 
-Each piped holds a wake-up stream with a heartbeat every 3 seconds and polls as a fallback: it
+Each piped holds a wake-up stream with a heartbeat every 4 seconds and polls as a fallback: it
 reports its metrics every minute and calls the three lists every 120 to 300 seconds.
 """
 
@@ -30,7 +30,7 @@ LISTS_PER_SECOND = 3 / 210
 
 
 def watch(piped: RegisteredPiped) -> Request:
-    return _request(piped, "WatchWakeups", WatchWakeupsRequest(heartbeat_seconds=3))
+    return _request(piped, "WatchWakeups", WatchWakeupsRequest(heartbeat_seconds=4))
 
 
 def polls(piped: RegisteredPiped) -> Iterator[Request]:

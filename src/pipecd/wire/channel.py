@@ -31,11 +31,11 @@ _HEALTH_CHECK_TIMEOUT = 0.5
 RECEIVE_LIMIT = 10 * 1024 * 1024
 
 # The interval of heartbeats on the wake-up stream that our clients ask for.
-HEARTBEAT_SECONDS = 3.0
+HEARTBEAT_SECONDS = 4.0
 # A message is late after the interval and so many seconds; after so many intervals the stream is
 # dead, also if its connection works.
 _LATE_HEARTBEAT = 1.0
-_SILENT_HEARTBEATS = 2.5
+_SILENT_HEARTBEATS = 2.0
 _FIRST_WAKEUP_TIMEOUT = 10.0
 
 ResponseT = TypeVar("ResponseT", bound=Message)

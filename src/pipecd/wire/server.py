@@ -73,8 +73,8 @@ async def grpc_server(
             ("grpc.max_send_message_length", -1),
             # Ends the streams of clients that vanished without closing their connection. A piped
             # that waits for the lease of such a client waits until then.
-            ("grpc.keepalive_time_ms", 3_000),
-            ("grpc.keepalive_timeout_ms", 4_000),
+            ("grpc.keepalive_time_ms", 5_000),
+            ("grpc.keepalive_timeout_ms", 3_000),
             ("grpc.http2.max_pings_without_data", 0),
             # What a client may hold without a call, and in calls that wait for their messages.
             ("grpc.server_handshake_timeout_ms", 10_000),
