@@ -170,6 +170,51 @@ def test_a_request_that_is_served_is_never_cut() -> None:
     assert admit(ConnectionLimits(10, 4), clients) == []
 
 
+def test_grpc_connections_count_after_their_turn_to_be_authenticated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(admission_module.time, "monotonic", lambda: clock[0])
+    admission = Admission(ConnectionLimits(10, 4))
+
+    class GrpcClient(Client):
+        """A connection on which no call was authenticated yet."""
+
+        def __init__(self) -> None:
+            super().__init__(OTHER)
+            self.connected_at = clock[0]
+
+        @property
+        def is_waiting(self) -> bool:
+            return admission.counts_since(self.connected_at)
+
+        @is_waiting.setter
+        def is_waiting(self, _: bool) -> None:
+            """It follows from the time."""
+
+    clients = [GrpcClient() for _ in range(30)]
+    for client in clients:
+        admission.add(client, is_grpc=True)
+
+    def closed() -> int:
+        admission.enforce()
+        return sum(client.is_closed for client in clients)
+
+    # A restarted server has just begun, and is busy with them for seconds.
+    for _ in range(6):
+        assert closed() == 0
+        clock[0] += 1.4
+        admission.authenticated(clients.pop())
+    # The others call nothing.
+    clock[0] += 1.6
+    assert closed() == 20
+    # However many come, there is a limit for new ones, too.
+    clients = [GrpcClient() for _ in range(50)]
+    for client in clients:
+        admission.add(client, is_grpc=True)
+    assert sum(client.is_closed for client in clients) >= 10
+
+
 @pytest.fixture
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "HEAD_SECONDS", 0.05)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import socket
+import time
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -62,7 +63,8 @@ class GrpcConnections:
         if match is not None:
             client = _normal(match["address"]), int(match["port"])
             self._authenticated[peer] = client
-            self._forget(client)
+            if (connection := self._waiting.pop(client, None)) is not None:
+                self._admission.authenticated(connection)
 
     async def run(self) -> None:
         """Enforces the limits until it is cancelled."""
@@ -76,31 +78,32 @@ class GrpcConnections:
         for peer in [p for p, client in self._authenticated.items() if client not in clients]:
             del self._authenticated[peer]
         for gone in self._waiting.keys() - clients:
-            self._forget(gone)
+            self._admission.remove(self._waiting.pop(gone))
         for client in clients - self._waiting.keys() - set(self._authenticated.values()):
-            connection = self._waiting[client] = _Connection(client, self._surplus)
-            self._admission.add(connection)
+            connection = _Connection(client, self._admission, self._surplus)
+            self._waiting[client] = connection
+            self._admission.add(connection, is_grpc=True)
+        self._admission.enforce()
         if self._surplus:
             surplus, known = set(self._surplus), set(self._authenticated.values())
             self._surplus.clear()
             await asyncio.to_thread(shut_down, self._ports, surplus - known)
 
-    def _forget(self, client: Client) -> None:
-        connection = self._waiting.pop(client, None)
-        if connection is not None:
-            self._admission.remove(connection)
-
 
 class _Connection:
     """A connection on which no call was authenticated yet."""
 
-    is_waiting = True
     # The library has deadlines of its own.
     deadline: float | None = None
 
-    def __init__(self, client: Client, surplus: set[Client]) -> None:
+    def __init__(self, client: Client, admission: Admission, surplus: set[Client]) -> None:
         self.address = client[0]
-        self._client, self._surplus = client, surplus
+        self._client, self._admission, self._surplus = client, admission, surplus
+        self._seen_at = time.monotonic()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._admission.counts_since(self._seen_at)
 
     def close(self) -> None:
         self._surplus.add(self._client)

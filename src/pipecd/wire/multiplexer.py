@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import socket
 import ssl
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -294,7 +295,6 @@ class Relay(asyncio.BufferedProtocol):
 class ClientRelay(Relay):
     """The end of a relayed connection at the client; limited until a call is authenticated."""
 
-    is_waiting = True
     deadline: float | None = None
 
     def __init__(self, connections: "Connections", clients: RelayedClients, address: str) -> None:
@@ -303,14 +303,19 @@ class ClientRelay(Relay):
         self.peer = ""
         self._clients = clients
         self.number = clients.add(self)
+        self._connected_at = time.monotonic()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._connections.admission.counts_since(self._connected_at)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._connections.admission.add(self)
+        self._connections.admission.add(self, is_grpc=True)
 
     def authenticated(self) -> None:
         """Ends the limits."""
-        self._connections.admission.remove(self)
+        self._connections.admission.authenticated(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.remove(self)
