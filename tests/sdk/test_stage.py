@@ -2,6 +2,7 @@
 """A stage of a plugin has options, metadata, commands of users, programs and a result."""
 
 import asyncio
+import errno
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -76,6 +77,7 @@ async def test_options_are_validated(
         pytest.param(UserMistake("wrong", hint="write x"), StageStatus.FAILURE, "wrong; write x", id="an expected error"),
         pytest.param(PipecdError("broken"), StageStatus.FAILURE, "broken", id="a PipecdError"),
         pytest.param(KeyError("oops"), StageStatus.FAILURE, "plugin tested failed: KeyError: 'oops'", id="a bug"),
+        pytest.param(OSError(errno.ENOSPC, "No space left"), StageStatus.FAILURE, "the disk of piped is full: free some space and deploy again ([Errno 28] No space left)", id="a full disk"),
     ],
 )  # fmt: skip
 async def test_the_last_line_of_the_log_explains_the_result(

@@ -2,6 +2,7 @@
 """Serves a plugin: the gRPC services that piped calls, and how piped starts the program."""
 
 import asyncio
+import errno
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -52,6 +53,7 @@ from pipecd.wire.local_callers import LocalRpcTable
 
 _ApplicationLiveState = model_livestate_pb2.ApplicationLiveState
 _ResourceState = model_livestate_pb2.ResourceState
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def live_state_message(state: LiveState, *, plugin: str, now: int) -> GetLivestateResponse:
@@ -293,9 +295,8 @@ class PluginServer:
             result = await self._plugin.execute(self._stage_context(input, log))
         except PipecdError as e:
             result = StageResult.failed(str(e))
-        except Exception as e:
-            logger.exception("plugin failed unexpectedly", plugin=self.name)
-            result = StageResult.failed(f"plugin {self.name} failed: {type(e).__name__}: {e}")
+        except Exception as e:  # noqa: BLE001 - any error of a plugin ends its stage
+            result = StageResult.failed(self._unexpected(e))
         if result.status is StageStatus.FAILURE and task.cancelling():
             # The cancellation made the stage fail.
             raise asyncio.CancelledError
@@ -315,8 +316,14 @@ class PluginServer:
         except PipecdError:
             raise
         except Exception as e:
-            logger.exception("plugin failed unexpectedly", plugin=self.name)
-            raise PipecdError(f"plugin {self.name} failed: {type(e).__name__}: {e}") from e
+            raise PipecdError(self._unexpected(e)) from e
+
+    def _unexpected(self, error: Exception) -> str:
+        """Describes an error for which the plugin has no words; logs one that may be a bug."""
+        if isinstance(error, OSError) and error.errno in _FULL_DISK:
+            return f"the disk of piped is full: free some space and deploy again ({error})"
+        logger.error("plugin failed unexpectedly", plugin=self.name, exc_info=error)
+        return f"plugin {self.name} failed: {type(error).__name__}: {error}"
 
     def _plan_context(self, input: pb.PlanPluginInput) -> PlanContext:
         running = input.HasField("running_deployment_source")
