@@ -93,7 +93,7 @@ class Evidence:
     """Why plan previews failed, by their command."""
     events: Mapping[str, Event] = field(default_factory=dict[str, Event])
     event_commits: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many commits wrote the value of an event."""
+    """How many commits of one history wrote the value of an event."""
     notifications: Sequence[Notification] = ()
     faults: Sequence[InjectedFault] = ()
     interruptions: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])

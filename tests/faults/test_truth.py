@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faults.truth import ClusterWrite, Truth, parse_audit
+from faults.truth import ClusterWrite, Truth, event_commits, parse_audit
 
 LINE = "begin web d c 7 1.5 0\n"
 
@@ -58,3 +58,17 @@ def test_only_changes_of_applications_count(line: str, expected: tuple[str, str]
     write = parse_audit(line)
     assert (write and (write.application, write.revision)) == expected
     assert write is None or isinstance(write, ClusterWrite)
+
+
+@pytest.mark.parametrize(
+    ("parent", "count"),
+    [
+        pytest.param("second", 2, id="in one history"),
+        pytest.param("first", 1, id="after a force push that removed the first commit"),
+        pytest.param("gone", 1, id="after the repository was created again"),
+    ],
+)
+def test_commits_of_an_event_are_counted_by_history(parent: str, count: int) -> None:
+    subjects = {"first": "a change", "second": "event v1", "third": "event v1"}
+    parents = {"first": [], "second": ["first"], "third": [parent]}
+    assert event_commits(subjects, parents) == {"v1": count}

@@ -27,6 +27,7 @@ from faults.reader import Reader, StageLogs
 from faults.resources import used_by
 from faults.running import TargetReader
 from faults.schedule import Scene, Step
+from faults.truth import event_commits
 from faults.violation import Violation
 from faults.whole_installation import (
     HOOK,
@@ -426,12 +427,7 @@ class Trial:
 
     def _event_commits(self) -> dict[str, int]:
         self.installed.read_contents()
-        counts: dict[str, int] = {}
-        for subject in self.installed.subjects.values():
-            if subject.startswith("event "):
-                value = subject.removeprefix("event ")
-                counts[value] = counts.get(value, 0) + 1
-        return counts
+        return event_commits(self.installed.subjects, self.installed.parents)
 
     def _tracebacks(self) -> list[str]:
         """The tracebacks that programs have logged since the last check."""

@@ -5,6 +5,7 @@ Both files only grow, so that every line is read once.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -110,3 +111,25 @@ def parse_audit(line: str) -> ClusterWrite | None:
     return ClusterWrite(
         at, application, reference["resource"], entry["verb"], data.get("revision", "")
     )
+
+
+def event_commits(
+    subjects: Mapping[str, str], parents: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """How many commits of one history wrote the value of each event, by the value.
+
+    A value whose commit is gone after a force push is rightly written again.
+    """
+    most: dict[str, int] = {}
+    for commit, subject in subjects.items():
+        if not subject.startswith("event "):
+            continue
+        history, left = set[str](), [commit]
+        while left:
+            if (each := left.pop()) not in history:
+                history.add(each)
+                left += parents.get(each, ())
+        value = subject.removeprefix("event ")
+        count = sum(subjects.get(each) == subject for each in history)
+        most[value] = max(count, most.get(value, 0))
+    return most

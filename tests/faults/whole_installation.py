@@ -183,6 +183,7 @@ class WholeInstallation:
     """What identifies the files of each application, by commit, also of commits that are gone."""
     subjects: dict[str, str] = field(default_factory=dict[str, str])
     """The first lines of the messages of these commits."""
+    parents: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     nonces: dict[str, str] = field(default_factory=dict[str, str])
     """The nonce of the revision of each of these contents."""
     server_locks: defaultdict[str, asyncio.Lock] = field(
@@ -212,10 +213,12 @@ class WholeInstallation:
             return await asyncio.to_thread(self.origin.git, *arguments)
 
     def read_contents(self) -> None:
-        """Reads the subjects and contents of all commits that the repository has."""
-        logged = self.origin.git("log", "--all", "--reflog", "--format=%H %s").splitlines()
-        commits = dict(line.split(" ", 1) for line in logged)
+        """Reads the subjects, parents and contents of all commits that the repository has."""
+        logged = self.origin.git("log", "--all", "--reflog", "--format=%H%x09%P%x09%s")
+        rows = [line.split("\t", 2) for line in logged.splitlines()]
+        commits = {commit: subject for commit, _, subject in rows}
         self.subjects |= commits
+        self.parents |= {commit: tuple(parents.split()) for commit, parents, _ in rows}
         for commit in {*commits} - self.contents.keys():
             rows = (
                 line.split(maxsplit=3) for line in self.origin.git("ls-tree", commit).splitlines()
