@@ -2,7 +2,7 @@
 """The wake-up stream over a real channel."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import grpc.aio
@@ -18,6 +18,7 @@ from pipecd.model.errors import LeaseLost
 from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
@@ -70,9 +71,11 @@ async def test_a_report_of_a_piped_does_not_wake_itself(
     application: Application,
     piped: PipedCaller,
     program: ApiKeyCaller,
+    new_deployment: Callable[[], Deployment],
 ) -> None:
     stream = watch(piped_channel)
     assert await kind_of_next(stream) == "CONNECTED"
+    await cases.deployment_reports.create(new_deployment(), by=piped)
     await cases.application_reports.report_deploying(application.id, True, by=piped)
     await cases.pipeds.report_stat(b"", by=piped)
     await cases.applications.sync(application.id, by=program)

@@ -335,6 +335,52 @@ async def test_a_process_killed_during_a_checkpoint_loses_no_block(
     assert await row_count(database) == 0
 
 
+async def test_a_log_that_is_new_and_complete_is_written_without_rows_and_a_lease(
+    stores: Stores, database: Database
+) -> None:
+    assert await stores.leases.acquire(log_path(RUN), "another replica", seconds=5)
+    await stores.stage_logs.checkpoint(RUN, [block(2), block(1), block(2)], completed=True)
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2], True)
+    assert await row_count(database) == 0
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.append(RUN, [block(3)])
+
+
+@pytest.mark.parametrize("after_writing", [False, True], ids=["before the file", "after the file"])
+async def test_a_process_killed_while_it_writes_a_complete_log_loses_no_block(
+    stores: Stores, database: Database, after_writing: bool
+) -> None:
+    killed = StageLogs(
+        database, KillingFiles(stores.files, after_writing=after_writing), Leases(database)
+    )
+    with pytest.raises(Killed):
+        await killed.checkpoint(RUN, [block(1), block(2)], completed=True)
+    # The piped got no answer and repeats the request.
+    await stores.stage_logs.checkpoint(RUN, [block(1), block(2)], completed=True)
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2], True)
+    assert await row_count(database) == 0
+    with pytest.raises(Conflict, match=CLOSED):
+        await stores.stage_logs.append(RUN, [block(3)])
+
+
+async def test_a_line_that_arrives_while_a_complete_log_is_written_is_not_lost(
+    stores: Stores, database: Database
+) -> None:
+    delayed = DelayedFiles(stores.files)
+    slow = StageLogs(database, delayed, Leases(database))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(slow.checkpoint(RUN, [block(1), block(3)], completed=True))
+        await delayed.started.wait()
+        # Another replica stores it and confirms it.
+        await stores.stage_logs.append(RUN, [block(2)])
+        delayed.released.set()
+    part = await stores.stage_logs.read(RUN)
+    assert ([b.index for b in part.blocks], part.completed) == ([1, 2, 3], True)
+    assert await row_count(database) == 0
+
+
 async def test_a_checkpoint_waits_for_the_lease_of_another_replica(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,12 @@ from pipecd.proto.model.application_pb2 import (
 )
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.common_pb2 import ApplicationInfo
-from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_SUCCESS, Deployment, DeployTargets
+from pipecd.proto.model.deployment_pb2 import (
+    DEPLOYMENT_CANCELLED,
+    DEPLOYMENT_SUCCESS,
+    Deployment,
+    DeployTargets,
+)
 from pipecd.proto.service import piped_pb2 as rpc
 
 
@@ -273,6 +278,44 @@ async def test_an_application_deploys_only_while_a_deployment_is_not_completed(
     )
     await deployments.report_completed(completed, by=piped)
     assert not await is_deploying()
+
+
+async def test_an_application_deploys_for_its_own_deployments_only(
+    cases: UseCases,
+    application: Application,
+    piped: PipedCaller,
+    draft: Application,
+    admin: User,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    reports, deployments = cases.application_reports, cases.deployment_reports
+    draft.name = "shop"
+    other = await cases.applications.add(draft, by=admin)
+    for id in (application.id, other):
+        first, second = new_deployment(), new_deployment()
+        for each in (first, second):
+            each.application_id = id
+            await deployments.create(each, by=piped)
+        if id == other:
+            plan = rpc.ReportDeploymentPlannedRequest(deployment_id=first.id)
+            await deployments.report_planned(plan, by=piped)
+        else:
+            # The first one still waits when the second one has ended.
+            completed = rpc.ReportDeploymentCompletedRequest(
+                deployment_id=second.id, status=DEPLOYMENT_CANCELLED, completed_at=9
+            )
+            await deployments.report_completed(completed, by=piped)
+
+    async def deploying(reported: bool) -> list[bool]:
+        for id in (application.id, other):
+            await reports.report_deploying(id, reported, by=piped)
+        return [
+            (await cases.applications.get(i, by=piped)).deploying for i in (application.id, other)
+        ]
+
+    assert await deploying(False) == [False, True]
+    assert await deploying(True) == [True, True]
+    assert await deploying(False) == [False, True]
 
 
 @pytest.mark.parametrize(

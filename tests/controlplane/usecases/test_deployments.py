@@ -61,7 +61,7 @@ def planned_report(deployment: Deployment) -> rpc.ReportDeploymentPlannedRequest
     return rpc.ReportDeploymentPlannedRequest(deployment_id=deployment.id)
 
 
-async def test_a_new_deployment_wakes_its_piped(
+async def test_a_new_deployment_is_signalled_without_waking_the_piped_that_creates_it(
     cases: UseCases,
     bus: MemoryBus,
     new_deployment: Callable[[], Deployment],
@@ -70,7 +70,7 @@ async def test_a_new_deployment_wakes_its_piped(
     created = new_deployment()
     async with bus.subscribe() as signals:
         await cases.deployment_reports.create(created, by=piped)
-        assert await anext(signals) == Signal(Topic.DEPLOYMENT, created.id, "shop", piped.piped)
+        assert await anext(signals) == Signal(Topic.DEPLOYMENT, created.id, "shop")
     waiting = await cases.deployment_reports.list_not_completed(by=piped)
     assert [d.id for d in waiting] == [created.id]
     with pytest.raises(AlreadyExists):

@@ -43,6 +43,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 
 NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
+STARTED = tuple(status for status in NOT_COMPLETED if status != DeploymentStatus.PENDING)
 COMPLETED = tuple(int(s) for s in DeploymentStatus if s.is_completed)
 UNHANDLED = int(CommandStatus.NOT_HANDLED_YET)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
@@ -83,6 +84,17 @@ class Deployments(Documents[Deployment]):
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
         return await self.lookup_of(piped_selection(DEPLOYMENT.name, piped_id, NOT_COMPLETED))
+
+    async def list_started(self, piped_id: str, application_id: str) -> tuple[Deployment, ...]:
+        """Returns the deployments of an application that are planned and not completed.
+
+        During a push to many applications most deployments of a piped are pending.
+        """
+        selection = piped_selection(DEPLOYMENT.name, piped_id, STARTED)
+        # JSON writes other characters in several ways.
+        is_plain = application_id.isascii() and application_id.replace("-", "").isalnum()
+        listed = await self.lookup_of(selection, mentioning=application_id if is_plain else "")
+        return tuple(each for each in listed if each.application_id == application_id)
 
     async def last_id(self, application_id: str) -> str:
         """Returns the deployment of an application that was triggered last; empty if none is."""

@@ -228,19 +228,24 @@ class Documents(Generic[M]):
         stored.updated_at = stored.updated_at or now
         text, labels = self._checked(document), self._labels(document)
 
-        def work(transaction: Transaction) -> None:
+        def work(transaction: Transaction) -> int | None:
             try:
                 transaction.execute(self._insert, {"id": row_id(stored.id), "data": text})
             except Duplicate as e:
                 raise AlreadyExists(f"{self._kind.table.name} {stored.id!r} exists already") from e
             self._add_labels(transaction, stored.id, labels)
-            if self._kind.scope is not None:
-                scope = self._kind.scope(document)
-                number_document(
-                    transaction, self._kind.table.name, scope, stored.id, follows=follows
-                )
+            if self._kind.scope is None:
+                return None
+            return number_document(
+                transaction,
+                self._kind.table.name,
+                self._kind.scope(document),
+                stored.id,
+                follows=follows,
+            )
 
-        await self._database.write(work)
+        if (number := await self._database.write(work)) is not None:
+            self._sequences.put(stored.id, number)
 
     async def sequences(self, ids: Collection[str]) -> dict[str, int]:
         """Returns the sequence numbers of those of the documents that have one, by id."""
@@ -270,10 +275,13 @@ class Documents(Generic[M]):
         """Returns every document that meets the conditions."""
         return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
 
-    async def lookup_of(self, selection: Selection) -> tuple[M, ...]:
-        """Returns every document of a selection that an index lookup answers with few rows."""
+    async def lookup_of(self, selection: Selection, *, mentioning: str = "") -> tuple[M, ...]:
+        """Returns every document of a selection that an index lookup answers with few rows.
+
+        Documents whose text does not contain `mentioning` are left out without being parsed.
+        """
         rows = await self._database.lookup(selection.statement, selection.values)
-        return self._parsed(rows)
+        return self._parsed([row for row in rows if mentioning in row[0]])
 
     async def page_of(self, conditions: Iterable[Condition], page: PageRequest) -> Page[M]:
         """Returns a page of the documents that meet the conditions, newest update first."""

@@ -53,25 +53,27 @@ _AFTER = (
 
 def number_document(
     transaction: Transaction, kind: str, scope: str, id: str, *, follows: str | None = None
-) -> None:
-    """Gives a document the next number of its scope; `kind` is the name of its table.
+) -> int:
+    """Gives a document the next number of its scope, and returns it; `kind` names its table.
 
     With `follows` it raises Conflict unless that document is the last one of the scope; any
     document may be the first.
     """
-    values: dict[str, str | int] = {"kind": kind, "scope": scope, "id": id, "sequence": 1}
+    sequence = 1
+    values: dict[str, str | int] = {"kind": kind, "scope": scope, "id": id, "sequence": sequence}
     if rows := transaction.query(_LAST_LOCKED, {"scope": scope}):
         last_sequence, last_id = rows[0]
         if follows is not None and follows != last_id:
             raise Conflict(
                 f"{id} was decided after {follows or 'none'}, but {last_id} has been stored since"
             )
-        values["sequence"] = last_sequence + 1
+        values["sequence"] = sequence = last_sequence + 1
         transaction.execute(_ADVANCE, values)
     else:
         # A concurrent first document is a Duplicate, after which the transaction is retried.
         transaction.execute(_BEGIN, values)
     transaction.execute(_NUMBER, values)
+    return sequence
 
 
 async def last_of(database: Database, scope: str) -> tuple[int, str]:

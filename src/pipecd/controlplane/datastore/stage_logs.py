@@ -5,6 +5,9 @@ A checkpoint moves blocks from rows to the file: it writes the file first, then 
 reader reads the rows first, then the file. So it never misses a block, even if a process is killed
 at any point.
 
+A log that is new and complete, as that of a short stage, is written as a file at once, then its
+head as a row. After a kill in between the head is created from the file.
+
 Replicas write a log one at a time by a lease. A lease expires while its holder is suspended or a
 write takes long, or at once if the clocks of two replicas differ. So a checkpoint replaces only the
 file that it has read, and starts again if there is a newer one.
@@ -162,12 +165,34 @@ class StageLogs:
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool
     ) -> None:
         """Adds the blocks whose index is new and moves all blocks to the filestore."""
+        if completed and await self._write_complete(run, blocks):
+            return
         async with self._lock_log(run):
             for _ in range(REPLACE_ATTEMPTS):
                 with suppress(FileChanged):
                     await self._move_to_file(run, blocks, completed=completed)
                     return
             raise Unavailable(f"other replicas are writing {log_path(run)}", hint="try again later")
+
+    async def _write_complete(self, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+        """Writes a complete log, unless there is a part of it already.
+
+        It needs no lease: only one writer creates the file, and only one the head.
+        """
+        if await self._database.lookup(HEAD, _run_values(run)):
+            return False
+        if await self._file(run) is not None:
+            return False
+        for block in blocks:
+            _block_text(block)
+        log = LogFile(merge_blocks(blocks), completed=True)
+        content = await asyncio.to_thread(format_log, log)
+        values = {**_run_values(run), "done": True, "last": log.last_index}
+        with suppress(FileChanged, Duplicate, OutcomeUnknown):
+            await self._files.replace(log_path(run), content, version="")
+            await self._database.execute(ADD_HEAD, values)
+            return True
+        return False
 
     async def _move_to_file(
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool

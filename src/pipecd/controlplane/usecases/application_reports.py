@@ -2,6 +2,7 @@
 """What a piped reports about its applications: sync state, recent deployments, configuration."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
@@ -21,6 +22,7 @@ from pipecd.proto.model.application_pb2 import (
     ApplicationSyncState,
 )
 from pipecd.proto.model.common_pb2 import ApplicationInfo
+from pipecd.proto.model.deployment_pb2 import Deployment
 
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
 
@@ -70,8 +72,11 @@ class ApplicationReports:
         """Stores whether an application is deploying, as far as its deployments allow it."""
         application = await self._access.own_application(application_id, by=by)
         check_not_deleted(application)
-        open_deployments = await self._stores.deployments.list_not_completed(by.piped)
-        is_now = is_deploying(open_deployments, application_id, deploying)
+        deployments = await self._stores.deployments.list_started(by.piped, application_id)
+        if deploying and not deployments:
+            # It begins with a deployment that is not planned yet.
+            deployments = await self._not_completed(application_id, by)
+        is_now = is_deploying(deployments, application_id, deploying)
         if application.deploying == is_now:
             return
 
@@ -79,6 +84,15 @@ class ApplicationReports:
             application.deploying = is_now
 
         await self._report(application_id, change, by)
+
+    async def _not_completed(self, application_id: str, by: PipedCaller) -> tuple[Deployment, ...]:
+        """The last deployment if it is not completed, else all of the piped that are not."""
+        with suppress(NotFound):
+            last_id = await self._stores.deployments.last_id(application_id)
+            last = await self._stores.deployments.get(last_id)
+            if last.piped_id == by.piped and not DeploymentStatus(last.status).is_completed:
+                return (last,)
+        return await self._stores.deployments.list_not_completed(by.piped)
 
     async def report_most_recent_deployment(
         self,

@@ -67,7 +67,8 @@ class DeploymentReports:
         await self._access.own_application(deployment.application_id, by=by)
         self.check_new(deployment, by=by)
         await self._stores.deployments.add(deployment, follows=follows)
-        await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment.id, by.project, by.piped))
+        # The piped that creates it needs no wake-up: it would list all its deployments each time.
+        await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment.id, by.project))
 
     def check_new(self, deployment: Deployment, *, by: PipedCaller) -> None:
         """Raises if the piped may not create this deployment."""
