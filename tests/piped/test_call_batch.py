@@ -29,23 +29,50 @@ async def outcome(call: Awaitable[object]) -> object:
         return type(e)
 
 
-async def test_calls_that_would_queue_share_a_request(open_plane: OpenControlPlane) -> None:
+async def test_calls_at_the_same_time_share_a_request(open_plane: OpenControlPlane) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
+        plane.gate.opens_batches = False
         meta = pb.ReportPipedMetaRequest(version="v1")
         calls = [
-            *(outcome(api.report_piped_meta(meta)) for _ in range(call_batch.MAX_UNDER_WAY)),
+            outcome(api.report_piped_meta(meta)),
             *(outcome(api.get_deployment(get_deployment())) for _ in range(20)),
             outcome(api.get_deployment(get_deployment(""))),
             *(outcome(api.report_piped_meta(meta)) for _ in range(20)),
         ]
         results = await asyncio.gather(*calls)
-        metas = [*results[: call_batch.MAX_UNDER_WAY], *results[-20:]]
+        metas = [results[0], *results[-20:]]
         assert all(isinstance(result, pb.ReportPipedMetaResponse) for result in metas)
-        assert results[call_batch.MAX_UNDER_WAY : -21] == [NotFound] * 20
+        assert results[1:-21] == [NotFound] * 20
         assert results[-21] is UserMistake
-        assert plane.gate.count("ReportPipedMeta") == call_batch.MAX_UNDER_WAY
-        assert plane.gate.count("GetDeployment") == 0
-        assert 1 <= plane.gate.count("CallBatch") <= call_batch.MAX_UNDER_WAY
+        assert plane.gate.calls == ["ReportPipedMeta", "CallBatch"]
+
+
+async def test_a_call_that_takes_long_holds_up_others_for_a_moment_only(
+    open_plane: OpenControlPlane,
+) -> None:
+    async with open_plane() as plane, plane.piped.api() as api:
+        plane.gate.held_answers.add("ReportPipedMeta")
+        held = asyncio.create_task(
+            outcome(api.report_piped_meta(pb.ReportPipedMetaRequest(version="v1")))
+        )
+        await eventually(lambda: plane.gate.count("ReportPipedMeta done"))
+        async with asyncio.timeout(5):
+            assert await outcome(api.get_deployment(get_deployment())) is NotFound
+        held.cancel()
+
+
+async def test_reports_do_not_wait_for_logs(open_plane: OpenControlPlane) -> None:
+    async with open_plane() as plane, plane.piped.api() as api:
+        plane.gate.opens_batches = False
+        log = pb.ReportStageLogsRequest(deployment_id=UNKNOWN_ID, stage_id="s")
+        calls = [api.report_stage_logs(log) for _ in range(3)]
+        calls += [api.get_deployment(get_deployment()) for _ in range(3)]
+        results = await asyncio.gather(*(outcome(call) for call in calls))
+        assert results == [NotFound] * 6
+        assert sorted(plane.gate.calls) == [
+            *("CallBatch", "CallBatch"),
+            *("GetDeployment", "ReportStageLogs"),
+        ]
 
 
 async def test_a_piped_with_little_to_do_makes_calls_of_their_own(
@@ -109,6 +136,7 @@ async def test_a_batch_that_is_refused(
     open_plane: OpenControlPlane, calls: list[BatchedCall], code: str
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
+        plane.gate.opens_batches = False
         call = extension_rpc(api._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(CallBatchRequest(calls=calls))
@@ -130,6 +158,7 @@ async def test_a_call_that_is_refused_within_a_batch(
 ) -> None:
     async with open_plane() as plane, plane.piped.api() as api:
         send = extension_rpc(api._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
+        plane.gate.opens_batches = False
         stat = BatchedCall(
             rpc="ReportPipedMeta",
             request=pb.ReportPipedMetaRequest(version="v1").SerializeToString(),
@@ -149,5 +178,6 @@ async def test_a_batch_gives_no_access_to_what_is_of_another_piped(
         foreign = await other.add_application("apps/web")
         report = pb.ReportApplicationDeployingStatusRequest(application_id=foreign, deploying=True)
         calls = [outcome(api.report_application_deploying_status(report)) for _ in range(8)]
+        plane.gate.opens_batches = False
         assert await asyncio.gather(*calls) == [Denied] * 8
         assert plane.gate.count("CallBatch") >= 1

@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 
+from servers.batches import BATCH, each_call
+
 Serve = Callable[[bytes, Any], Awaitable[bytes]]
 
 
@@ -34,7 +36,9 @@ class RpcGate(grpc.GenericRpcHandler):
 
     table: grpc.GenericRpcHandler
     calls: list[str] = field(default_factory=list[str])
-    """Every call, also a refused one."""
+    """Every call, also a refused one and one of a batch."""
+    opens_batches: bool = True
+    """Whether the calls of a batch are counted, refused and held one by one."""
     refusals: dict[str, grpc.StatusCode] = field(default_factory=dict[str, grpc.StatusCode])
     """The status codes of calls that are not passed on; `*` stands for every call."""
     refused: Trace = field(default_factory=Trace)
@@ -49,6 +53,8 @@ class RpcGate(grpc.GenericRpcHandler):
         code = self.refusals.get(name) or self.refusals.get("*")
         if code is not None:
             return _handler(self._refuse(name, code))
+        if name == BATCH and self.opens_batches:
+            return each_call(self.service, handler_call_details)
         handler = self.table.service(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler

@@ -19,6 +19,7 @@ import grpc
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.service import piped_pb2 as pb
+from servers.batches import BATCH, each_call
 from servers.control_plane import LocalPiped
 from servers.piped import piped_arguments, piped_config
 
@@ -110,6 +111,8 @@ class KillingHandler(grpc.GenericRpcHandler):
     def service(self, handler_call_details: Any) -> Any:
         handler = self.table.service(handler_call_details)
         rpc = handler_call_details.method.rpartition("/")[2]
+        if rpc == BATCH:
+            return each_call(self.service, handler_call_details)
         metadata = dict(handler_call_details.invocation_metadata)
         piped = self.pipeds.get(str(metadata.get("authorization", "")).split(",")[1])
         serve: Any = None if handler is None else handler.unary_unary

@@ -2,9 +2,9 @@
 """Sends calls that would have to queue in one request.
 
 A push that changes a thousand applications makes a piped report the progress of hundreds of
-deployments at once; what a gRPC call costs by itself is then a third of the work on either side.
-The first calls go out on their own, so that a piped with little to do waits for nothing. While that
-many are under way, further ones wait, and all that wait share the next request.
+deployments at once; what a gRPC call costs by itself is then half of the work on either side. A
+call goes out at once if none is under way, so that a piped with little to do waits for nothing.
+Otherwise it waits for a moment, or until none is under way, and all that wait share a request.
 """
 
 import asyncio
@@ -29,8 +29,10 @@ from pipecd.proto.service.batch_pb2 import (
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
-# Requests under way before others wait for them.
+# Requests under way before others wait for them, however long that takes.
 MAX_UNDER_WAY = 4
+# How long a call waits for others to share a request with while one is under way, in seconds.
+SHARING_SECONDS = 0.02
 # What one request may carry.
 MAX_CALLS, MAX_BYTES = 64, 256 * 1024
 
@@ -55,6 +57,8 @@ class CallBatcher:
         self._send = send
         self._queue: deque[QueuedCall] = deque()
         self._under_way = 0
+        # Runs while calls wait for others.
+        self._timer: asyncio.TimerHandle | None = None
         # Upstream's control plane, and an older one of ours, has no batches.
         self._is_supported = True
         self._batches: set[asyncio.Task[None]] = set()
@@ -63,7 +67,7 @@ class CallBatcher:
         self, request: Message, call_alone: Callable[[], Awaitable[ResponseT]], deadline: float
     ) -> ResponseT:
         """Returns the response; raises AioRpcError, also for a call that failed within a batch."""
-        if not self._is_supported or self._under_way < MAX_UNDER_WAY:
+        if not self._is_supported or not (self._under_way or self._queue):
             self._under_way += 1
             try:
                 return await call_alone()
@@ -71,8 +75,13 @@ class CallBatcher:
                 self._request_ended()
         name = type(request).__name__.removesuffix("Request")
         call = BatchedCall(rpc=name, request=request.SerializeToString())
-        queued = QueuedCall(call, deadline, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        queued = QueuedCall(call, deadline, loop.create_future())
         self._queue.append(queued)
+        if len(self._queue) >= MAX_CALLS:
+            self._send_queued()
+        elif self._timer is None:
+            self._timer = loop.call_later(SHARING_SECONDS, self._send_queued)
         result = await queued.result
         if result.code == grpc.StatusCode.UNIMPLEMENTED.value[0] and not self._is_supported:
             return await call_alone()
@@ -87,6 +96,14 @@ class CallBatcher:
 
     def _request_ended(self) -> None:
         self._under_way -= 1
+        # Without a timer the calls have waited long enough.
+        if not self._under_way or self._timer is None:
+            self._send_queued()
+
+    def _send_queued(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._queue and self._under_way < MAX_UNDER_WAY:
             self._under_way += 1
             task = asyncio.create_task(self._send_batch(self._next_batch()), name="batch of calls")

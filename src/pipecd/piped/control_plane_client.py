@@ -104,11 +104,13 @@ class Rpc(Generic[RequestT, ResponseT]):
     method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]"
     policy: RpcRetryPolicy
     client: "ControlPlaneClient"
+    is_log: bool = False
+    """Whether the control plane writes to its filestore, which may take longer than a report."""
 
     @property
     def is_batched(self) -> bool:
         """Whether calls may share a request; these are small, and soon answered."""
-        return self.policy in (UNTIL_AVAILABLE, UNTIL_IT_WORKS)
+        return self.is_log or self.policy in (UNTIL_AVAILABLE, UNTIL_IT_WORKS)
 
     async def __call__(self, request: RequestT) -> ResponseT:
         return await self.client.call(self, request)
@@ -171,9 +173,12 @@ class ControlPlaneClient:
         self._is_unavailable = asyncio.Event()
 
         def rpc(
-            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RpcRetryPolicy
+            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+            policy: RpcRetryPolicy,
+            *,
+            is_log: bool = False,
         ) -> Rpc[RequestT, ResponseT]:
-            return Rpc(method, policy, self)
+            return Rpc(method, policy, self, is_log)
 
         stub = PipedServiceStub(channel)
         # The caller polls anyway.
@@ -185,9 +190,9 @@ class ControlPlaneClient:
         # The smallest call there is, which probes a control plane that is unavailable.
         self.get_desired_version = rpc(stub.GetDesiredVersion, SHORT_ONCE)
         # The caller can do without the response, or calls again later.
-        self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES)
+        self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES, is_log=True)
         self.report_stage_logs_from_last_checkpoint = rpc(
-            stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES
+            stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES, is_log=True
         )
         self.report_application_live_state = rpc(stub.ReportApplicationLiveState, A_FEW_TIMES)
         self.get_latest_analysis_result = rpc(stub.GetLatestAnalysisResult, A_FEW_TIMES)
@@ -231,7 +236,9 @@ class ControlPlaneClient:
         )
         self.report_deployment_completed = rpc(stub.ReportDeploymentCompleted, UNTIL_IT_WORKS)
         # What is left of the log of a stage that has ended.
-        self.report_final_stage_logs = rpc(stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS)
+        self.report_final_stage_logs = rpc(
+            stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS, is_log=True
+        )
         self.report_stage_status_changed = rpc(stub.ReportStageStatusChanged, UNTIL_IT_WORKS)
 
     # RPCs of ours, which upstream's control plane does not have.
@@ -254,9 +261,17 @@ class ControlPlaneClient:
 
     @cached_property
     def report_deployment_changes(self) -> Rpc[Message, ReportDeploymentChangesResponse]:
-        return self._own_rpc(ReportDeploymentChangesResponse, A_FEW_TIMES)
+        return self._own_rpc(ReportDeploymentChangesResponse, A_FEW_TIMES, is_log=True)
 
     @cached_property
+    def _reports(self) -> CallBatcher:
+        return self._batcher()
+
+    @cached_property
+    def _logs(self) -> CallBatcher:
+        # Apart from the reports, which a slow filestore must not delay.
+        return self._batcher()
+
     def _batcher(self) -> CallBatcher:
         call_batch = extension_rpc(self._channel, PIPED_SERVICE, "CallBatch", CallBatchResponse)
 
@@ -267,10 +282,11 @@ class ControlPlaneClient:
         return CallBatcher(send)
 
     def _own_rpc(
-        self, response: type[ResponseT], policy: RpcRetryPolicy
+        self, response: type[ResponseT], policy: RpcRetryPolicy, *, is_log: bool = False
     ) -> Rpc[Message, ResponseT]:
         name = response.DESCRIPTOR.name.removesuffix("Response")
-        return Rpc(extension_rpc(self._channel, PIPED_SERVICE, name, response), policy, self)
+        method = extension_rpc(self._channel, PIPED_SERVICE, name, response)
+        return Rpc(method, policy, self, is_log)
 
     @classmethod
     @asynccontextmanager
@@ -388,7 +404,8 @@ class ControlPlaneClient:
 
         try:
             if rpc.is_batched:
-                return await self._batcher.call(request, call_alone, deadline)
+                batcher = self._logs if rpc.is_log else self._reports
+                return await batcher.call(request, call_alone, deadline)
             return await call_alone()
         except grpc.aio.AioRpcError as e:
             raise await self._error(e, authorization) from e
