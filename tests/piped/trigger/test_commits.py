@@ -69,6 +69,20 @@ async def test_a_push_triggers_at_once(
     assert took < 1
 
 
+async def test_the_applications_of_a_push_are_triggered_at_the_same_time(
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
+) -> None:
+    names = [f"shop-{number}" for number in range(5)]
+    origin.commit({f"{name}/app.pipecd.yaml": CART for name in names})
+    async with open_trigger() as env:
+        for name in names:
+            await env.plane.piped.add_application(name)
+        # None is answered, and all are under way.
+        env.plane.gate.held_answers.add("CreateDeploymentInOrder")
+        async with env.triggering(site):
+            await eventually(lambda: env.plane.gate.count("CreateDeploymentInOrder done") == 5)
+
+
 async def test_only_the_changed_application_is_deployed(
     open_trigger: OpenTrigger, origin: Origin, site: Repository
 ) -> None:

@@ -157,23 +157,29 @@ class CommitTrigger:
         default_factory=dict[str, "tuple[str, ...] | None"]
     )
     """The changed files since each baseline commit; None if that commit no longer exists."""
+    _comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def decide(self, application: Application, spec: ApplicationSpec) -> reason.Decision:
         """Decides on the changes between the baseline of an application and the head."""
         rule, last = spec.trigger.on_commit, self.baselines.of(application).commit
         changed: tuple[str, ...] | None = ()
         if reason.needs_changed_files(rule, last=last, head=self.head):
-            if last not in self._changed:
-                try:
-                    await self.mirror.clone.ensure_commit(last)
-                    self._changed[last] = await self.mirror.objects.changed_files(last, self.head)
-                except NotFound:
-                    self._changed[last] = None
+            # Most applications have the same baseline, whose changes are read once.
+            async with self._comparing:
+                if last not in self._changed:
+                    self._changed[last] = await self._changed_since(last)
             changed = self._changed[last]
         facts = reason.CommitFacts(application.git_path.path, last, self.head, changed)
         if changed and len(changed) > _MANY_FILES:
             return await asyncio.to_thread(reason.on_commit, rule, facts)
         return reason.on_commit(rule, facts)
+
+    async def _changed_since(self, last: str) -> tuple[str, ...] | None:
+        try:
+            await self.mirror.clone.ensure_commit(last)
+            return await self.mirror.objects.changed_files(last, self.head)
+        except NotFound:
+            return None
 
 
 def invalid_config(application: Application, config: ConfigResult) -> str:

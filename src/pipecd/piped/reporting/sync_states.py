@@ -6,6 +6,7 @@ deployments whether one is in progress, and the live state watcher how the live 
 Git. This is the only component that reports the result, and only when it changes.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -164,9 +165,10 @@ class SyncStates:
                 self._changed |= self._forget_deleted()
             self._changed |= self._deployed.taken()
             changed, self._changed = self._changed, set()
-            for id_ in changed:
-                if (application := self._applications.get(id_)) is not None:
-                    await self._report(application)
+            async with asyncio.TaskGroup() as tasks:
+                for id_ in changed:
+                    if (application := self._applications.get(id_)) is not None:
+                        tasks.create_task(self._report(application))
             is_woken = await self._woken.wait(_RESYNC)
 
     def _cached(self, application: Application) -> SyncState:

@@ -4,6 +4,7 @@
 It decides for each of them whether there is a reason to deploy: a command, a new commit, or drift.
 """
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ from pipecd.proto.service.piped_pb2 import GetDeploymentRequest
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _TRIGGER_FAILED = EventType.DEPLOYMENT_TRIGGER_FAILED
+# Applications that are evaluated at the same time; each waits for the control plane.
+_CONCURRENT_EVALUATIONS = 32
 
 
 class TriggerFailures:
@@ -154,18 +157,23 @@ class TriggerPass:
             return True
         paths = {id: config_path(application.git_path) for id, application in due.items()}
         configs = await self.context.configs.at(self.mirror.objects, self.head.hash, paths.values())
-        all_decided = True
-        for id, application in due.items():
-            config = configs[paths[id]]
+        limit = asyncio.Semaphore(_CONCURRENT_EVALUATIONS)
+
+        async def decide(application: Application) -> bool:
+            config = configs[paths[application.id]]
             mentions = None if isinstance(config, PipecdError) else config.spec.notification
             try:
-                error = await self._evaluate(application, config)
+                async with limit:
+                    error = await self._evaluate(application, config)
             except PipecdError as e:
-                all_decided = False
                 self.context.failures.failed(application, self.head, e, mentions)
-            else:
-                self.context.failures.decided(application, self.head, error, mentions)
-        return all_decided
+                return False
+            self.context.failures.decided(application, self.head, error, mentions)
+            return True
+
+        async with asyncio.TaskGroup() as tasks:
+            decisions = [tasks.create_task(decide(each)) for each in due.values()]
+        return all(decision.result() for decision in decisions)
 
     async def _evaluate(self, application: Application, config: ConfigResult) -> str:
         """Deploys the application if there is a reason; returns what is wrong with its config."""
