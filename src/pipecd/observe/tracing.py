@@ -19,7 +19,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pipecd.model.errors import NotFound, PipecdError, Unsupported
@@ -54,6 +61,7 @@ class Tracing:
     def __init__(self, resource: Mapping[str, str], export: Export) -> None:
         self._exporter = _ChannelExporter(export, asyncio.get_running_loop())
         self._ids = _TraceIds()
+        self._tracers: dict[str, Tracer] = {}
         self._provider = TracerProvider(
             sampler=ParentBased(ALWAYS_ON),
             resource=Resource({"service.version": build_version(), **resource}),
@@ -83,7 +91,8 @@ class Tracing:
         `scope` is the part of the program that records it.
         """
         self._ids.next_trace_id = trace_id
-        tracer = self._provider.get_tracer(scope, build_version())
+        if (tracer := self._tracers.get(scope)) is None:
+            tracer = self._tracers[scope] = self._provider.get_tracer(scope, build_version())
         context = set_span_in_context(parent, Context()) if isinstance(parent, Span) else parent
         return tracer.start_span(name, context or Context(), kind)
 

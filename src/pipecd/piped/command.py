@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands `piped run` and, with the flags of v0, `piped piped`."""
 
+import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -124,11 +125,17 @@ def _run(given: dict[str, Any]) -> None:
         removed = remove_secrets(os.environ, {piped_key(spec), *secret_values(spec)})
         if removed:
             log.info("variables with secrets of piped are hidden from programs", variables=removed)
-        run_until_signal(run_piped(settings), grace=settings.grace)
+        run_until_signal(run_piped(settings, ready=_keep_what_is_loaded), grace=settings.grace)
     except PipecdError as e:
         if launcher is not None:
             launcher.report(PipedReport(Phase.FAILED, str(e)))
         raise
+
+
+def _keep_what_is_loaded() -> None:
+    """Exempts the objects loaded so far from garbage collections, which walk through all others."""
+    gc.collect()
+    gc.freeze()
 
 
 def settings_of(given: dict[str, Any]) -> PipedSettings:

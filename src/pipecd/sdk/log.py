@@ -54,7 +54,7 @@ class FlushTimeouts:
 class Spool(Protocol):
     """Stores lines on disk until they are sent, so that a crash does not lose them."""
 
-    def add(self, block: LogBlock) -> None: ...
+    def add(self, *blocks: LogBlock) -> None: ...
 
 
 @runtime_checkable
@@ -84,6 +84,8 @@ class StageLog:
         # from seconds and so loses lines of a stage that wrote more than one a second.
         self._next_index = int(now().timestamp() * 1_000_000) + 1
         self._unsaved: list[LogBlock] = []
+        # Lines that the spool receives before the event loop waits.
+        self._unspooled: list[LogBlock] = []
         self._unsaved_bytes = 0
         self._written = 0
         self._sent = 0
@@ -174,9 +176,17 @@ class StageLog:
             self._next_index += 1
             self._unsaved.append(block)
             if self._spool is not None:
-                self._spool.add(block)
+                if not self._unspooled:
+                    # What a program prints at once is written at once.
+                    asyncio.get_running_loop().call_soon(self._spool_lines)
+                self._unspooled.append(block)
             self._unsaved_bytes += len(line)
         self._has_lines.set()
+
+    def _spool_lines(self) -> None:
+        if self._spool is not None and self._unspooled:
+            blocks, self._unspooled = self._unspooled, []
+            self._spool.add(*blocks)
 
     async def _keep_sending(self) -> None:
         pauses = iter(_BACKOFF)
@@ -189,8 +199,8 @@ class StageLog:
             with suppress(TimeoutError):
                 async with asyncio.timeout(checkpoint_due):
                     await self._has_lines.wait()
-            if self._last_checkpoint is not None:
-                await asyncio.sleep(_BATCH_WINDOW)
+            # The first lines too: the log of a short stage then is one request.
+            await asyncio.sleep(_BATCH_WINDOW)
             self._has_lines.clear()
             try:
                 await self._send(completed=False)
@@ -223,6 +233,7 @@ class StageLog:
     async def _send(self, *, completed: bool, checkpoint: bool = False) -> None:
         if not self._unsaved and (self._last_checkpoint is None or not completed):
             return  # A stage that wrote nothing has no log.
+        self._spool_lines()
         last = self._last_checkpoint
         is_checkpoint = (
             checkpoint

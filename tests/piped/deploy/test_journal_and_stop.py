@@ -121,6 +121,27 @@ async def test_a_journal_survives_a_restart(tmp_path: Path) -> None:
     assert journal.unreported(deployment) == []
 
 
+async def test_the_end_of_the_last_stage_and_that_of_the_deployment_are_written_at_once(
+    tmp_path: Path,
+) -> None:
+    path, entry = tmp_path / "d" / "journal.json", StageEntry(StageStatus.SUCCESS, "")
+    succeeded = DeploymentOutcome(DeploymentStatus.SUCCESS, "well done")
+    journal = Journal.create(path)
+    await journal.record_stage("s1", entry)
+    await journal.record_stage("s2", entry, succeeded)
+    written = path.stat()
+    await journal.record_outcome(succeeded)
+    assert path.stat() == written
+    again = await Journal.open(path)
+    assert (again.stages, again.outcome) == ({"s1": entry, "s2": entry}, succeeded)
+    # A rollback stage ends after the outcome is known.
+    await again.record_stage("s3", entry)
+    assert (await Journal.open(path)).outcome == succeeded
+    cancelled = DeploymentOutcome(DeploymentStatus.CANCELLED, "by ann")
+    await again.record_outcome(cancelled)
+    assert (await Journal.open(path)).outcome == cancelled
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"stages": {"s": {"status": "DANCE"}}, "outcome": 0}']
 )

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage logs are spooled on disk until the control plane has received them."""
 
+import asyncio
+import os
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
-from pipecd.piped.pluginhost.stage_logs import LogSpool, read_spool
+from pipecd.piped.pluginhost.stage_logs import LogRelay, LogSpool, read_spool
 from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.plugin import host_pb2 as pb
 
 
 @pytest.fixture
@@ -48,10 +51,41 @@ def test_a_kill_while_lines_are_dropped_leaves_the_others(
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", killed)
+        patched.setattr(os, "write", killed)
         with pytest.raises(SystemExit):
             spool.forget_through(1)
     assert lines(path)[-2:] == [2, 3]
+
+
+class SilentControlPlane:
+    """Never answers."""
+
+    async def report_stage_logs_from_last_checkpoint(self, _: object) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_lines_of_a_cancelled_call_are_not_sent_twice() -> None:
+    silent: Any = SilentControlPlane()
+    relay = LogRelay(silent)
+
+    def checkpoint(
+        indexes: range, *, completed: bool
+    ) -> pb.ReportStageLogsFromLastCheckpointRequest:
+        return pb.ReportStageLogsFromLastCheckpointRequest(
+            deployment_id="d",
+            stage_id="s",
+            blocks=[LogBlock(index=index, log="line") for index in indexes],
+            completed=completed,
+        )
+
+    for indexes in (range(1), range(1, 3)):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await relay.ReportStageLogsFromLastCheckpoint(checkpoint(indexes, completed=False))
+    await relay.ReportStageLogsFromLastCheckpoint(checkpoint(range(1, 4), completed=True))
+    unsent = relay.take_unsent("d", "s")
+    assert [[block.index for block in each.blocks] for each in unsent] == [[0], [1, 2, 3]]
+    assert [each.completed for each in unsent] == [False, True]
 
 
 def test_a_spool_that_cannot_be_written_fails_no_stage(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ async def test_a_script_runs_in_the_directory_of_the_application(tmp_path: Path)
     result = await bench.run("SCRIPT_RUN", {"run": "cat greeting.txt"})
     assert result.status is StageStatus.SUCCESS
     assert bench.host.lines == ["Hello", " ", "World", "The script succeeded"]
-    assert bench.host.plugin_metadata == {"started-0": "_"}
+    assert bench.host.plugin_metadata == {}
 
 
 async def test_a_script_has_the_ssh_command_of_piped(
@@ -100,6 +100,7 @@ async def test_on_rollback_runs_only_if_the_script_was_started(tmp_path: Path) -
     assert result.status is StageStatus.SUCCESS
     assert not (tmp_path / "undone").exists()
     await bench.run("SCRIPT_RUN", options, index=2)
+    assert bench.host.plugin_metadata == {"started-2": "_"}
     await bench.run("SCRIPT_RUN_ROLLBACK", options, index=2, is_rollback=True)
     assert (tmp_path / "undone").read_text() == "true\n"
 

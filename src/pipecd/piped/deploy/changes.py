@@ -115,7 +115,7 @@ class ChangeReporter:
         # Planning sets the deploy targets of its deployment.
         deployment.CopyFrom(planned.deployment)
         changes = DeploymentChanges(running_commit=running.commit if running else "")
-        into = self._directory / deployment.id
+        into, is_prepared = self._directory / deployment.id, False
         # The secrets of the deployment itself are forgotten when it ends.
         key = f"changes of {deployment.id}"
         planner = Planner(
@@ -127,6 +127,7 @@ class ChangeReporter:
         try:
             async with asyncio.timeout(self.time_limit):
                 if await self._has_preview(planner, deployment):
+                    is_prepared = True
                     previews = await get_previews(await planner.prepare(deployment, running, into))
                     changes.results.extend(previews.to_proto())
                     changes.no_change = previews.no_change
@@ -138,8 +139,11 @@ class ChangeReporter:
         except OSError as e:
             changes.error = e.strerror or str(e)
         finally:
-            await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
-            await asyncio.to_thread(_make_presentable, changes, self.masks.of(key))
+            if is_prepared:
+                await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+                await asyncio.to_thread(_make_presentable, changes, self.masks.of(key))
+            else:
+                _make_presentable(changes, self.masks.of(key))
             self.masks.forget(key)
         statuses = {stage.status for stage in planned.deployment.stages}
         changes.stages_had_started = bool(statuses - {StageStatus.NOT_STARTED_YET})

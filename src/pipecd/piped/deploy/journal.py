@@ -42,24 +42,35 @@ class Journal:
     outcome: DeploymentOutcome | None = None
     started_at: int = 0
     """When the first stage started, in unix seconds."""
+    _is_saved: bool = field(default=False, repr=False, compare=False)
+
+    @classmethod
+    def create(cls, path: Path) -> "Journal":
+        """Returns the journal of a deployment that has just been planned."""
+        return cls(_state_file(path))
 
     @classmethod
     async def open(cls, path: Path) -> "Journal":
         """Reads the journal of an earlier process, if there is one."""
-        file = StateFile(path, "a restart may repeat stages")
+        file = _state_file(path)
         journal = await asyncio.to_thread(file.read, lambda content: _parse(file, content))
         # Without a journal the statuses in the control plane count.
         return journal or cls(file)
 
-    async def record_stage(self, stage_id: str, entry: StageEntry) -> None:
-        """Records the result of a stage."""
+    async def record_stage(
+        self, stage_id: str, entry: StageEntry, outcome: DeploymentOutcome | None = None
+    ) -> None:
+        """Records the result of a stage, and how the deployment ends if that decides it."""
         self.stages[stage_id] = entry
+        if outcome is not None:
+            self.outcome = outcome
         await self._save()
 
     async def record_outcome(self, outcome: DeploymentOutcome) -> None:
         """Records how the deployment ends."""
-        self.outcome = outcome
-        await self._save()
+        if not self._is_saved or self.outcome != outcome:
+            self.outcome = outcome
+            await self._save()
 
     def unreported(self, deployment: Deployment) -> list[tuple[PipelineStage, StageEntry]]:
         """Returns the completed stages that the control plane has as not completed."""
@@ -94,7 +105,7 @@ class Journal:
         }
         # After a cancellation two threads may write at the same time, each to a file of its own.
         scratch = self.file.path.with_suffix(f".{new_id()}")
-        self.file.write(json.dumps(document).encode(), scratch=scratch)
+        self._is_saved = self.file.write(json.dumps(document).encode(), scratch=scratch)
 
 
 class _StrictModel(BaseModel):
@@ -122,6 +133,10 @@ class _JournalDocument(_StrictModel):
     outcome: _OutcomeRecord | None
     # Earlier versions did not write when the first stage started.
     began: int = Field(default=0, ge=0)
+
+
+def _state_file(path: Path) -> StateFile:
+    return StateFile(path, "a restart may repeat stages")
 
 
 def _parse(file: StateFile, content: bytes) -> Journal:

@@ -182,7 +182,9 @@ class DeploymentReports:
             )
             send = partial(self._api.report_application_most_recent_deployment, request)
             await self._best_effort(send, report="most recent successful deployment")
-        await self._best_effort(lambda: self.deploying(False), report="deploying flag")
+        if not self._api.lease.epoch:
+            # A control plane with leases ends it with the deployment.
+            await self._best_effort(lambda: self.deploying(False), report="deploying flag")
         await self.deployment_completed(status, reason, by=by)
 
     async def deployment_completed(

@@ -65,6 +65,7 @@ async def run_deployment(
         application=listed.application_id,
         application_name=listed.application_name,
     ):
+        has_files = True
         try:
             deployment = await context.load(listed.id)
             if not DeploymentStatus(deployment.status).is_completed:
@@ -73,6 +74,7 @@ async def run_deployment(
                         return Deferral.of(RETRY.longest, is_for_chain=True)
             await context.report_cancel_commands(deployment)
             await context.remove_files(listed.id)
+            has_files = False
         except (PipecdError, OSError) as e:
             text = f"Deferred, retrying within {Duration(RETRY.longest)}: {error_text(e)}"
             reason, known = context.callbacks.masks.hide(listed.id, text), ""
@@ -87,7 +89,8 @@ async def run_deployment(
                 log.warning("deployment deferred", error=str(e))
             return Deferral.of(RETRY.after(failures + 1))
         finally:
-            await context.remove_sources(listed.id)
+            if has_files:
+                await context.remove_sources(listed.id)
     return None
 
 
@@ -96,6 +99,7 @@ async def _plan_and_run(
 ) -> bool:
     """Returns False if the deployment has to wait for the previous block of its chain."""
     reports, sources = context.reports(deployment), context.sources_of(deployment.id)
+    journal: Journal | None = None
     if DeploymentStatus(deployment.status) is DeploymentStatus.PENDING:
         if deployment.deployment_chain_id:
             chain = await context.api.in_chain_deployment_plannable(
@@ -124,9 +128,11 @@ async def _plan_and_run(
             is_planned = await PlanRun(context, deployment, sources, stop).run()
         if not is_planned:
             return True
+        # None of its stages has run yet.
+        journal = Journal.create(context.journal_file(deployment.id))
     adopt_v0_stages(deployment, context.catalog)
     await reports.waiting()
-    journal = await Journal.open(context.journal_file(deployment.id))
+    journal = journal or await Journal.open(context.journal_file(deployment.id))
     with context.telemetry.traces.deploy(deployment):
         await Scheduler(context, deployment, sources, journal, stop).run()
     return True

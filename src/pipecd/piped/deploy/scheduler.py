@@ -149,6 +149,7 @@ class Scheduler:
             sources=self._sources,
             spec=spec,
             stage=stage,
+            is_last=bool(self._forward) and stage.id == self._forward[-1].id,
             run_in_background=lambda work: self._background.add(asyncio.create_task(work)),
         )
 

@@ -14,13 +14,27 @@ from pipecd.config.application import ApplicationSpec, StageSpec
 from pipecd.config.units import Duration
 from pipecd.model.clock import to_unix
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import PLUGIN_STAGE_STATUSES, StageStatus, SyncStrategy, running_since
+from pipecd.model.deployment import (
+    PLUGIN_STAGE_STATUSES,
+    DeploymentStatus,
+    StageStatus,
+    SyncStrategy,
+    running_since,
+)
 from pipecd.model.errors import PipecdError
 from pipecd.piped.deploy.context import DeploymentContext
 from pipecd.piped.deploy.journal import Journal, StageEntry
 from pipecd.piped.deploy.reports import DeploymentReports, error_text
 from pipecd.piped.deploy.stop import until_stopped
-from pipecd.piped.plan.rollback import StageOutcome, Stop, StopReason, stopped_stage
+from pipecd.piped.plan.rollback import (
+    SUCCEEDED,
+    DeploymentOutcome,
+    StageOutcome,
+    Stop,
+    StopReason,
+    outcome_after,
+    stopped_stage,
+)
 from pipecd.piped.plan.stage_commands import failure_reason
 from pipecd.piped.plan.stages import chosen_targets, skip_reason
 from pipecd.piped.planning.deployment_sources import DeploymentSources
@@ -50,6 +64,8 @@ class StageExecutor:
     sources: DeploymentSources
     spec: ApplicationSpec
     stage: PipelineStage
+    is_last: bool = False
+    """Whether the deployment succeeds with this stage."""
     run_in_background: Callable[[Coroutine[Any, Any, None]], None]
     """Takes work that the deployment does not wait for before its next stage."""
 
@@ -138,7 +154,10 @@ class StageExecutor:
             # Only the last part of a log closes it.
             checkpoint.completed = False
         entry = StageEntry(ended.status, ended.message, checkpoints)
-        await self.journal.record_stage(stage_id, entry)
+        # With the last stage the deployment has succeeded, which is on disk at the same time.
+        is_end = self.is_last and outcome_after(self.stage, ended) is None
+        outcome = DeploymentOutcome(DeploymentStatus.SUCCESS, SUCCEEDED) if is_end else None
+        await self.journal.record_stage(stage_id, entry, outcome)
         callbacks.forget_spooled(id, stage_id)
         return entry
 

@@ -3,6 +3,7 @@
 
 import asyncio
 import base64
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ _LAST_LINES = 20
 _MAX_STAGES = 1000
 # After a spool could not be written, in seconds.
 _RETRY_AFTER = 5.0
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class _SizeLimit:
@@ -70,9 +72,9 @@ class LogSpool:
         # While the file cannot be written: when it is tried again.
         self._retry_at: float | None = None
 
-    def add(self, block: LogBlock) -> None:
-        """Adds a line, which survives if piped is killed."""
-        masked = self._masker.hide([block])
+    def add(self, *blocks: LogBlock) -> None:
+        """Adds lines, which survive if piped is killed."""
+        masked = self._masker.hide(blocks)
         self._blocks += masked
         self._write(lambda: _append(self._path, masked))
 
@@ -108,10 +110,18 @@ class LogSpool:
 
 
 def _append(path: Path, blocks: Sequence[LogBlock]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        for block in blocks:
-            file.write(base64.b64encode(block.SerializeToString()) + b"\n")
+    lines = b"".join(base64.b64encode(block.SerializeToString()) + b"\n" for block in blocks)
+    try:
+        file = os.open(path, _APPEND, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(path, _APPEND, 0o600)
+    try:
+        # A nearly full disk takes a part, and refuses the rest.
+        while lines:
+            lines = lines[os.write(file, lines) :]
+    finally:
+        os.close(file)
 
 
 def read_spool(path: Path) -> list[LogBlock]:
@@ -181,7 +191,7 @@ class LogRelay:
         """Returns what is left to send of the log of a stage that has ended."""
         for by_stage in (self._limits, self._reported, self._checkpointed):
             by_stage.pop((deployment_id, stage_id), None)
-        return tuple(self._unsent.pop((deployment_id, stage_id), ()))
+        return _without_repeated(self._unsent.pop((deployment_id, stage_id), ()))
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
@@ -235,6 +245,18 @@ class LogRelay:
 
     def _masker(self, of: dict[tuple[str, str], LogMasker], key: tuple[str, str]) -> LogMasker:
         return _get_or_add(of, key, lambda: LogMasker(self.masks, key[0]))
+
+
+def _without_repeated(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Leaves out checkpoints whose lines a later one has, as after a call that was cancelled."""
+    kept: list[Checkpoint] = []
+    later: set[int] = set()
+    for checkpoint in reversed(checkpoints):
+        indexes = {block.index for block in checkpoint.blocks}
+        if checkpoint.completed or not indexes <= later:
+            kept.append(checkpoint)
+        later |= indexes
+    return tuple(reversed(kept))
 
 
 def _truncate_lines(blocks: Sequence[LogBlock]) -> Iterator[LogBlock]:

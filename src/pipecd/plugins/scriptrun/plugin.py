@@ -75,7 +75,7 @@ class ScriptRunPlugin(StagePlugin):
             return StageResult.succeeded("The script was never started, there is nothing to undo")
         if not script:
             return StageResult.succeeded("The stage has no onRollback, there is nothing to undo")
-        if not is_rollback:
+        if options.on_rollback and not is_rollback:
             await stage.shared.put({started: "_"})
         environment = {
             **program_variables(stage.host.git_variables),
