@@ -93,8 +93,11 @@ class Checkout:
             await self.clone.ensure_commit(commit)
             await self._write_tree(commit, into, paths, index)
 
-    async def write_new(self, commit: str, into: Path, *, paths: Sequence[str]) -> None:
-        """Writes paths into an empty directory, a few small files without a git process."""
+    async def write_new(self, commit: str, into: Path, *, paths: Sequence[str]) -> bool:
+        """Writes paths into an empty directory, a few small files without a git process.
+
+        Returns whether that is all: such files have neither submodules nor files of Git LFS.
+        """
         validate_hash(commit)
         try:
             files = await read_small_files(self.clone.objects, commit, paths)
@@ -103,11 +106,12 @@ class Checkout:
             files = None
         if files is None:
             await self.write_tree(commit, into, paths=paths)
-            return
+            return False
         try:
             await asyncio.to_thread(write_small_files, files, into)
         except OSError as e:
             raise Unavailable(f"a working copy could not be created: {e.strerror}") from e
+        return True
 
     async def add_submodules_and_lfs(
         self,
@@ -137,13 +141,13 @@ class Checkout:
                     error=str(e),
                 )
 
-    async def link_history(self, commit: str, into: Path) -> None:
+    def link_history(self, commit: str, into: Path) -> None:
         """Lets git commands in a working copy read its commit and the history before it.
 
         There is no index: files that are not in the working copy would look deleted.
         """
         validate_hash(commit)
-        await asyncio.to_thread(_write_git_directory, self.clone.directory, commit, into / ".git")
+        _write_git_directory(self.clone.directory, commit, into / ".git")
 
     async def _write_tree(
         self, commit: str, into: Path, paths: Sequence[str], index: Path | None

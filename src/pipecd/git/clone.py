@@ -77,7 +77,7 @@ class Clone:
         async with self._lock:
             if self._signature is None:
                 await asyncio.to_thread(_remove_leftovers, self.directory)
-            if self._signature is None or await self.is_damaged():
+            if self._signature is None or self.is_damaged():
                 if self.objects.is_suspect or not await self.is_usable():
                     if self._signature is not None:
                         self._warn("files are missing or unreadable")
@@ -87,10 +87,10 @@ class Clone:
                     await asyncio.to_thread(self.directory.touch)
             yield
 
-    async def is_damaged(self) -> bool:
+    def is_damaged(self) -> bool:
         """Whether files that git does not change are other ones, or objects could not be read."""
-        current = await asyncio.to_thread(_signature, self.directory)
-        return self.objects.is_suspect or current != self._signature
+        # A few attributes of files, which are read faster than a thread is woken.
+        return self.objects.is_suspect or _signature(self.directory) != self._signature
 
     async def is_usable(self) -> bool:
         """Whether git accepts the directory as a bare repository."""
@@ -102,7 +102,7 @@ class Clone:
     async def ensure_commit(self, commit: str) -> None:
         """Fetches a commit unless it is there, even one that no branch contains any more."""
         validate_hash(commit)
-        if await self.is_available(commit):
+        if self.objects.has_just_had(commit) or await self.is_available(commit):
             return
         async with self.locked():
             if await self.objects.has_commit(commit):
@@ -123,7 +123,7 @@ class Clone:
     async def is_available(self, commit: str) -> bool:
         """Whether a commit can be read now, without fetching or cloning again."""
         try:
-            return not await self.is_damaged() and await self.objects.has_commit(commit)
+            return not self.is_damaged() and await self.objects.has_commit(commit)
         except PipecdError:
             # Another task may be cloning again at this moment.
             return False

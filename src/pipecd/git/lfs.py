@@ -51,6 +51,8 @@ class LfsFiles:
         pointers = await asyncio.to_thread(
             _find_pointers, into, [into / path for path in paths] or [into]
         )
+        if not pointers:
+            return
         total = TreeSize(len(pointers), sum(each.size for each in pointers))
         check_size(total, self.limits, what=f"Git LFS of {self.name}")
         missing = [each for each in pointers if not self._object(each.oid).is_file()]

@@ -108,7 +108,7 @@ class Mirror:
     async def _update(self) -> Commit:
         # Polled before fetching: the next poll then sees a push during the fetch.
         polled = await self._poller.poll()
-        is_moved = polled != self._polled or await self.clone.is_damaged()
+        is_moved = polled != self._polled or self.clone.is_damaged()
         if self._head is not None and not is_moved:
             return self._head
         generation = self.clone.generation

@@ -46,6 +46,13 @@ _CACHED_NAMES = 50_000
 # A directory with more names counts as this many, so that a few huge ones are cached as well.
 _MAX_COUNTED_NAMES = 12_500
 _REMEMBERED_COMMITS = 1000
+# A deployment reads its few files several times, and the next one reads them again. Small files are
+# cached up to so many bytes in total.
+_CACHED_CONTENTS = 8 * 1024 * 1024
+_MAX_CACHED_FILE = 64 * 1024
+_CACHE_OVERHEAD = 200
+# The deployments of one push ask for the same commits within so many seconds.
+_CONFIRMED_SECONDS = 1.0
 
 _IDLE_SECONDS = 30.0
 _RESPONSE_TIMEOUT = 120.0
@@ -103,9 +110,14 @@ class Objects:
         self._trees = LruCache[str, _Directory](
             _CACHED_NAMES, size_of=lambda read: min(len(read.entries), _MAX_COUNTED_NAMES)
         )
+        self._small_files = LruCache[str, bytes](
+            _CACHED_CONTENTS, size_of=lambda content: len(content) + _CACHE_OVERHEAD
+        )
         self._sizes = TreeSizes(self._read_trees, self._read_sizes, limits or TreeLimits())
         # Commits that were read before, and so must be readable.
         self._read_commits = LruCache[str, bool](_REMEMBERED_COMMITS)
+        # Commits that git has found just now.
+        self._confirmed = LruCache[str, bool](_REMEMBERED_COMMITS, ttl=_CONFIRMED_SECONDS)
 
     async def close(self) -> None:
         """Ends the git processes that read from the repository."""
@@ -116,6 +128,7 @@ class Objects:
         """Reads from the repository that has replaced the old one at the same path."""
         await self.close()
         self._read_commits = LruCache[str, bool](_REMEMBERED_COMMITS)
+        self._confirmed.clear()
         self.is_suspect = False
 
     async def commit(self, revision: str) -> Commit:
@@ -133,14 +146,21 @@ class Objects:
 
     async def has_commit(self, commit: str) -> bool:
         """Whether the repository has the commit."""
+        if self.has_just_had(commit):
+            return True
         [response] = await self._request(
             self._lookup, [f"{validate_hash(commit)}^{{commit}}".encode()]
         )
         if response.kind == b"commit":
             self._read_commits.put(commit, True)
+            self._confirmed.put(commit, True)
             return True
         self.is_suspect |= self.was_read(commit)
         return False
+
+    def has_just_had(self, commit: str) -> bool:
+        """Whether git has found the commit a moment ago, and no read has failed since."""
+        return not self.is_suspect and self._confirmed.get(commit) is not None
 
     def was_read(self, commit: str) -> bool:
         """Whether the repository had the commit earlier, and so must have it now."""
@@ -287,14 +307,18 @@ class Objects:
 
     async def read(self, blobs: Iterable[Blob]) -> dict[str, bytes]:
         """Returns the contents of located files, by the id of the blob."""
-        ids = list({blob.id: None for blob in blobs})
-        responses = await self._request(self._contents, [id_.encode() for id_ in ids])
-        for response in responses:
+        contents = {blob.id: self._small_files.get(blob.id) for blob in blobs}
+        missing = [id_ for id_, content in contents.items() if content is None]
+        responses = await self._request(self._contents, [id_.encode() for id_ in missing])
+        for id_, response in zip(missing, responses, strict=True):
             if response.kind != b"blob":
                 self.is_suspect = True
                 line = b" ".join(response.words).decode("utf-8", "replace")
                 raise Unavailable(f"git could not read files from {self._git.directory}: {line}")
-        return {id_: each.content for id_, each in zip(ids, responses, strict=True)}
+            contents[id_] = response.content
+            if len(response.content) <= _MAX_CACHED_FILE:
+                self._small_files.put(id_, response.content)
+        return {id_: content or b"" for id_, content in contents.items()}
 
     async def read_file(self, commit: str, path: str) -> bytes:
         """Returns the content of one file at a commit."""
@@ -305,8 +329,14 @@ class Objects:
 
     async def sizes(self, ids: Sequence[str]) -> dict[str, Blob | Missing]:
         """Returns the sizes of files, by the id of the blob."""
-        responses = await self._request(self._lookup, [id_.encode() for id_ in ids])
-        return {id_: _parse_blob(each) for id_, each in zip(ids, responses, strict=True)}
+        cached = {id_: self._small_files.get(id_) for id_ in ids}
+        missing = [id_ for id_, content in cached.items() if content is None]
+        responses = await self._request(self._lookup, [id_.encode() for id_ in missing])
+        read = {id_: _parse_blob(each) for id_, each in zip(missing, responses, strict=True)}
+        return {
+            id_: read[id_] if content is None else Blob(id_, len(content))
+            for id_, content in cached.items()
+        }
 
     async def git_config(self, commit: str, path: str) -> list[tuple[str, str]]:
         """Returns the keys and values of a file in the format of git's own configuration."""

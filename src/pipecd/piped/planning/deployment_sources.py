@@ -131,8 +131,8 @@ class DeploymentSources:
         """Removes all copies: a program may still write to them, or they are not needed."""
         copies = tuple(self._copies.values())
         self._copies.clear()
-        for copy in copies:
-            await _remove(copy)
+        if copies:
+            await _remove(*copies)
 
     async def _create(
         self, git_path: ApplicationGitPath, commit: str, config_filename: str, into: Path
@@ -153,8 +153,12 @@ class DeploymentSources:
         return source
 
 
-async def _remove(copy: _WorkingCopy) -> None:
-    await asyncio.to_thread(shutil.rmtree, copy.source.directory, ignore_errors=True)
+async def _remove(*copies: _WorkingCopy) -> None:
+    def remove() -> None:
+        for copy in copies:
+            shutil.rmtree(copy.source.directory, ignore_errors=True)
+
+    await asyncio.to_thread(remove)
 
 
 def _is_disk_full(directory: Path) -> bool:

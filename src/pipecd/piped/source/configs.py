@@ -43,6 +43,8 @@ class ApplicationConfigs:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._cache = LruCache[tuple[str, str], ConfigFile](_CACHE_SIZE)
+        # By commit and path: a deployment reads its file several times.
+        self._at_commit = LruCache[tuple[str, str], ConfigFile](_CACHE_SIZE)
         self._parsing = asyncio.Lock()
 
     async def at(
@@ -62,7 +64,9 @@ class ApplicationConfigs:
     async def _files(
         self, objects: Objects, commit: str, paths: Iterable[str]
     ) -> dict[str, ConfigFile | PipecdError]:
-        located = await objects.locate(commit, dict.fromkeys(paths))
+        requested = dict.fromkeys(paths)
+        known = {p: file for p in requested if (file := self._at_commit.get((commit, p)))}
+        located = await objects.locate(commit, [path for path in requested if path not in known])
         blobs = {path: blob for path, blob in located.items() if isinstance(blob, Blob)}
         files = {p: file for p, b in blobs.items() if (file := self._cache.get((b.id, p)))}
         uncached = {path: blob for path, blob in blobs.items() if path not in files}
@@ -78,10 +82,11 @@ class ApplicationConfigs:
                 for path, file in parsed.items():
                     self._cache.put((blobs[path].id, path), file)
             files |= parsed
-        results: dict[str, ConfigFile | PipecdError] = {}
+        results: dict[str, ConfigFile | PipecdError] = {**known}
         for path, blob in located.items():
             if not isinstance(blob, Missing):
                 results[path] = files[path]
+                self._at_commit.put((commit, path), files[path])
             elif blob.is_absent:
                 results[path] = NotFound(
                     f"application config file {path} was not found in Git",

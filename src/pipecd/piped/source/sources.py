@@ -122,13 +122,17 @@ class Sources:
             hint = f"add it to the repository; it is not at commit {commit[:7]}"
             raise NotFound(e.message, hint=hint) from e
         directory, config = posixpath.normpath(git_path.path), file.config
-        await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
-        await asyncio.to_thread(into.mkdir, mode=0o700, parents=True)
+        await asyncio.to_thread(_make_empty, into)
         try:
             await self._checkout(mirror, commit, directory, config, into)
-            await mirror.checkout.link_history(commit, into)
+
+            def link_history() -> Path:
+                mirror.checkout.link_history(commit, into)
+                return contained_path(into, into / git_path.path)
+
+            application = await asyncio.to_thread(link_history)
             binding = Binding(self._project, git_path.repo.id, path)
-            return await self._render(file, commit, binding, into / git_path.path, into)
+            return await self._render(file, commit, binding, application, into)
         except BaseException:
             # An incomplete working copy is useless, and may be what filled the disk.
             await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
@@ -148,11 +152,13 @@ class Sources:
             paths: Sequence[str] = (directory,)
             async with self._checkouts:
                 await mirror.checkout.write_tree(commit, into, paths=paths)
+            is_complete = False
         else:
             paths = required or (_ROOT,)
             async with self._checkouts:
-                await mirror.checkout.write_new(commit, into, paths=paths)
-        await mirror.checkout.add_submodules_and_lfs(commit, into, paths=paths)
+                is_complete = await mirror.checkout.write_new(commit, into, paths=paths)
+        if not is_complete:
+            await mirror.checkout.add_submodules_and_lfs(commit, into, paths=paths)
 
     async def digest(
         self, git_path: ApplicationGitPath, commit: str, config: ApplicationConfig
@@ -194,7 +200,6 @@ class Sources:
         self, file: ConfigFile, commit: str, binding: Binding, application: Path, root: Path
     ) -> Source:
         """Renders secrets and attachments into the checked-out files."""
-        application = await asyncio.to_thread(contained_path, root, application)
         config, path, decrypt = file.config, binding.path, self._decrypt
         if config.spec.encryption is not None and decrypt is None:
             self._warn_once("secrets are not decrypted: piped has no secretManagement", file, path)
@@ -227,6 +232,11 @@ class Sources:
             self._warned.add(key)
             name = file.config.spec.name
             log.warning(message, application_name=name, config_file=path, **fields)
+
+
+def _make_empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True)
 
 
 def _trigger_paths(config: ApplicationConfig) -> list[str]:
