@@ -29,6 +29,7 @@ from pipecd.controlplane.filestore.local import LocalFiles
 from piped_calls import CONNECTIONS, baseline_rate, drive
 from rig.baseline import baseline_server
 from rig.control_plane import free_ports, run_control_plane
+from rig.cpu_time import cpu_clock
 from rig.curve import Curve, draw
 from rig.engines import (
     NotInstalled,
@@ -40,7 +41,7 @@ from rig.engines import (
 )
 from rig.fleet_cluster import NEW_OBJECTS, measure_cluster
 from rig.fleet_history import measure_pages, seconds_to_parse, write_insights
-from rig.fleet_logs import measure_logs
+from rig.fleet_logs import FLOOD_LINES, FLOODING, measure_intake, measure_logs
 from rig.fleet_pipeds import connect_all, seed_fleet
 from rig.grpc_client import GrpcClient
 from rig.history import Scale, write_history
@@ -120,7 +121,8 @@ def _least_seconds(repository: Path, size: int) -> float:
         began = time.monotonic()
         count = min(size, 100)
         for _ in range(count):
-            subprocess.run(["sh", "-c", "cat /dev/null"], check=True)
+            # As SCRIPT_RUN does.
+            subprocess.run(["sh", "-l", "-c", "cat /dev/null"], check=True)
         program = (time.monotonic() - began) / count
     calls = size * CALLS_PER_DEPLOYMENT
     return fetched + calls / rate + calls / inserts + size * program / 2
@@ -217,8 +219,12 @@ async def _measure_lists(datastore: DatastoreSpec, files: Path) -> tuple[float, 
     async with open_datastore(datastore) as database:
         stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
         page = PageRequest(size=30)
+        clock = cpu_clock(datastore)
         return max(
-            [(await timed(lambda q=query: q(page)), name) for name, query in list_queries(stores)]
+            [
+                ((await timed(lambda q=query: q(page), clock)).clock, name)
+                for name, query in list_queries(stores)
+            ]
         )
 
 
@@ -285,6 +291,15 @@ def measure_streaming(sizes: Sequence[int]) -> Iterator[Curve]:
             f"{measured.rate:.0f} a second, {measured.lost} lost",
             flush=True,
         )
+    intake = measure_intake()
+    with tempfile.TemporaryDirectory() as directory:
+        inserts = insert_rate(Path(directory) / "plain.db")
+    print(
+        f"{FLOODING} deployments that print {FLOOD_LINES} lines at once: {intake.rate:.0f} lines a "
+        f"second, {intake.lost} lost; CPU time: piped {intake.piped_cpu:.1f} s, control plane "
+        f"{intake.server_cpu:.1f} s; single INSERTs {inserts:.0f} a second",
+        flush=True,
+    )
     yield Curve(
         "logs",
         "Deployments of one piped that stream logs at the same time",

@@ -15,7 +15,7 @@ from pipecd.model.deployment import DeploymentStatus
 
 LINES, PAUSE = 60, 0.1
 TIMEOUT_SECONDS = 180.0
-# Each line is the time at which it was printed.
+# Each line is the time at which it was printed. One program: a shell would start two for each line.
 SCRIPT = f"""\
 apiVersion: pipecd.dev/v1beta1
 kind: Application
@@ -27,10 +27,21 @@ spec:
         with:
           run: |
             cat version
-            n=0
-            while [ $n -lt {LINES} ]; do
-              echo "line $n at $(date +%s.%N)"; n=$((n+1)); sleep {PAUSE}
-            done
+            exec perl -MTime::HiRes=time,sleep -e '
+              $| = 1;
+              for $n (1..{LINES}) {{{{ printf "line %d at %.6f\\n", $n, time; sleep {PAUSE} }}}}'
+  trigger: {{{{onCommit: {{{{disabled: {{quiet}}}}}}}}}}
+"""
+FLOODING, FLOOD_LINES = 20, 5000
+FLOOD = f"""\
+apiVersion: pipecd.dev/v1beta1
+kind: Application
+spec:
+  name: {{name}}
+  pipeline:
+    stages:
+      - name: SCRIPT_RUN
+        with: {{{{run: "cat version; seq -f 'line %.0f at 0' {FLOOD_LINES}"}}}}
   trigger: {{{{onCommit: {{{{disabled: {{quiet}}}}}}}}}}
 """
 LINE = re.compile(r"line (\d+) at ([0-9.]+)")
@@ -58,11 +69,7 @@ def measure_logs(count: int) -> StreamedLogs:
                 sys.exit("the deployments with logs did not succeed")
             _read_new_lines(database, lags)
             time.sleep(0.05)
-        stored = sum(
-            len(set(LINE.findall(path.read_text())))
-            for path in Path(server.files).rglob("*")
-            if path.is_file()
-        )
+        stored = _stored_lines(server.files)
     times = sorted(lags.values())
     return StreamedLogs(
         statistics.median(times),
@@ -70,6 +77,40 @@ def measure_logs(count: int) -> StreamedLogs:
         stored,
         stored / (LINES * PAUSE),
         count * LINES - stored,
+    )
+
+
+@dataclass(frozen=True)
+class LogIntake:
+    """How many lines a second were stored of programs that print without a pause, and lost."""
+
+    rate: float
+    lost: int
+    piped_cpu: float
+    server_cpu: float
+
+
+def measure_intake() -> LogIntake:
+    """Runs deployments that print thousands of lines at once."""
+    with many.run_push_installation(FLOODING, application=FLOOD) as installation:
+        running, server, repository, database = installation
+        many.wait_for_success(database, running, FLOODING)
+        piped_before, server_before = running.cpu_seconds(), server.cpu_seconds()
+        many.commit(repository, FLOODING, "second", application=FLOOD)
+        seconds, _ = many.wait_for_success(database, running, 2 * FLOODING)
+        lines = FLOODING * FLOOD_LINES
+        return LogIntake(
+            lines / seconds,
+            2 * lines - _stored_lines(server.files),
+            running.cpu_seconds() - piped_before,
+            server.cpu_seconds() - server_before,
+        )
+
+
+def _stored_lines(files: Path) -> int:
+    """Counts the different lines of every log file."""
+    return sum(
+        len(set(LINE.findall(path.read_text()))) for path in files.rglob("*") if path.is_file()
     )
 
 
