@@ -234,7 +234,8 @@ class Targets:
             "kind": "Deployment",
             "metadata": {"name": application.name, "labels": labels},
             "spec": {
-                "replicas": 1,
+                # A negative number is refused by the API server.
+                "replicas": -1 if revision.fails else 1,
                 "selector": {"matchLabels": {**labels, "pipecd.dev/variant": "primary"}},
                 "template": {
                     "metadata": {"labels": {**labels, "pipecd.dev/variant": "primary"}},
