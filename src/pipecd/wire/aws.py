@@ -177,7 +177,10 @@ def explain(error: ClientError | BotoCoreError, about: str) -> PipecdError:
         return CloudRejection(
             f"AWS does not know such parameters of {about}: {error}", code="ParamValidation"
         )
-    return Unavailable(f"AWS did not respond to the request for {about}: {error}")
+    return Unavailable(
+        f"AWS did not respond to the request for {about}: {error}",
+        hint="check the network of this machine, the region and the endpoint",
+    )
 
 
 def _explain_response(error: ClientError, about: str) -> PipecdError:
@@ -197,5 +200,5 @@ def _explain_response(error: ClientError, about: str) -> PipecdError:
             f"{about} does not exist", code=code, hint="check its name and the region"
         )
     if response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
-        return Unavailable(f"AWS is unavailable for {about}: {said}")
+        return Unavailable(f"AWS is unavailable for {about}: {said}", hint="try again later")
     return CloudRejection(f"AWS rejected the request for {about}: {said}", code=code)

@@ -53,13 +53,13 @@ FAILURES = {
         2,
         refuse("UpdateAlias", "TooManyRequestsException", "Rate exceeded", 429),
         "AWS throttles the requests",
-        "Rate exceeded",
+        "try again later, or ask AWS for a higher request rate",
     ),
     "an image that cannot be pulled": Failure(
         0,
         fail_image("The image with tag v2 does not exist"),
-        "AWS could not update function",
         "The image with tag v2 does not exist",
+        "correct the function manifest, its role or its code",
     ),
     "an image that is refused": Failure(
         0,
@@ -80,11 +80,13 @@ FAILURES = {
 }
 
 
+@pytest.mark.parametrize("kind", ["Application", "LambdaApp"])
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 async def test_the_running_version_serves_after_the_rollback_of(
-    application: Application, failure: Failure, monkeypatch: pytest.MonkeyPatch
+    application: Application, failure: Failure, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipecd.sdk.aws._MAX_ATTEMPTS", 2)
+    application.kind = kind
     old = await application.deploy(OLD)
     new = application.commit(NEW, application.function("v2"), running=old)
     for index, (name, options) in enumerate(PIPELINE[: failure.stage]):

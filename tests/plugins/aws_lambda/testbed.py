@@ -27,6 +27,7 @@ class Application:
     amazon: Amazon
     spec: dict[str, Any] = field(default_factory=dict[str, Any])
     target: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: str = "Application"
 
     @property
     def rules(self) -> LambdaRules:
@@ -60,8 +61,9 @@ class Application:
         directory.mkdir(exist_ok=True)
         content = function if isinstance(function, str) else json.dumps(function or self.function())
         (directory / "function.yaml").write_text(content)
-        spec = {"name": "tested", "plugins": {"lambda": {}}, **self.spec}
-        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+        section = {"plugins": {"lambda": {}}} if self.kind == "Application" else {}
+        spec = {"name": "tested", **section, **self.spec}
+        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": self.kind, "spec": spec}
         settings = {"region": REGION, "endpoint": self.amazon.url, **self.target}
         return StageBench(
             self.plugin,

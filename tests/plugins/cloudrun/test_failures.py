@@ -56,7 +56,8 @@ FAILURES = {
         (10,),
         fail_image("Image 'gcr.io/shop/web:v2.0' not found."),
         f"revision {CANARY} is not ready: Image 'gcr.io/shop/web:v2.0' not found.",
-        "(log: https://console.cloud.google.com/logs/viewer)",
+        "(log: https://console.cloud.google.com/logs/viewer); correct the service manifest or the "
+        "image of its container",
     ),
     "another project": Failure(
         (10,),
@@ -68,10 +69,12 @@ FAILURES = {
 }
 
 
+@pytest.mark.parametrize("kind", ["Application", "CloudRunApp"])
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 async def test_the_running_version_serves_after_the_rollback_of(
-    application: Application, cloud_run: CloudRun, failure: Failure
+    application: Application, cloud_run: CloudRun, failure: Failure, kind: str
 ) -> None:
+    application.kind = kind
     old = await application.deploy(OLD)
     new = application.commit(NEW, manifest(V2), running=old)
     *before, last = failure.percents

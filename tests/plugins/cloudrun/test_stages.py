@@ -75,6 +75,34 @@ async def test_a_rollback_restores_the_running_revision(
     assert labels["pipecd-dev-commit-hash"] == OLD
 
 
+async def test_labels_of_the_manifest_stay_beside_those_of_piped_and_are_rolled_back(
+    application: Application, cloud_run: CloudRun
+) -> None:
+    def labelled(image: str, **labels: str) -> dict[str, Any]:
+        service = manifest(image)
+        service["metadata"]["labels"] = labels
+        service["spec"]["template"]["metadata"]["labels"] = labels
+        return service
+
+    def own(metadata: dict[str, Any]) -> dict[str, str]:
+        labels: dict[str, str] = metadata["labels"]
+        return {key: labels[key] for key in labels if not key.startswith("pipecd-dev-")}
+
+    def live() -> dict[str, Any]:
+        body: dict[str, Any] = cloud_run.services["web"].body
+        return body
+
+    old = await application.deploy(OLD, labelled("gcr.io/shop/web:v1.0", team="shop", tier="web"))
+    assert live()["metadata"]["labels"]["pipecd-dev-managed-by"] == "piped"
+    new = application.commit(NEW, labelled(V2, team="other"), running=old)
+    assert (await new.run("CLOUDRUN_PROMOTE", {"percent": 30})).status is SUCCESS
+    assert own(live()["metadata"]) == {"team": "other"}
+    assert own(live()["spec"]["template"]["metadata"]) == {"team": "other"}
+    assert (await new.run("CLOUDRUN_ROLLBACK", is_rollback=True)).status is SUCCESS
+    assert own(live()["metadata"]) == {"team": "shop", "tier": "web"}
+    assert live()["metadata"]["labels"]["pipecd-dev-commit-hash"] == OLD
+
+
 async def test_a_revision_that_does_not_start_leaves_the_traffic(
     application: Application, cloud_run: CloudRun
 ) -> None:
@@ -85,7 +113,8 @@ async def test_a_revision_that_does_not_start_leaves_the_traffic(
     assert result.status is FAILURE
     assert result.message == (
         f"revision {CANARY} is not ready: {CRASHES} "
-        "(log: https://console.cloud.google.com/logs/viewer)"
+        "(log: https://console.cloud.google.com/logs/viewer); correct the service manifest or the "
+        "image of its container"
     )
     assert cloud_run.traffic("web") == {RUNNING: 100}
     assert (await new.run("CLOUDRUN_ROLLBACK", is_rollback=True)).status is SUCCESS

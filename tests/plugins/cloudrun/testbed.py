@@ -37,6 +37,7 @@ class Application:
     cloud: CloudRun
     spec: dict[str, Any] = field(default_factory=dict[str, Any])
     target: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: str = "Application"
 
     def commit(
         self,
@@ -49,8 +50,9 @@ class Application:
         directory.mkdir(exist_ok=True)
         content = service if isinstance(service, str) else json.dumps(service or manifest())
         (directory / "service.yaml").write_text(content)
-        spec = {"name": "tested", "plugins": {"cloudrun": {}}, **self.spec}
-        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": "Application", "spec": spec}
+        section = {"plugins": {"cloudrun": {}}} if self.kind == "Application" else {}
+        spec = {"name": "tested", **section, **self.spec}
+        config = {"apiVersion": "pipecd.dev/v1beta1", "kind": self.kind, "spec": spec}
         settings = {**self.cloud.target, **self.target}
         return StageBench(
             self.plugin,

@@ -68,7 +68,7 @@ FAILURES = {
         1,
         refuse("ModifyListener", "ThrottlingException", "Rate exceeded"),
         "AWS throttles the requests",
-        "Rate exceeded",
+        "try again later, or ask AWS for a higher request rate",
     ),
     "a missing cluster": Failure(
         0,

@@ -74,6 +74,10 @@ FAILING: dict[str, tuple[str, str]] = {
         "Essential container in task exited",
         "read the log of the container that exited",
     ),
+    "a reason that nobody foresaw": (
+        "The moon is full",
+        "read the logs of the containers, and the stopped task in the console of ECS",
+    ),
 }
 
 
@@ -106,7 +110,8 @@ async def test_a_wait_ends_in_time(application: Application) -> None:
     application.failing["web:1"] = "Task failed container health checks"
     failed = await application.commit("web:1", {**EXTERNAL, "desiredCount": 1}).run("ECS_SYNC")
     assert failed.message == (
-        "1 tasks of the service web stopped: Task failed container health checks"
+        "1 task of the service web stopped: Task failed container health checks; check the health "
+        "check of the container, and read its log"
     )
 
 
@@ -131,7 +136,7 @@ async def test_a_wait_names_unhealthy_targets(
     fail_health_checks(balancer)
     application.slow_down()
     failed = await application.commit("web:1", service).run("ECS_SYNC")
-    assert f"did not become stable in 0.00833333 minutes: {UNHEALTHY}" in failed.message
+    assert f"did not become stable in 500ms: {UNHEALTHY}" in failed.message
     assert "check the health check of the target group, and the security groups" in failed.message
     # What has not changed is not repeated.
     waiting = [line for line in application.host.lines if line.startswith("Still waiting")]

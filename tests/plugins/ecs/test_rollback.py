@@ -245,6 +245,79 @@ async def test_a_canary_of_upstream_is_rolled_back(
     assert balancer.weights(listener) == {"primary": 100, "canary": 0}
 
 
+async def test_several_listeners_and_rules_are_restored_and_those_of_others_stay(
+    application: Application, balancer: Balancer
+) -> None:
+    listeners = [balancer.listener(port) for port in (80, 81)]
+    rule = balancer.rule(listeners[1], 1, balancer.split)
+    other = balancer.target_group("other")
+    theirs = [
+        balancer.rule(listeners[0], 2, balancer.forward((other, 1))),
+        balancer.rule(listeners[0], 3, balancer.forward((balancer.primary, 3), (other, 1))),
+    ]
+    elb = application.amazon.client("elbv2")
+    before = elb.describe_rules(RuleArns=theirs)["Rules"]
+    one = application.commit("web:1")
+    await deploy(application, one)
+    two = application.commit("web:2", running=one)
+    for index, (name, options) in enumerate(PIPELINE[:2]):
+        application.next_stage()
+        assert (await two.run(name, options, index=index)).status is SUCCESS
+    assert [balancer.weights(each)["canary"] for each in listeners] == [50, 50]
+    assert balancer.rule_weights(rule)["canary"] == 50
+    await roll_back(application, two)
+    assert [balancer.weights(each)["canary"] for each in listeners] == [0, 0]
+    assert balancer.rule_weights(rule) == {"primary": 100, "canary": 0}
+    assert elb.describe_rules(RuleArns=theirs)["Rules"] == before
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [("ECS_CANARY_ROLLOUT",), ("ECS_CANARY_ROLLOUT", "ECS_PRIMARY_ROLLOUT"), ("ECS_SYNC",)],
+    ids=" ".join,
+)
+async def test_a_service_with_service_discovery(
+    application: Application, stages: tuple[str, ...]
+) -> None:
+    registries = [
+        {"registryArn": f"arn:aws:servicediscovery:eu-west-1:1:service/srv-{number}"}
+        for number in (1, 2)
+    ]
+    one = application.commit("web:1", {**EXTERNAL, "serviceRegistries": registries[:1]})
+    await deploy(application, one)
+    changed = {**EXTERNAL, "serviceRegistries": registries[1:]}
+    two = application.commit("web:2", changed, running=one)
+    for name in stages:
+        application.next_stage()
+        options = {"scale": 50} if name == "ECS_CANARY_ROLLOUT" else {}
+        assert (await two.run(name, options)).status is SUCCESS
+    await roll_back(application, two)
+    assert application.task_sets == [("web:1", "PRIMARY", 100)]
+    ecs = application.amazon.client("ecs")
+    [primary] = ecs.describe_task_sets(cluster="prod", service="web")["taskSets"]
+    assert primary["serviceRegistries"] == registries[:1]
+
+
+@pytest.mark.parametrize("service", [EXTERNAL, ROLLING], ids=["task sets", "rolling updates"])
+async def test_the_tags_of_the_running_commit_are_restored(
+    application: Application, service: dict[str, Any]
+) -> None:
+    def tagged(**tags: str) -> dict[str, Any]:
+        return {**service, "tags": [{"key": key, "value": tags[key]} for key in tags]}
+
+    one = application.commit("web:1", tagged(team="shop", tier="web"))
+    await deploy(application, one)
+    two = application.commit("web:2", tagged(team="other", stage="beta"), running=one)
+    await deploy(application, two)
+    await roll_back(application, two)
+    tags = {tag["key"]: tag["value"] for tag in application.service["tags"]}
+    assert {key: tags[key] for key in tags if not key.startswith("pipecd-dev-")} == {
+        "team": "shop",
+        "tier": "web",
+    }
+    assert tags["pipecd-dev-commit-hash"] == "web-1"
+
+
 async def test_a_standalone_task_gets_its_old_definition(application: Application) -> None:
     one = application.commit("job:1", None)
     await deploy(application, one)

@@ -115,6 +115,7 @@ async def test_a_deployment_that_the_circuit_breaker_reverts_fails(
     failed = await two.run("ECS_SYNC")
     assert failed.status is FAILURE
     assert "the service web was not updated: ECS deployment circuit breaker" in failed.message
+    assert "check the image in the task definition" in failed.message
     # The deployment that failed is still listed, and does not concern the rollback.
     application.next_stage()
     rolled_back = await two.run("ECS_ROLLBACK", is_rollback=True)

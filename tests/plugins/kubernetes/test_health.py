@@ -28,6 +28,13 @@ def condition(kind: str, status: str, **more: str) -> dict[str, str]:
     return {"type": kind, "status": status, **more}
 
 
+def row_id(value: Any) -> str:
+    """Returns the part of a row in its name: the kind, the health, and why."""
+    if isinstance(value, dict):
+        return str(value["kind"])
+    return value.name if isinstance(value, Health) else value or "without a reason"
+
+
 READY = {"updatedReplicas": 2, "replicas": 2, "availableReplicas": 2, "readyReplicas": 2}
 CONDITIONS = "autoscaling.alpha.kubernetes.io/conditions"
 ISSUER = "cert-manager.io/v1"
@@ -343,6 +350,7 @@ ISSUER = "cert-manager.io/v1"
             "NoService",
         ),
     ],
+    ids=row_id,
 )
 def test_an_object_is(body: dict[str, Any], expected: Health, why: str) -> None:
     status = health(body)

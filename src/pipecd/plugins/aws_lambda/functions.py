@@ -16,7 +16,7 @@ from pipecd.plugins.aws_lambda.manifest import (
     package_type,
 )
 from pipecd.plugins.aws_lambda.traffic import ALIAS, Traffic
-from pipecd.sdk import PipecdError, Unavailable, UserMistake
+from pipecd.sdk import Duration, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.aws import AwsAccount, AwsMissing, AwsRejection, Polling
 from pipecd.sdk.unstructured import map_at, text_at
 
@@ -226,7 +226,8 @@ class Functions:
         if shown is None:
             raise Unavailable(
                 f"function {name}{version} was not updated within "
-                f"{self.polling.within / 60:g} minutes: {status}"
+                f"{Duration(self.polling.within)}: {status}",
+                hint="look at the function in the console of Lambda, and deploy again",
             )
         return shown
 

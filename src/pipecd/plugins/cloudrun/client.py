@@ -57,7 +57,11 @@ _EXPLANATIONS: Mapping[int, _Explanation] = {
         "it was retried; raise the quota of the Cloud Run Admin API",
     ),
 }
-_UNAVAILABLE: _Explanation = (Unavailable, "Cloud Run is unavailable for {about}: {said}", "")
+_UNAVAILABLE: _Explanation = (
+    Unavailable,
+    "Cloud Run is unavailable for {about}: {said}",
+    "try again later",
+)
 _REFUSED: _Explanation = (
     UserMistake,
     "Cloud Run refuses {about}: {said}",

@@ -25,7 +25,7 @@ from pipecd.plugins.cloudrun.manifest import (
 )
 from pipecd.sdk import (
     DISPLAY_KEY,
-    PipecdError,
+    Duration,
     Source,
     StageContext,
     StageResult,
@@ -162,7 +162,9 @@ class StageRun:
     async def _route(self, name: str, traffic: Mapping[str, int], commit: str) -> None:
         def change(live: Body | None) -> Body:
             if live is None:
-                raise UserMistake(f"service {name} was deleted")
+                raise UserMistake(
+                    f"service {name} was deleted while it was deployed", hint="deploy again"
+                )
             marked = with_entries(live, ("metadata", "labels"), self._labels(commit))
             return with_traffic(marked, traffic)
 
@@ -227,10 +229,14 @@ class StageRun:
         result = await self.polling.until(check)
         if result is None:
             raise Unavailable(
-                f"{what} was not ready within {self.polling.within / 60:g} minutes: {reason}"
+                f"{what} was not ready within {Duration(self.polling.within)}: {reason}",
+                hint="look at the service in the console of Cloud Run, and deploy again",
             )
         if result.has_failed:
-            raise PipecdError(f"{what} is not ready: {result.reason}")
+            raise UserMistake(
+                f"{what} is not ready: {result.reason}",
+                hint="correct the service manifest or the image of its container",
+            )
 
     def _log(self, text: str) -> None:
         self.stage.log.info(text)

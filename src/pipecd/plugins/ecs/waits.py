@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipecd.plugins.ecs.api import Ecs, TaskSet
 from pipecd.plugins.ecs.rollouts import Progress, judge_rollout
 from pipecd.plugins.ecs.targets import Targets, target_groups
-from pipecd.sdk import PipecdError, Unavailable, UserMistake
+from pipecd.sdk import Duration, PipecdError, Unavailable, UserMistake
 from pipecd.sdk.aws import Polling
 from pipecd.sdk.unstructured import Body, list_at, map_at, text_at
 
@@ -27,7 +27,9 @@ _HINTS = {
     "OutOfMemory": "give the task more memory",
     _HEALTH_CHECKS: "check the health check of the target group, and the security groups",
     "Essential container": "read the log of the container that exited",
+    "container health checks": "check the health check of the container, and read its log",
 }
+_DEFAULT_HINT = "read the logs of the containers, and the stopped task in the console of ECS"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class Waits:
                     why = await observed.stopped_reason()
                     raise UserMistake(
                         f"the service {name} was not updated: {rollout.reason}"
-                        + (f": {why}" if why else "")
+                        + (f": {why}" if why else ""),
+                        hint=_hint(why),
                     )
                 case Progress.REPLACED:
                     raise UserMistake(
@@ -129,8 +132,7 @@ class Waits:
 
         if await self.polling.until(check) is None:
             raise Unavailable(
-                f"the tasks of the service {name} did not stop in {self.polling.within / 60:g} "
-                "minutes",
+                f"the tasks of the service {name} did not stop in {Duration(self.polling.within)}",
                 hint="check the stop timeout of the containers",
             )
 
@@ -147,7 +149,7 @@ class Waits:
         state = await self.polling.until(check)
         if state is None:
             raise Unavailable(
-                f"the task {arn} did not start in {self.polling.within / 60:g} minutes",
+                f"the task {arn} did not start in {Duration(self.polling.within)}",
                 hint="look at the task in the console of ECS",
             )
         return state
@@ -203,7 +205,7 @@ class _Observation:
         causes = [each for each in (self._unhealthy, *await self._events()) if each]
         said = f": {'; '.join(causes)}" if causes else ""
         return Unavailable(
-            f"{what} did not become stable in {within / 60:g} minutes{said}",
+            f"{what} did not become stable in {Duration(within)}{said}",
             hint=_HINTS[_HEALTH_CHECKS]
             if self._unhealthy
             else "check the capacity of the cluster and the health of the targets",
@@ -244,13 +246,18 @@ class _Observation:
 
 def _failure(service: Body, failed: Sequence[Body], unhealthy: str) -> UserMistake:
     reason = stopped_reason(failed[-1])
-    hint = next((hint for mark, hint in _HINTS.items() if mark in reason), "")
     name = text_at(service, "serviceName")
     # The reason names the target group, and the load balancer what its health check got.
     more = f"; {unhealthy}" if unhealthy and _HEALTH_CHECKS in reason else ""
+    number = "1 task" if len(failed) == 1 else f"{len(failed)} tasks"
     return UserMistake(
-        f"{len(failed)} tasks of the service {name} stopped: {reason}{more}", hint=hint
+        f"{number} of the service {name} stopped: {reason}{more}", hint=_hint(reason)
     )
+
+
+def _hint(reason: str) -> str:
+    """Returns what to do about tasks that stop for a reason."""
+    return next((hint for mark, hint in _HINTS.items() if mark in reason), _DEFAULT_HINT)
 
 
 def stopped_reason(task: Body) -> str:
@@ -271,6 +278,7 @@ def _ended(task: Body) -> str:
     )
     if has_failed:
         reason = stopped_reason(task)
-        hint = next((hint for mark, hint in _HINTS.items() if mark in reason), "")
-        raise UserMistake(f"the task {text_at(task, 'taskArn')} stopped: {reason}", hint=hint)
+        raise UserMistake(
+            f"the task {text_at(task, 'taskArn')} stopped: {reason}", hint=_hint(reason)
+        )
     return "has ended"
