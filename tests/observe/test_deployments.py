@@ -53,3 +53,18 @@ def test_a_kind_of_tomorrow_is_shown_by_its_number() -> None:
     statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PENDING, kind=99)])
     (family,) = statuses.collect()
     assert family.samples[0].labels["application_kind"] == "99"
+
+
+def test_more_deployments_than_a_report_has_room_for_come_with_the_next_ones() -> None:
+    running = [deployment(f"running-{number}", pb.DEPLOYMENT_RUNNING) for number in range(600)]
+    statuses = DeploymentStatuses(lambda: running)
+    for number in range(1500):
+        statuses.changed(deployment(f"done-{number}", pb.DEPLOYMENT_SUCCESS))
+    reports: list[set[str]] = []
+    for _ in range(3):
+        reports.append(set(shown(statuses)))
+        statuses.reported()
+    assert [len(report) for report in reports] == [1000, 1000, 600]
+    completed = [id for report in reports for id in report if id.startswith("done")]
+    assert len(completed) == len(set(completed)) == 1500
+    assert reports[2] == {each.id for each in running}

@@ -29,6 +29,8 @@ _LABELS = (
     "deployment", "application_id", "application_name", "application_kind", "platform_provider",
     "status",
 )  # fmt: skip
+# A deployment takes up to 4 kB, and a control plane accepts 4 MB.
+_MAX_COLLECTED = 1000
 _PLANNER, _SCHEDULER = "controller/planner", "controller/scheduler"
 _FNV_OFFSET, _FNV_PRIME = 0x6C62272E07BB014262B821756295C58D, (1 << 88) + 0x13B
 _FAILED_DEPLOYMENTS = (DeploymentStatus.FAILURE, DeploymentStatus.CANCELLED)
@@ -46,7 +48,8 @@ def kind_name(deployment: Deployment) -> str:
 class DeploymentStatuses(Collector):
     """Collects `deployment_status`: 1 for the current status of a deployment, 0 for all others.
 
-    Running deployments are always collected; completed ones until they were reported once.
+    Running deployments are always collected; completed ones until they were reported once. Of more
+    than a report has room for, the completed ones come first, and the rest with the next reports.
     """
 
     def __init__(self, running: Callable[[], Iterable[Deployment]] = tuple) -> None:
@@ -73,8 +76,10 @@ class DeploymentStatuses(Collector):
             labels=_LABELS,
         )
         current = {one.id: one for one in self._running()} | self._newest
-        self._collected = frozenset(current)
-        for one in current.values():
+        by_end = sorted(current.values(), key=_is_open)
+        collected = by_end[:_MAX_COLLECTED]
+        self._collected = frozenset(one.id for one in collected)
+        for one in collected:
             about = (
                 one.id, one.application_id, one.application_name,
                 kind_name(one), one.platform_provider,
@@ -82,6 +87,10 @@ class DeploymentStatuses(Collector):
             for status in Status.values():
                 family.add_metric((*about, Status.Name(status)), float(status == one.status))
         yield family
+
+
+def _is_open(deployment: Deployment) -> bool:
+    return not DeploymentStatus(deployment.status).is_completed
 
 
 def trace_id(deployment_id: str) -> bytes:
