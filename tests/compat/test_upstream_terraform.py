@@ -2,8 +2,8 @@
 """Terraform applications of upstream's pipeds, continued by ours, and both on the same state."""
 
 import json
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from pipecd.sdk.testing import MemoryHost, StageBench
 from plugins.terraform.testbed import Application as TerraformApplication
 from plugins.terraform.testbed import data
 from servers.comparison import write_comparison
-from servers.installation import Program
-from servers.our_installation import OpenInstallation
+from servers.installation import Agent, Program
+from servers.our_installation import OpenInstallation, OurInstallation
 from servers.programs import OUR_PIPED
 from servers.upstream_plugin import RunStage, upstream_plugin
 
@@ -52,6 +52,12 @@ PIPELINE = """\
         with: {approvers: [admin]}
       - name: TERRAFORM_APPLY
 """
+HELD = """\
+resource "terraform_data" "held" {
+  depends_on = [terraform_data.ground]
+  provisioner "local-exec" { command = "touch BEGUN; while [ -e HOLD ]; do sleep 0.05; done" }
+}
+"""
 BROKEN = """\
 resource "terraform_data" "broken" {
   depends_on = [terraform_data.ground]
@@ -70,7 +76,7 @@ def ground(state: Path, value: str) -> str:
 def inputs(state: Path) -> dict[str, str]:
     """The inputs of the resources in a state, by name."""
     return {
-        each["name"]: each["instances"][0]["attributes"].get("input", {}).get("value", "")
+        each["name"]: (each["instances"][0]["attributes"].get("input") or {}).get("value", "")
         for each in json.loads(state.read_bytes())["resources"]
     }
 
@@ -124,6 +130,79 @@ def generation(
     )
 
 
+@dataclass(frozen=True)
+class ChangeOver:
+    """An application that upstream's piped deploys, and then ours."""
+
+    installation: OurInstallation
+    generation: Generation
+    agent: Agent
+    first: str
+    state: Path
+    flags: tuple[str, ...]
+    """The flags of our piped."""
+
+    async def deploy_first(self, theirs: Program) -> None:
+        """Waits until upstream's piped has deployed the first commit, with the input `one`."""
+        installation = self.installation
+        done = await installation.eventually(lambda: installation.ended(self.first), theirs)
+        assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
+
+    def push(self, more: str = "") -> str:
+        """Commits the input `two` with the pipeline."""
+        app = self.generation.application + self.generation.pipeline
+        hcl = ground(self.state, "two") + more
+        files = {"infra/app.pipecd.yaml": app, "infra/main.tf": hcl}
+        return self.installation.origin.commit(files)
+
+    async def approval(self, commit: str, piped: Program) -> tuple[str, str]:
+        """Waits until the deployment waits for its approval."""
+        return await self.installation.eventually(
+            lambda: self.installation.stage(commit, "WAIT_APPROVAL"), piped
+        )
+
+    async def approve(self, waiting: tuple[str, str]) -> None:
+        cases = self.installation.cases
+        await cases.deployments.approve(*waiting, by=self.installation.admin)
+
+    def ours(self) -> AbstractAsyncContextManager[Program]:
+        """Runs our piped with the file of upstream's, without the addresses of its plugins."""
+        text = self.agent.config.read_text()
+        text = text.replace(self.generation.theirs, self.generation.ours)
+        self.agent.config.write_text(text)
+        return self.installation.running(OUR_PIPED, "piped", *self.flags)
+
+    async def assert_ends(self, commit: str, ours: Program, expected: tuple[str, str, str]) -> None:
+        """Waits for the end: the status, the input of the resource, the status of the rollback."""
+        installation = self.installation
+        done = await installation.eventually(lambda: installation.ended(commit), ours)
+        stages = {stage.name: StageStatus(stage.status).name for stage in done.stages}
+        text = (done.status_reason, await installation.logs(done))
+        status = DeploymentStatus(done.status).name
+        outcome = (status, inputs(self.state).get("ground"), stages[self.generation.rollback])
+        assert outcome == expected, text
+
+
+@pytest.fixture
+async def change_over(
+    open_installation: OpenInstallation,
+    generation: Generation,
+    free_port: Callable[[], int],
+    tools_dir: Path,
+    tmp_path: Path,
+) -> AsyncIterator[ChangeOver]:
+    state = tmp_path / "state"
+    async with open_installation() as installation:
+        files = {"app.pipecd.yaml": generation.application, "main.tf": ground(state, "one")}
+        first = installation.origin.commit({f"infra/{k}": v for k, v in files.items()})
+        agent = await installation.register_piped("theirs", generation.theirs)
+        draft = Application(name="infra", piped_id=agent.id, **generation.draft)
+        await installation.add_application("infra", draft)
+        flags = ("--insecure=true", f"--tools-dir={tools_dir}", f"--admin-port={free_port()}")
+        config_file = f"--config-file={agent.config}"
+        yield ChangeOver(installation, generation, agent, first, state, (*flags, config_file))
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -132,47 +211,64 @@ def generation(
     ],
 )
 async def test_a_deployment_of_upstreams_piped_is_completed_by_ours(
-    open_installation: OpenInstallation,
-    generation: Generation,
-    free_port: Callable[[], int],
-    tools_dir: Path,
-    tmp_path: Path,
-    more: str,
-    expected: tuple[str, str, str],
+    change_over: ChangeOver, more: str, expected: tuple[str, str, str]
 ) -> None:
-    state = tmp_path / "state"
-    async with open_installation() as installation:
-        app = generation.application
-        first = installation.origin.commit(
-            {"infra/app.pipecd.yaml": app, "infra/main.tf": ground(state, "one")}
-        )
-        agent = await installation.register_piped("theirs", generation.theirs)
-        draft = Application(name="infra", piped_id=agent.id, **generation.draft)
-        await installation.add_application("infra", draft)
-        config_file = f"--config-file={agent.config}"
-        run = installation.running if generation.keeps_its_stage else installation.killed
-        async with run(generation.program, *generation.arguments, config_file) as theirs:
-            done = await installation.eventually(lambda: installation.ended(first), theirs)
-            assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
-            files = {
-                "app.pipecd.yaml": app + generation.pipeline,
-                "main.tf": ground(state, "two") + more,
-            }
-            second = installation.origin.commit({f"infra/{k}": v for k, v in files.items()})
-            waiting = await installation.eventually(
-                lambda: installation.stage(second, "WAIT_APPROVAL"), theirs
-            )
-        written = agent.config.read_text()
-        agent.config.write_text(written.replace(generation.theirs, generation.ours))
-        flags = ("--insecure=true", f"--tools-dir={tools_dir}", f"--admin-port={free_port()}")
-        async with installation.running(OUR_PIPED, "piped", *flags, config_file) as ours:
-            await installation.cases.deployments.approve(*waiting, by=installation.admin)
-            done = await installation.eventually(lambda: installation.ended(second), ours)
-        stages = {stage.name: StageStatus(stage.status).name for stage in done.stages}
-        text = (done.status_reason, await installation.logs(done))
-        status = DeploymentStatus(done.status).name
-        outcome = (status, inputs(state).get("ground"), stages[generation.rollback])
-        assert outcome == expected, text
+    installation, generation = change_over.installation, change_over.generation
+    run = installation.running if generation.keeps_its_stage else installation.killed
+    config_file = f"--config-file={change_over.agent.config}"
+    async with run(generation.program, *generation.arguments, config_file) as theirs:
+        await change_over.deploy_first(theirs)
+        commit = change_over.push(more)
+        waiting = await change_over.approval(commit, theirs)
+    async with change_over.ours() as ours:
+        await change_over.approve(waiting)
+        await change_over.assert_ends(commit, ours, expected)
+
+
+@pytest.mark.parametrize("generation", ["second"], indirect=True)
+async def test_a_deployment_that_pipedv1_cancelled_as_it_stopped_is_rolled_back(
+    change_over: ChangeOver,
+) -> None:
+    installation, generation = change_over.installation, change_over.generation
+    config_file = f"--config-file={change_over.agent.config}"
+    # It ends after its grace of 30 seconds.
+    async with installation.running(
+        generation.program, *generation.arguments, config_file, grace=60
+    ) as theirs:
+        await change_over.deploy_first(theirs)
+        commit = change_over.push()
+        await change_over.approval(commit, theirs)
+    left = await installation.deployment(commit)
+    assert left is not None
+    stages = {stage.name: StageStatus(stage.status).name for stage in left.stages}
+    assert stages["WAIT_APPROVAL"] == "CANCELLED"
+    assert not DeploymentStatus(left.status).is_completed
+    async with change_over.ours() as ours:
+        await change_over.assert_ends(commit, ours, ("CANCELLED", "one", "SUCCESS"))
+
+
+async def test_an_apply_that_is_killed_with_upstreams_piped_is_repeated(
+    change_over: ChangeOver, tmp_path: Path
+) -> None:
+    installation, generation = change_over.installation, change_over.generation
+    config_file = f"--config-file={change_over.agent.config}"
+    begun, hold = tmp_path / "begun", tmp_path / "hold"
+    hold.touch()
+
+    async def is_begun() -> bool:
+        return begun.exists()
+
+    async with installation.killed(
+        generation.program, *generation.arguments, config_file
+    ) as theirs:
+        await change_over.deploy_first(theirs)
+        commit = change_over.push(HELD.replace("BEGUN", str(begun)).replace("HOLD", str(hold)))
+        await change_over.approve(await change_over.approval(commit, theirs))
+        await installation.eventually(is_begun, theirs)
+    hold.unlink()
+    async with change_over.ours() as ours:
+        await change_over.assert_ends(commit, ours, ("SUCCESS", "two", "NOT_STARTED_YET"))
+    assert "held" in inputs(change_over.state)
 
 
 UNAPPROVED = """\

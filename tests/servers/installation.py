@@ -38,11 +38,11 @@ class Program:
         while line := await self.process.stdout.readline():
             self.lines.append(line.decode("utf-8", "replace"))
 
-    async def stop(self) -> None:
+    async def stop(self, grace: float = 30) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(grace):
                 await self.process.wait()
         except TimeoutError:
             self.process.kill()
@@ -100,14 +100,16 @@ class Installation(ABC):
         return Agent(id_, file)
 
     @asynccontextmanager
-    async def running(self, program: Path, *arguments: str) -> AsyncGenerator[Program, None]:
+    async def running(
+        self, program: Path, *arguments: str, grace: float = 30
+    ) -> AsyncGenerator[Program, None]:
         """Runs a program with its own home directory; it must exit with 0 on SIGTERM."""
         started = await self._start(program, *arguments)
         reading = asyncio.create_task(started.read())
         try:
             yield started
         finally:
-            await started.stop()
+            await started.stop(grace)
             await reading
         assert started.process.returncode == 0, started.text
 
