@@ -1,61 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that upstream's pipectl and ours share, typed to both on one control plane."""
+"""Every command of upstream's pipectl and ours, typed to both on one control plane of each kind."""
 
-import json
 import re
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
-import yaml
 
-from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.model.ids import new_id
-from pipecd.proto.model import common_pb2 as common
+from pipecd.pipectl import cli
 from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
-from pipecd.secrets import hybrid
 from servers.installation import Completed
-from servers.our_installation import OpenInstallation, OurInstallation
-from servers.programs import OUR_PIPECTL
+from servers.origin import Origin
+from servers.our_installation import OpenInstallation
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 from servers.registry import OciRegistry
-from servers.tenants import PUBLIC_KEY, new_deployment
+from servers.samples import WAITING_CART
+from servers.side_by_side import (
+    LINES,
+    OurSceneServer,
+    Scene,
+    SceneServer,
+    UpstreamSceneServer,
+    printed,
+)
+from servers.upstream import UpstreamInstallation, UpstreamPlane
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# What is run of each shared command; names in braces are of the object that the program may change.
-LINES = {
-    "application add": "--app-name new --app-kind TERRAFORM --platform-provider tf --repo-id site --app-dir new --piped-id {piped}",
-    "application delete": "--app-id {application}",
-    "application disable": "--app-id {application}",
-    "application get": "--app-id {application}",
-    "application list": "--app-name {name} --label env:dev",
-    "application sync": "--app-id {application} --check-interval 1s --timeout 2s",
-    "deployment list": "--app-id {application}",
-    "deployment logs": "--deployment-id {deployment}",
-    "deployment wait-status": "--deployment-id {deployment} --status DEPLOYMENT_PENDING",
-    "encrypt": "--piped-id {piped} --input-file {file}",
-    "event register": "--name image --data v2 --labels env=dev --contexts a=b --commit-hash abc",
-    "migrate application-config": "--config-files {config}",
-    "migrate database": "--applications {application}",
-    "piped disable": "--piped-id {piped}",
-    "piped enable": "--piped-id {piped}",
-    "plan-preview": "--repo-remote-url none --base-branch main --head-branch b --head-commit c",
-    "plugin push": "--files linux/amd64={file} --tag v1 --registry {registry} --repository {name} --insecure",
-    "transfer backup": "--output-file {output} --labels owner:{owner}",
-    "transfer restore application": "--input-file {backup} --piped-id-mapping-file {mapping}",
-    "transfer restore piped": "--input-file {backup} --output-file {output}",
-}  # fmt: skip
-# These do not connect to a control plane.
-LOCAL = {"plugin push"}
 # Ours prints the reference of what was pushed, with its digest.
 PRINTED_BY_OURS = {"plugin push"}
 # What these log about their progress is in words of our own.
 PROGRESS = ("migrate", "plugin", "transfer")
 # Commands of every program that uses cobra.
 NOT_SHARED = {"completion", "help", "version"}
+
+# Commands of ours that call RPCs which no control plane of upstream has.
+REFUSED = {
+    "deployment approve": "--deployment-id {deployment} --stage-id s1",
+    "deployment cancel": "--deployment-id {deployment}",
+    "deployment reject": "--deployment-id {deployment} --stage-id s1 --reason no",
+    "deployment skip": "--deployment-id {deployment} --stage-id s1",
+    "session end": "--all",
+    "session list": "",
+}
+# Commands of ours that make do with upstream's RPCs, and what they print.
+SERVED = {
+    "application diff": ("--app-id {application}", "is UNKNOWN"),
+    "application edit": ("--app-id {application} --config-file-name web.pipecd.yaml", "updated application id = {application}"),
+    "application enable": ("--app-id {application}", "enabled application id = {application}"),
+    "deployment get": ("--deployment-id {deployment}", '"id":"{deployment}"'),
+    "login": ("", "further commands use the context"),
+    "piped get": ("--piped-id {piped}", '"id":"{piped}"'),
+    "piped register": ("--name second", '"key":'),
+}  # fmt: skip
+# Commands of ours that wait for a piped; a test with a piped has them.
+WAITING = {"deployment retry", "deployment watch"}
+# Commands of ours that connect to no control plane, or only if they are told to.
+OFFLINE = {
+    "context delete", "context list", "context use", "init", "lint", "plugin check",
+    "plugin init", "schema",
+}  # fmt: skip
 
 
 def help_of(program: Path, *words: str) -> str:
@@ -74,6 +81,17 @@ def commands_of(program: Path, *words: str) -> Iterator[tuple[str, ...]]:
             yield from commands_of(program, *words, name)
 
 
+def commands_of_ours(command: click.Command, *words: str) -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        yield " ".join(words)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from commands_of_ours(below, *words, name)
+
+
 def flags_of(program: Path, words: tuple[str, ...]) -> dict[str, str]:
     """The flags of a command and their defaults."""
     lines = re.findall(r"^ +(?:-\w, )?--([\w-]+)(.*)$", help_of(program, *words), re.MULTILINE)
@@ -88,6 +106,11 @@ def test_all_commands_of_upstream_are_compared(upstream_pipectl: Path) -> None:
     assert {" ".join(words) for words in commands_of(upstream_pipectl)} == set(LINES)
 
 
+def test_all_commands_of_ours_are_tried_on_a_control_plane_of_upstream() -> None:
+    ours = {*commands_of_ours(cli.tree())} - NOT_SHARED
+    assert ours == {*LINES, *REFUSED, *SERVED, *WAITING, *OFFLINE}
+
+
 @pytest.mark.parametrize("command", LINES)
 def test_ours_has_all_flags_of_upstream(command: str, upstream_pipectl: Path) -> None:
     words = tuple(command.split())
@@ -96,71 +119,6 @@ def test_ours_has_all_flags_of_upstream(command: str, upstream_pipectl: Path) ->
     ).stdout
     for flag in flags_of(upstream_pipectl, words):
         assert f"--{flag}" in ours
-
-
-class Scene:
-    """What one of the programs may change: objects that are alike for both but for their ids."""
-
-    def __init__(self, installation: OurInstallation, directory: Path) -> None:
-        self._installation, self.directory = installation, directory
-        self.values: dict[str, str] = {}
-
-    async def prepare(self, registry: OciRegistry) -> None:
-        cases, admin = self._installation.cases, self._installation.admin
-        registered = await cases.pipeds.register("p", "", by=admin)
-        caller = PipedCaller(admin.project, registered.id)
-        repository = common.ApplicationGitRepository(id="site", remote="git@h:o/r", branch="main")
-        meta = ReportPipedMetaRequest(version="v1", repositories=[repository], config="{}")
-        meta.secret_encryption.type = "KEY_PAIR"
-        meta.secret_encryption.public_key = PUBLIC_KEY.read_text()
-        await cases.pipeds.report_meta(meta, by=caller)
-        # Each program lists its own.
-        name, owner = f"web-{self.directory.name}", new_id()
-        place = common.ApplicationGitPath(repo=repository, path=name)
-        draft = Application(
-            name=name, piped_id=registered.id, kind=common.ECS, platform_provider="cloud",
-            git_path=place, labels={"env": "dev", "owner": owner},
-        )  # fmt: skip
-        id = await cases.applications.add(draft, by=admin)
-        application = await cases.applications.get(id, by=admin)
-        deployment = new_deployment(application, f"deployment-of-{name}")
-        await cases.deployment_reports.create(deployment, by=caller)
-        self.values = {
-            "piped": registered.id,
-            "application": id,
-            "deployment": deployment.id,
-            "name": name,
-            "owner": owner,
-            "registry": f"127.0.0.1:{registry.port}",
-            **self._files(registered.id),
-        }
-
-    def _files(self, piped: str) -> dict[str, str]:
-        contents = {
-            "file": "a secret",
-            "config": "apiVersion: pipecd.dev/v1beta1\nkind: ECSApp\nspec: {name: web}\n",
-            "backup": json.dumps({"version": "1", "pipeds": [{"id": piped, "name": "q"}]}),
-            "mapping": json.dumps({"piped_mappings": []}),
-            "output": "",
-        }
-        self.directory.mkdir()
-        for name, content in contents.items():
-            (self.directory / name).write_text(content)
-        return {name: str(self.directory / name) for name in contents}
-
-    async def type(self, program: Path, command: str) -> Completed:
-        words = [*command.split(), *LINES[command].format(**self.values).split()]
-        if command not in LOCAL:
-            words += self._installation.pipectl_flags()
-        return await self._installation.run(program, *words)
-
-    def anonymous(self, text: str) -> str:
-        """The text with the ids of the objects replaced by what they are of."""
-        for name, value in self.values.items():
-            text = text.replace(value, f"<{name}>")
-        text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)
-        text = re.sub(r"\b1[0-9]{9}\b|\d{4}[-/]\d\d[-/]\d\d[ T][\d:]{8}Z?", "<time>", text)
-        return re.sub(r'(_key"): "[^"]+"', r'\1: "<key>"', text)
 
 
 @pytest.mark.parametrize("command", LINES)
@@ -172,10 +130,17 @@ async def test_both_do_the_same(
     tmp_path: Path,
 ) -> None:
     async with open_installation() as installation:
-        theirs, ours = [
-            await printed(Scene(installation, tmp_path / name), program, command, registry)
-            for name, program in (("theirs", upstream_pipectl), ("ours", OUR_PIPECTL))
-        ]
+        server = OurSceneServer(installation)
+        await compare(server, command, upstream_pipectl, registry, tmp_path)
+
+
+async def compare(
+    server: SceneServer, command: str, upstream: Path, registry: OciRegistry, directory: Path
+) -> None:
+    theirs, ours = [
+        await printed(Scene(server, directory / name), program, command, registry)
+        for name, program in (("theirs", upstream), ("ours", OUR_PIPECTL))
+    ]
     assert ours.code == theirs.code
     assert ours.files == theirs.files
     if command not in PRINTED_BY_OURS:
@@ -184,29 +149,111 @@ async def test_both_do_the_same(
         assert ours.err == theirs.err
 
 
-@dataclass(frozen=True)
-class Printed:
-    """What a program printed and wrote, without the ids."""
+@pytest.fixture(scope="module")
+def upstream_plane(upstream: Path, request: pytest.FixtureRequest) -> Iterator[UpstreamPlane]:
+    """One control plane of upstream for all commands; each works on objects of its own."""
+    program = upstream / "pipecd"
+    if not program.exists():
+        pytest.skip(f"PIPECD_UPSTREAM names {upstream}, where there is no pipecd")
+    dolt, redis, s3 = (request.getfixturevalue(name) for name in ("dolt", "redis", "s3"))
+    plane = UpstreamPlane(program, (dolt, redis, s3), f"upstream-{new_id()}")
+    yield plane
+    plane.close()
 
-    code: int
-    out: str
-    err: list[str]
-    files: dict[str, str]
+
+@pytest.fixture
+async def upstream_server(
+    upstream_plane: UpstreamPlane, origin: Origin, tmp_path: Path
+) -> AsyncGenerator[UpstreamSceneServer, None]:
+    installation = UpstreamInstallation(upstream_plane, origin, tmp_path)
+    await installation.admin.sign_in()
+    yield UpstreamSceneServer(installation)
 
 
-async def printed(scene: Scene, program: Path, command: str, registry: OciRegistry) -> Printed:
+@pytest.mark.parametrize("command", LINES)
+async def test_both_do_the_same_on_a_control_plane_of_upstream(
+    command: str,
+    upstream_server: UpstreamSceneServer,
+    upstream_pipectl: Path,
+    registry: OciRegistry,
+    tmp_path: Path,
+) -> None:
+    await compare(upstream_server, command, upstream_pipectl, registry, tmp_path)
+
+
+@pytest.mark.parametrize("command", REFUSED)
+async def test_a_command_that_upstream_cannot_answer_says_so(
+    command: str, upstream_server: UpstreamSceneServer, registry: OciRegistry, tmp_path: Path
+) -> None:
+    scene = Scene(upstream_server, tmp_path / "ours")
     await scene.prepare(registry)
-    done = await scene.type(program, command)
-    out, err = scene.anonymous(done.out), scene.anonymous(done.err)
-    if command == "encrypt":
-        private = (PUBLIC_KEY.parent / "secret_private.pem").read_bytes()
-        out = hybrid.decrypt(private, out.strip())
-    # A sync is waited for at intervals of its own; ours adds what to do about an error.
-    lines = [line.partition("; ")[0] for line in err.splitlines() if line != "..."]
-    files = {file.name: scene.anonymous(file.read_text()) for file in scene.directory.iterdir()}
-    return Printed(done.code, out, lines, {name: comparable(text) for name, text in files.items()})
+    done = await scene.type(OUR_PIPECTL, command, REFUSED)
+    assert (done.code, done.out) == (1, "")
+    address = upstream_server.installation.api_address
+    said = f"the control plane at {address} does not offer this to pipectl; it is one of upstream's"
+    assert said in done.err
+    assert "Traceback" not in done.err
 
 
-def comparable(text: str) -> str:
-    """The content of a JSON or YAML file in one spelling; ours keeps the style of the file."""
-    return json.dumps(yaml.safe_load(text), sort_keys=True)
+@pytest.mark.parametrize("command", SERVED)
+async def test_a_command_of_ours_works_on_a_control_plane_of_upstream(
+    command: str,
+    upstream_server: UpstreamSceneServer,
+    registry: OciRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    scene = Scene(upstream_server, tmp_path / "ours")
+    await scene.prepare(registry)
+    line, says = SERVED[command]
+    done = await scene.type(OUR_PIPECTL, command, {command: line})
+    assert done.code == 0, done.err
+    assert says.format(**scene.values) in done.out + done.err
+
+
+async def test_both_wait_for_a_deployment_on_a_control_plane_of_upstream(
+    upstream_server: UpstreamSceneServer,
+    upstream_pipectl: Path,
+    free_port: Callable[[], int],
+) -> None:
+    installation, flags = upstream_server.installation, await upstream_server.flags()
+
+    async def typed(program: Path, line: str) -> Completed:
+        return await installation.run(program, *line.split(), *flags)
+
+    first = installation.origin.commit({"cart/app.pipecd.yaml": WAITING_CART})
+    agent = await installation.register_piped("ours", "  plugins: [{name: wait}]\n")
+    started = ("run", f"--config-file={agent.config}", "--insecure", f"--admin-port={free_port()}")
+    async with installation.running(OUR_PIPED, *started) as piped:
+        await installation.eventually(lambda: installation.introduced(agent.id), piped)
+        id = await installation.add_application("cart", Application(name="cart", piped_id=agent.id))
+        deployed = await installation.eventually(lambda: installation.ended(first), piped)
+        sync = f"application sync --app-id {id} --check-interval 1s --timeout 60s"
+        wait = "--wait-status DEPLOYMENT_SUCCESS,DEPLOYMENT_FAILURE"
+        theirs, ours = [
+            await typed(program, f"{sync} {wait}") for program in (upstream_pipectl, OUR_PIPECTL)
+        ]
+        retried = await typed(OUR_PIPECTL, f"deployment retry --deployment-id {deployed.id}")
+    assert (ours.code, theirs.code) == (0, 0), ours.err + theirs.err
+    assert distinct_lines(ours.err) == distinct_lines(theirs.err)
+    assert retried.code == 0, retried.err
+    one = f"--deployment-id {deployed.id}"
+    for line in (
+        f"deployment list --app-id {id} --status DEPLOYMENT_SUCCESS",
+        f"deployment logs {one}",
+        f"deployment wait-status {one} --status DEPLOYMENT_SUCCESS",
+    ):
+        theirs, ours = [await typed(program, line) for program in (upstream_pipectl, OUR_PIPECTL)]
+        assert (ours.code, ours.out) == (theirs.code, theirs.out) == (0, theirs.out), ours.err
+    watched = await typed(OUR_PIPECTL, f"deployment watch {one}")
+    assert (watched.code, "SUCCESS" in watched.out) == (0, True), watched.err
+    followed = await typed(OUR_PIPECTL, f"deployment logs --follow {one}")
+    assert (followed.code, "WAIT  " in followed.out) == (0, True), followed.err
+
+
+def distinct_lines(log: str) -> list[str]:
+    """The lines without ids and times, each once: the programs poll at intervals of their own."""
+    anonymous = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", log)
+    lines = (line for line in anonymous.splitlines() if line != "...")
+    return list(dict.fromkeys(lines))

@@ -179,6 +179,7 @@ async def sync(
     logger.info(f"Successfully triggered deployment {deployment}")
     print_id(output, "deployment_id", deployment)
     if statuses:
+        logger.info("Waiting until the deployment reaches one of the specified statuses")
         await wait_for_status(api, deployment, statuses, polling)
 
 
