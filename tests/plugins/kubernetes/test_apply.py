@@ -96,6 +96,26 @@ async def test_objects_applied_by_kubectl_are_taken_over_without_a_restart(bench
     )
 
 
+@pytest.mark.parametrize("others", [0, 520], ids=["a small namespace", "a large namespace"])
+async def test_the_first_sync_of_many_objects_takes_over_those_applied_by_kubectl(
+    bench: Bench, others: int
+) -> None:
+    def config_map(number: int) -> Manifest:
+        application = {"metadata": {"labels": {"pipecd.dev/application": "a"}}}
+        body = {**manifest("ConfigMap", f"c-{number}", data={"a": "1"}).body}
+        body["metadata"] = {**body["metadata"], **application["metadata"]}
+        return Manifest(body)
+
+    more = [manifest("ConfigMap", f"other-{number}").body for number in range(others)]
+    kubectls = manifest("ConfigMap", "c-3", data={"a": "1", "gone": "soon"}).body
+    items = {"apiVersion": "v1", "kind": "List", "items": [*more, kubectls]}
+    bench.kubectl("apply", "-f", "-", body=items)
+    await bench.apply(*(config_map(number) for number in range(30)))
+    assert {json.dumps(bench.get("configmaps", f"c-{n}")["data"]) for n in range(30)} == {
+        json.dumps({"a": "1"})
+    }
+
+
 @pytest.mark.parametrize("flags", [[], ["--server-side"]], ids=["on the client", "on the server"])
 async def test_a_renamed_list_item_replaces_the_one_applied_by_kubectl(
     bench: Bench, flags: list[str]

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -145,6 +146,8 @@ _ESTABLISHED_TIMEOUT = 30.0
 _DELETED_TIMEOUT = 60.0
 _MIGRATION_ATTEMPTS = 3
 _REPLACE_ATTEMPTS = 3
+# With so many missing objects, a collection of at most this many objects is listed as a whole.
+_MANY_MISSING, _SMALL_COLLECTION = 10, 500
 
 
 async def create_namespaces(cluster: Cluster, manifests: Sequence[Manifest], log: LogLine) -> None:
@@ -170,10 +173,26 @@ async def apply_all(cluster: Cluster, manifests: Sequence[Manifest], log: LogLin
         await _run_concurrently(partial(_wait_until_established, cluster), wave, slots)
 
 
-async def _live_metadata(cluster: Cluster, manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Returns the metadata of live objects that have the application's label, by path.
+@dataclass(frozen=True)
+class _LiveMetadata:
+    """The metadata of live objects by path, and the collections of which all objects are known."""
 
-    One list is faster than a request for each object.
+    objects: dict[str, Any] = field(default_factory=dict[str, Any])
+    complete: set[str] = field(default_factory=set[str])
+
+    def add(self, collection: str, items: Sequence[Any]) -> None:
+        self.objects.update({f"{collection}/{each['metadata']['name']}": each for each in items})
+
+    def is_absent(self, path: str) -> bool:
+        """Whether there is no such object."""
+        return path not in self.objects and path.rpartition("/")[0] in self.complete
+
+
+async def _live_metadata(cluster: Cluster, manifests: Sequence[Manifest]) -> _LiveMetadata:
+    """Returns the metadata of live objects that have the application's label.
+
+    One list is faster than a request for each object. If most of them are missing, as at the first
+    sync, a small collection is listed as a whole.
     """
     collections: dict[tuple[str, str], int] = {}
     for manifest in manifests:
@@ -181,7 +200,7 @@ async def _live_metadata(cluster: Cluster, manifests: Sequence[Manifest]) -> dic
         with suppress(UserMistake):
             collection = (await cluster.path(manifest)).rpartition("/")[0], application
             collections[collection] = collections.get(collection, 0) + bool(application)
-    live: dict[str, Any] = {}
+    live = _LiveMetadata()
     for (path, application), count in collections.items():
         if count > 1:
             # Without the permission to list them each object is requested later.
@@ -190,13 +209,19 @@ async def _live_metadata(cluster: Cluster, manifests: Sequence[Manifest]) -> dic
                 response = await cluster.client.get(
                     path, accept=METADATA_LIST, labelSelector=selector
                 )
-                live |= {f"{path}/{m['metadata']['name']}": m for m in list_at(response, "items")}
+                found = list_at(response, "items")
+                live.add(path, found)
+                if count - len(found) >= _MANY_MISSING:
+                    response = await cluster.client.get(
+                        path, accept=METADATA_LIST, limit=str(_SMALL_COLLECTION)
+                    )
+                    live.add(path, list_at(response, "items"))
+                    if not text_at(response, "metadata", "continue"):
+                        live.complete.add(path)
     return live
 
 
-async def _apply(
-    cluster: Cluster, log: LogLine, live: Mapping[str, Any], manifest: Manifest
-) -> None:
+async def _apply(cluster: Cluster, log: LogLine, live: _LiveMetadata, manifest: Manifest) -> None:
     """Applies, replaces or recreates one object, as its annotations say."""
     client = cluster.client
     try:
@@ -207,7 +232,8 @@ async def _apply(
         elif is_enabled(manifest, REPLACE):
             await _replace(client, path, manifest)
         else:
-            await _migrate_managed_fields(client, path, live.get(path))
+            if not live.is_absent(path):
+                await _migrate_managed_fields(client, path, live.objects.get(path))
             await _apply_on_server(client, path, manifest, log)
     except ApiError as e:
         raise apply_error(manifest, e) from e
