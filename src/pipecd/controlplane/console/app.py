@@ -11,7 +11,8 @@ A console page consists of the same five parts everywhere; `deployments` is the 
 - template: `templates/deployments.html`, `templates/deployment.html`. It works without JavaScript;
   `data-topics` names what the page follows by server-sent events (`live_updates.py`).
 - tests: `test_deployments.py` (HTTP), `test_deployments_view.py` (tables) and a visit in a real
-  browser below `browser/`; add the page to `test_every_page_fits_and_names_its_controls` there.
+  browser below `browser/`; `tests/servers/console_pages.py` names its addresses for the tests of
+  all pages.
 """
 
 from collections.abc import Mapping

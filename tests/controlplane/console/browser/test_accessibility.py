@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""axe finds nothing on any page."""
+"""axe finds nothing on any page, in any theme, at any width, whatever is open."""
 
 from pathlib import Path
-from typing import Literal
-from urllib.parse import quote
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -12,200 +12,249 @@ from pipecd.controlplane.auth.setup_token import new_setup_token
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.console.documentation import read_documents
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases, build_use_cases
 from pipecd.controlplane.usecases.sso import SsoSettings
 from pipecd.controlplane.web import WebServer, http_server
-from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now
-from pipecd.model.deployment import StageStatus
-from pipecd.proto.model import application_pb2 as model
-from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
-from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.deployment_pb2 import Deployment
-from servers import programs
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
+from servers.axe import violations
 from servers.browser import OpenPage
-from servers.console import PipedReports
-from servers.filled_project import FilledProject
-from servers.live_states import DRIFT, resources, snapshot
+from servers.console_pages import NO_PAGE, ShownObjects
 
 pytestmark = pytest.mark.browser
 
-RUN = """axe.run(document).then((found) => found.violations.map(
-    (v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 200)).join(" | ")}`))"""
-
-
-async def violations(page: Page, axe: str) -> list[str]:
-    return await page.evaluate(f"{axe}; {RUN}")
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The source of axe."""
-    try:
-        return Path(programs.built_program("axe")).read_text()
-    except programs.NotInstalled as e:
-        programs.skip_or_fail(e)
-
-
-@pytest.fixture
-async def live_state(cases: UseCases, piped: PipedCaller, application: Application) -> Application:
-    """An application with live resources that differ from Git."""
-    await cases.application_reports.report_unregistered(
-        [
-            ApplicationInfo(name=name, repo_id="site", path=name, config_filename="app.pipecd.yaml")
-            for name in ("api", "web")
-        ],
-        by=piped,
-    )
-    state = ApplicationSyncState(
-        status=model.ApplicationSyncStatus.ValueType(SyncStatus.OUT_OF_SYNC),
-        reason=DRIFT,
-        timestamp=1,
-    )
-    await cases.application_reports.report_sync_state(application.id, state, by=piped)
-    for broken in (False, True):
-        found = snapshot(application, *resources(3, 6, broken=broken))
-        await cases.livestate.report(found, by=piped)
-    return application
-
-
 # Every page is visited at every width in both themes, each pair by one test. Every run has the two
 # that differ most.
-EVERY_RUN = {(1440, "light"), (390, "dark")}
+EVERY_RUN = ((1440, "light"), (390, "dark"))
 LOOKS = [
     pytest.param(width, theme, marks=() if (width, theme) in EVERY_RUN else pytest.mark.long)
     for width in (1440, 1024, 768, 390)
     for theme in ("light", "dark")
 ]
+MENUS = {
+    "Cancel",
+    "Change",
+    "Disable",
+    "End",
+    "Reject",
+    "Restart",
+    "Roll back",
+    "Skip ANALYSIS",
+    "Sync several",
+    "Sync strategies",
+}
+# Opens whatever the page folds, other than menus, of which one at a time is open.
+UNFOLD = """() => {
+    const folded = [...document.querySelectorAll("details:not([open]):not(.menu)")];
+    folded.forEach((each) => { each.open = true; });
+    return folded.length;
+}"""
 
 
-@pytest.mark.timeout(300)
+class PageCheck:
+    """Checks pages as they are, unfolded, and with each of their menus open."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._menus = set[tuple[str, str]]()
+        self._found: list[str] = []
+
+    async def check(self, what: str) -> None:
+        self._found += [f"{what}: {each}" for each in await violations(self._page)]
+
+    async def check_all(self, what: str) -> None:
+        await self.check(what)
+        if await self._page.evaluate(UNFOLD):
+            await self.check(f"{what}, unfolded")
+        for menu in await self._page.locator("details.menu").filter(visible=True).all():
+            summary = menu.locator("> summary")
+            name = (await summary.inner_text()).strip()
+            name = name or await summary.get_attribute("aria-label") or ""
+            # Rows have the same menu, and all pages that of the account.
+            is_account = "account" in (await menu.get_attribute("class") or "")
+            key = (name, "" if is_account else self._section())
+            if key in self._menus:
+                continue
+            self._menus.add(key)
+            await summary.click()
+            found = await violations(self._page, menu)
+            self._found += [f"{what}, menu {name}: {each}" for each in found]
+            await self._page.keyboard.press("Escape")
+
+    def _section(self) -> str:
+        parts = urlsplit(self._page.url).path.split("/")
+        return "/".join(parts[:3] if parts[1] == "settings" else parts[:2])
+
+    @property
+    def menus(self) -> set[str]:
+        return {name for name, _ in self._menus}
+
+    def assert_nothing_was_found(self) -> None:
+        assert not self._found, "\n".join(self._found)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
 async def test_axe_finds_nothing_on_any_page(
     *,
     width: int,
     theme: str,
-    axe: str,
     open_page: OpenPage,
     console_url: str,
-    running: Deployment,
-    reports: PipedReports,
-    live_state: Application,
-    filled: FilledProject,
+    all_pages: tuple[str, ...],
 ) -> None:
-    await reports.stage(running, "s1", StageStatus.SUCCESS)
-    await reports.stage(running, "s2", StageStatus.RUNNING)
     page = await open_page(
         "/login?switch=1", viewport={"width": width, "height": 900}, color_scheme=theme
     )
-    application = f"/applications/{live_state.id}"
-    for path in (
-        "/login?switch=1&expired=page",
-        "/overview",
-        "/applications",
-        "/applications?health=unhealthy",
-        "/applications/add",
-        f"{application}?diff=split",
-        f"{application}/live?res=osaka%2Fweb-1",
-        f"{application}/live?view=graph",
-        f"{application}/encrypt",
-        f"{application}/settings",
-        "/deployments",
-        f"/deployments/{running.id}",
-        f"/deployments/{running.id}?tab=changes",
-        f"/deployments/{running.id}?tab=timeline",
-        f"/deployments/{running.id}?stage=s1&find=line&only=matches",
-        "/chains",
-        f"/chains/{filled.chain}",
-        f"/deployments/{filled.deployment}?tab=changes&diff=split",
-        "/plan-previews",
-        f"/plan-previews/{filled.preview}",
-        "/deployment-traces",
-        "/events",
-        f"/events/{filled.event}",
-        "/insights",
-        "/insights?app=ch",
-        "/insights?range=1w&at=1767225600",
-        "/search?q=cart",
-        "/help",
-        "/help/console",
-        "/settings/piped",
-        f"/settings/piped/{live_state.piped_id}",
-        "/settings/api-key",
-        "/settings/users?user=vera",
-        "/settings/project",
-        "/docs/api",
-        "/nowhere",
-    ):
-        await page.goto(console_url + path)
-        assert await violations(page, axe) == [], path
+    checked = PageCheck(page)
+    for path in all_pages:
+        response = await page.goto(console_url + path)
+        assert response is not None
+        assert response.status == (404 if path == NO_PAGE else 200), path
+        await checked.check_all(path)
+    checked.assert_nothing_was_found()
+    assert checked.menus >= MENUS
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
-async def test_axe_finds_nothing_in_empty_pages_dialogs_menus_and_results(
+async def test_axe_finds_nothing_in_empty_pages_dialogs_and_results(
     *,
     width: int,
     theme: str,
-    axe: str,
     open_page: OpenPage,
     console_url: str,
     running: Deployment,
     viewer: User,
 ) -> None:
     size = {"width": width, "height": 900}
-    page = await open_page("/overview", viewport=size, color_scheme=theme)
-
-    async def check(what: str) -> None:
-        assert await violations(page, axe) == [], what
-
-    for path in ("/chains", "/deployment-traces", "/events", "/insights"):
+    allowed = ["clipboard-read", "clipboard-write"]
+    page = await open_page("/overview", viewport=size, color_scheme=theme, permissions=allowed)
+    checked = PageCheck(page)
+    empty = ("/chains", "/deployment-traces", "/events", "/insights", "/plan-previews")
+    for path in (*empty, "/settings/users", "/settings/api-key"):
         await page.goto(console_url + path)
-        await check(path)
+        await checked.check(f"{path} without content")
     await page.keyboard.press("Control+k")
     await page.keyboard.type("cart")
     await page.get_by_test_id("result").filter(has_text="Sync cart").wait_for()
-    await check("palette")
+    await checked.check("palette")
     await page.keyboard.press("Escape")
     await page.keyboard.press("?")
     await page.get_by_test_id("help").wait_for()
-    await check("help")
+    await checked.check("keys of the keyboard")
     await page.keyboard.press("Escape")
-    await page.locator("details.account > summary").click()
-    await check("menu of the account")
     await page.goto(f"{console_url}/deployments/{running.id}")
-    await page.get_by_test_id("cancel-button").click()
-    await check("menu of a deployment")
-    await page.keyboard.press("Escape")
     await page.get_by_test_id("log-full-screen").click()
-    await check("log on the whole screen")
-    await page.goto(f"{console_url}/settings/api-key")
-    await page.get_by_role("textbox", name="Name").fill("ci")
-    await page.get_by_role("button", name="Generate").click()
-    await page.wait_for_url("**/settings/api-key*")
-    await check("a new API key")
+    await checked.check("log on the whole screen")
+    await page.keyboard.press("Escape")
+    await page.locator("#L1 .n").click()
+    await page.get_by_role("button", name="Copy link").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("copied")
+    await checked.check("chosen lines and a toast")
+    await page.context.set_offline(True)
+    await expect(page.locator("#offline")).to_be_visible()
+    await checked.check("a page without connection")
+    await page.context.set_offline(False)
     await page.goto(f"{console_url}/applications")
     await page.locator("input[name=id]").first.check()
     await page.get_by_test_id("bulk-sync").click()
     await page.get_by_role("button", name="Sync the selected applications").click()
     await expect(page.locator("main")).not_to_have_attribute("data-page", "applications")
-    await check("results of a bulk sync")
+    await checked.check("results of a bulk sync")
+    await page.get_by_test_id("bulk-row").get_by_role("link").first.click()
+    await expect(page.get_by_test_id("notice")).to_be_visible()
+    await checked.check("a requested sync")
+    checked.assert_nothing_was_found()
     page = await open_page("/settings/project", user=viewer, viewport=size, color_scheme=theme)
-    await check("what a viewer sees of the settings")
+    checked = PageCheck(page)
+    await checked.check("what a viewer sees of the settings")
     await page.goto(f"{console_url}/settings/api-key")
     await expect(page.locator("h1")).to_contain_text("Permission denied")
-    await check("permission denied")
+    await checked.check("permission denied")
+    checked.assert_nothing_was_found()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
+async def test_axe_finds_nothing_on_the_pages_that_answer_a_form(
+    *,
+    width: int,
+    theme: str,
+    open_page: OpenPage,
+    console_url: str,
+    shown: ShownObjects,
+    cases: UseCases,
+    piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
+    spec_dir: Path,
+) -> None:
+    meta.secret_encryption.type = "KEY_PAIR"
+    meta.secret_encryption.public_key = (spec_dir / "vectors" / "secret_public.pem").read_text()
+    await cases.pipeds.report_meta(meta, by=piped)
+    look: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    page = await open_page("/settings/api-key", **look)
+    checked = PageCheck(page)
+    await page.get_by_label("Name", exact=True).fill("nightly")
+    await page.get_by_role("button", name="Generate and show the key").click()
+    await expect(page.get_by_test_id("api-key")).to_be_visible()
+    await checked.check_all("a new API key")
+    await page.goto(f"{console_url}/settings/piped")
+    await page.get_by_label("Name", exact=True).fill("prod")
+    await page.get_by_role("button", name="Add and show the key").click()
+    await expect(page.get_by_test_id("piped-key")).to_be_visible()
+    await checked.check_all("the key of a piped")
+    await page.goto(f"{console_url}/applications/add")
+    await page.get_by_test_id("add-several").click()
+    await expect(page.get_by_test_id("form-error")).to_be_visible()
+    await checked.check("nothing was ticked")
+    await page.get_by_label("Add api with the others").check()
+    await page.get_by_test_id("add-several").click()
+    await expect(page.get_by_test_id("bulk-row")).to_have_count(1)
+    await checked.check("results of a bulk add")
+    await page.goto(f"{console_url}/applications/{shown.application}/encrypt")
+    await page.locator("#secret").fill("hunter22")
+    await page.get_by_test_id("encrypt-button").click()
+    await expect(page.get_by_test_id("ciphertext")).to_be_visible()
+    await checked.check("an encrypted secret")
+    await page.goto(f"{console_url}/settings/project")
+    await page.get_by_test_id("role-add-form").locator("> summary").click()
+    await page.get_by_test_id("role-add-form").locator("details > summary").click()
+    await page.get_by_label("Name of the role").fill("night")
+    await page.get_by_label("Policies, with a blank line").fill("resources=pipd;actions=get")
+    await page.get_by_role("button", name="Add the text").click()
+    await expect(page.get_by_test_id("form-error")).to_be_visible()
+    await checked.check("a rejected role")
+    checked.assert_nothing_was_found()
+    page = await open_page("/login?project=shop&switch=1", user=None, **look)
+    await page.fill("#username", "admin")
+    await page.fill("#password", "wrong")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_be_visible()
+    assert await violations(page) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("width", "theme"), EVERY_RUN)
+async def test_axe_finds_nothing_in_the_documentation(
+    width: int, theme: str, open_page: OpenPage, console_url: str
+) -> None:
+    size = {"width": width, "height": 900}
+    page = await open_page("/help", viewport=size, color_scheme=theme)
+    checked = PageCheck(page)
+    for name in read_documents():
+        await page.goto(f"{console_url}/help/{name}")
+        await checked.check(name)
+    checked.assert_nothing_was_found()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_axe_finds_nothing_on_the_page_of_the_first_project(
-    theme: Literal["light", "dark"],
-    axe: str,
-    chromium: Browser,
-    stores: Stores,
-    bus: MemoryBus,
-    now: Now,
+    theme: Literal["light", "dark"], chromium: Browser, stores: Stores, bus: MemoryBus, now: Now
 ) -> None:
     key = b"0" * 32
     cases = build_use_cases(stores, bus, address="", encryption_key=key, now=now)
@@ -217,6 +266,6 @@ async def test_axe_finds_nothing_on_the_page_of_the_first_project(
         token = quote(new_setup_token(key, now()))
         await page.goto(f"http://127.0.0.1:{port}/setup?token={token}")
         await expect(page.get_by_label("Password")).to_be_visible()
-        assert await violations(page, axe) == []
+        assert await violations(page) == []
         await context.close()
         await web.stop()
