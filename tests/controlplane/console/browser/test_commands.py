@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of a command is said where it was given, in a real browser."""
 
+from collections.abc import Callable
+
 import pytest
 from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.jobs.maintenance import time_out_commands
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.clock import Now
 from pipecd.model.command import REASON_KEY, CommandStatus
-from pipecd.model.deployment import APPROVED_USERS_KEY, DeploymentStatus, StageStatus
+from pipecd.model.deployment import (
+    APPROVED_USERS_KEY,
+    DeploymentStatus,
+    StageStatus,
+    SyncStrategy,
+)
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
@@ -39,6 +49,48 @@ async def test_a_failed_sync_shows_its_reason(
     await expect(notice).to_contain_text(f"failed: {reason[REASON_KEY]}.")
 
 
+async def test_a_sync_that_no_piped_handles_waits_and_then_says_so(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    stores: Stores,
+    bus: MemoryBus,
+    now: Now,
+    advance: Callable[[float], None],
+) -> None:
+    page = await open_page(f"/applications/{application.id}")
+    await page.get_by_test_id("sync-button").click()
+    notice = page.get_by_test_id("notice")
+    await expect(notice).to_contain_text("dev is offline; it is executed when that piped is back")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    advance(24 * 3600 + 1)
+    assert await time_out_commands(stores.commands, bus, now=now) == 1
+    await expect(notice).to_contain_text("dev did not handle the sync in time. Request it again.")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_the_strategy_of_a_sync_is_chosen_in_its_menu(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    console_url: str,
+    application: Application,
+    cases: UseCases,
+    piped: PipedCaller,
+) -> None:
+    page = await open_page(f"/applications/{application.id}", java_script_enabled=scripts)
+    for name in ("Quick sync", "Pipeline sync"):
+        await page.goto(f"{console_url}/applications/{application.id}")
+        await page.get_by_test_id("sync-menu").click()
+        await page.get_by_role("button", name=name).click()
+        await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")
+    commands = await cases.commands.list_unhandled(by=piped)
+    assert {command.sync_application.sync_strategy for command in commands} == {
+        SyncStrategy.QUICK_SYNC,
+        SyncStrategy.PIPELINE,
+    }
+
+
 @pytest.fixture
 async def waiting(running: Deployment, stores: Stores, reports: PipedReports) -> Deployment:
     """A deployment that waits for two of three approvals, one of which it has."""
@@ -63,7 +115,7 @@ async def test_an_approval_says_how_many_who_and_until_when(
     open_page: OpenPage,
     waiting: Deployment,
     cases: UseCases,
-    stores: Stores,
+    piped: PipedCaller,
 ) -> None:
     ann, viewport = User("shop", "ann", ("Editor",)), {"width": width, "height": 800}
     page = await open_page(f"/deployments/{waiting.id}", user=ann, viewport=viewport)
@@ -81,12 +133,10 @@ async def test_an_approval_says_how_many_who_and_until_when(
     assert box["y"] + box["height"] < 800
     await page.get_by_test_id("approve-button").click()
     await expect(page.get_by_test_id("notice")).to_contain_text("approval is requested")
-
-    def approve(stored: Deployment) -> None:
-        stored.stages[1].metadata[APPROVED_USERS_KEY] = "ann"
-
-    await stores.deployments.update(waiting.id, approve)
-    await page.reload()
+    # The piped counts it, and the page shows it at once.
+    await cases.deployment_reports.save_stage_metadata(
+        waiting.id, "s2", {APPROVED_USERS_KEY: "ann"}, by=piped
+    )
     await expect(page.get_by_test_id("approval-progress")).to_have_text("1 of 2 approvals")
     await expect(card).to_contain_text("Approved by ann.")
     await expect(card).to_contain_text("You have approved")

@@ -119,3 +119,46 @@ async def test_a_page_with_nonsense_in_its_address_is_whole(
     await expect(page.get_by_test_id("log-line")).to_have_count(1)
     await expect(page.get_by_test_id("cancel-button")).to_be_disabled()
     await expect(page.locator("main")).to_contain_text("do not allow this")
+
+
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["scripts", "no scripts"])
+async def test_a_failed_deployment_says_why_at_the_top_and_leads_to_the_log(
+    *, java_script_enabled: bool, open_page: OpenPage, rolled_back: Deployment, viewer: User
+) -> None:
+    page = await open_page(
+        "/deployments?status=5", user=viewer, java_script_enabled=java_script_enabled
+    )
+    await page.get_by_test_id("dep-row").get_by_role("link", name="cart").click()
+    await expect(page.get_by_test_id("dep-status").first).to_have_text("Failed")
+    text = page.get_by_test_id("status-text")
+    await expect(text).to_contain_text("ANALYSIS")
+    await expect(text).to_contain_text("the error rate was 12%")
+    await page.locator("[data-stage-id=f1]").click()
+    await expect(page.get_by_test_id("log-line")).to_contain_text("this is f1")
+    await text.get_by_role("link", name="See its log").click()
+    await expect(page.get_by_test_id("log")).to_contain_text("The error rate was 12%.")
+    await expect(page.get_by_test_id("log-line")).to_contain_text("this is f2")
+
+
+async def test_stages_in_order_parallel_and_of_the_rollback_are_chosen_by_the_keyboard(
+    open_page: OpenPage, rolled_back: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{rolled_back.id}")
+    columns = page.locator("#stages > li")
+    stages = [
+        await column.get_by_test_id("stage").evaluate_all(
+            "all => all.map((e) => e.dataset.stageId)"
+        )
+        for column in await columns.all()
+    ]
+    assert stages == [["f1"], ["f2", "f3"], ["f4"]]
+    await expect(page.locator("[data-stage-id=f2]")).to_contain_text("Compare the error rates")
+    await expect(page.locator("#rollback").get_by_test_id("stage")).to_have_count(1)
+    await page.locator("[data-stage-id=f1]").focus()
+    await page.keyboard.press("Enter")
+    log = page.get_by_test_id("log")
+    await expect(log).to_have_attribute("aria-label", "Log of K8S_CANARY_ROLLOUT")
+    for name in ("ANALYSIS", "SCRIPT_RUN", "K8S_PRIMARY_ROLLOUT", "ROLLBACK"):
+        await page.keyboard.press("]")
+        await expect(log).to_have_attribute("aria-label", f"Log of {name}")
+    await expect(page.get_by_test_id("log-line")).to_contain_text("this is r")

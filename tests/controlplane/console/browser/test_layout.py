@@ -61,6 +61,10 @@ async def test_a_long_pipeline_scrolls_to_the_selected_stage(
     viewport = {"width": width, "height": 1400}
     page = await open_page(f"/deployments/{long_pipeline.id}", viewport=viewport)
     assert await page.evaluate(OVERFLOW) == 0
+    # No line leads from the title of the rollback to its stage, or from there to nowhere.
+    lines = "all => all.map((each) => getComputedStyle(each, '::before').display)"
+    drawn = await page.locator("#rollback > li").evaluate_all(lines)
+    assert drawn[1:] == ["none"] * (len(drawn) - 1)
     current = page.locator(".stage[aria-current]")
     await expect(current).to_have_attribute("data-stage-id", "s9")
     await expect(current).to_be_in_viewport()
