@@ -46,7 +46,7 @@ async def killed_apply(application: Application, states: TerraformStates) -> App
     applying = asyncio.ensure_future(bench.run("TERRAFORM_APPLY", index=2))
     await application.host.until(lambda: has_begun(application))
     kill_terraform(bench.directory)
-    assert (await applying).message == "tofu apply was ended by signal 9"
+    assert (await applying).message.startswith("tofu apply was ended by signal 9; ")
     assert states.lock
     return application
 
@@ -156,7 +156,8 @@ async def test_the_lock_of_somebody_else_stays(
     assert refused.status is FAILURE
     assert refused.message == (
         "the state is locked by ann@laptop for apply since 2026-11-16 13:00:00.5 +0000 UTC; wait "
-        "until that has ended and deploy again, or run `force-unlock 4cd0ae13` if it runs no more"
+        "until that has ended and deploy again, or run `tofu force-unlock 4cd0ae13` if it runs no "
+        "more"
     )
     assert terraform_states.lock == FOREIGN
 
@@ -169,7 +170,7 @@ async def test_a_backend_that_does_not_tell_who_holds_the_lock(
     refused = await application.commit("one", data(web="v1")).run("TERRAFORM_APPLY")
     assert refused.message == (
         "the state is locked by somebody; wait until that has ended and deploy again, or run "
-        "`force-unlock 4cd0ae13` if it runs no more"
+        "`terraform force-unlock 4cd0ae13` if it runs no more"
     )
 
 

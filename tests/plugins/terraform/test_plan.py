@@ -186,7 +186,8 @@ LOCKED = """\
         pytest.param(
             LOCKED,
             "the state is locked by ann@laptop for apply since 2026-11-16 13:00:00 UTC; wait until "
-            "that has ended and deploy again, or run `force-unlock 4cd0ae13` if it runs no more",
+            "that has ended and deploy again, or run `terraform force-unlock 4cd0ae13` if it runs "
+            "no more",
             id="locked",
         ),
         pytest.param(
@@ -205,7 +206,12 @@ LOCKED = """\
         ),
         pytest.param(
             "Error: one\n\nError: two",
-            "terraform plan failed: one (and 1 more errors)",
+            "terraform plan failed: one (and 1 more error)",
+            id="two",
+        ),
+        pytest.param(
+            "Error: one\n\nError: two\n\nError: three",
+            "terraform plan failed: one (and 2 more errors)",
             id="several",
         ),
         pytest.param("", "terraform plan failed: it ended with 1", id="nothing"),

@@ -276,8 +276,8 @@ async def test_a_workspace_is_selected(application: Application) -> None:
     bench = application.commit("one", data(web="v1"))
     missing = await bench.run("TERRAFORM_APPLY")
     assert missing.message == (
-        'workspace "prod" does not exist; create it with `workspace new prod`, or correct the '
-        "workspace of the application"
+        'workspace "prod" does not exist; create it with `terraform workspace new prod`, or correct '
+        "the workspace of the application"
     )
 
 
@@ -323,7 +323,10 @@ async def test_an_apply_that_was_killed_is_continued(application: Application) -
     await application.host.until(lambda: has_begun(application))
     kill_terraform(bench.directory)
     killed = await applying
-    assert killed.message == "terraform apply was ended by signal 9"
+    assert killed.message == (
+        "terraform apply was ended by signal 9; check whether the machine of piped has too little "
+        "memory, and deploy again"
+    )
     # The stage of a killed piped runs again from its start.
     continued = await bench.run("TERRAFORM_APPLY", index=2)
     assert continued.status is SUCCESS, continued.message

@@ -14,8 +14,8 @@ _ERROR = re.compile(r"^\s*Error:\s*(?P<title>.+?)\s*$", re.MULTILINE)
 _WORKSPACE = re.compile(r'Workspace "(?P<name>[^"]*)" doesn\'t exist')
 _LONGEST_REASON = 600
 
-Explanation: TypeAlias = Callable[[str, str], PipecdError]
-"""(what Terraform says, its whole output) → the error."""
+Explanation: TypeAlias = Callable[[str, str, str], PipecdError]
+"""(the tool, what it says, its whole output) → the error."""
 
 _CREDENTIALS = (
     "ExpiredToken",
@@ -67,10 +67,13 @@ def explain(tool: str, command: str, output: str, code: int) -> PipecdError:
     text = plain_text(output)
     said = _reason(text) or f"it ended with {code}"
     if code < 0:
-        return Unavailable(f"{tool} {command} was ended by signal {-code}")
+        return Unavailable(
+            f"{tool} {command} was ended by signal {-code}",
+            hint="check whether the machine of piped has too little memory, and deploy again",
+        )
     for marks, explanation in _EXPLANATIONS:
         if any(mark in text for mark in marks):
-            return explanation(f"{tool} {command}: {said}", text)
+            return explanation(tool, f"{tool} {command}: {said}", text)
     return UserMistake(f"{tool} {command} failed: {said}")
 
 
@@ -87,19 +90,20 @@ def _reason(text: str) -> str:
         if paragraph.strip() and "Error:" not in paragraph
     ]
     details = paragraphs[:2] if paragraphs and paragraphs[0].startswith("on ") else paragraphs[:1]
-    others = f" (and {len(titles) - 1} more errors)" if len(titles) > 1 else ""
+    more = len(titles) - 1
+    others = f" (and {more} more {'error' if more == 1 else 'errors'})" if more else ""
     return ": ".join((titles[0], *details))[:_LONGEST_REASON] + others
 
 
-def _locked(_: str, text: str) -> PipecdError:
+def _locked(tool: str, _: str, text: str) -> PipecdError:
     lock = StateLock.read(text)
     operation = lock.operation.removeprefix("OperationType").lower()
     doing = f" for {operation}" if operation else ""
     since = f" since {lock.created}" if lock.created else ""
-    unlock = f"`{' '.join(('force-unlock', lock.id)).strip()}`"
+    unlock = " ".join((tool, "force-unlock", lock.id)).strip()
     return Unavailable(
         f"the state is locked by {lock.who or 'somebody'}{doing}{since}",
-        hint=f"wait until that has ended and deploy again, or run {unlock} if it runs no more",
+        hint=f"wait until that has ended and deploy again, or run `{unlock}` if it runs no more",
     )
 
 
@@ -110,31 +114,32 @@ def _stale(*_: str) -> PipecdError:
     )
 
 
-def _credentials(said: str, _: str) -> PipecdError:
+def _credentials(_: str, said: str, __: str) -> PipecdError:
     return Unavailable(
         said, hint="the credentials are missing, expired or wrong: renew those that piped uses"
     )
 
 
-def _core_version(said: str, _: str) -> PipecdError:
+def _core_version(_: str, said: str, __: str) -> PipecdError:
     return UserMistake(
         said, hint="set terraformVersion of the application to a version that its files accept"
     )
 
 
-def _newer_state(said: str, _: str) -> PipecdError:
+def _newer_state(_: str, said: str, __: str) -> PipecdError:
     return UserMistake(
         said,
         hint="set terraformVersion of the application to the one that wrote the state, or later",
     )
 
 
-def _no_workspace(_: str, text: str) -> PipecdError:
+def _no_workspace(tool: str, _: str, text: str) -> PipecdError:
     found = _WORKSPACE.search(text)
     name = found["name"] if found else ""
     return UserMistake(
         f'workspace "{name}" does not exist',
-        hint=f"create it with `workspace new {name}`, or correct the workspace of the application",
+        hint=f"create it with `{tool} workspace new {name}`, or correct the workspace of the "
+        "application",
     )
 
 
