@@ -10,8 +10,10 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 # Without bytecode every run would rewrite the assertions of all tests, and every program compile itself.
 unexport PYTHONDONTWRITEBYTECODE
+# An upgrade of the system may remove the Python of the environment, which is then created anew.
+$(shell test -x $(BIN)/python || rm -f $(VENV)/.run)
 
-.PHONY: quickstart test testbed again test-fast fuzz faults check types lint conventions format proto dist docs lock bench clean
+.PHONY: quickstart test test-long packages testbed again test-fast fuzz faults check types lint conventions format proto dist docs lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -100,7 +102,7 @@ clean:
 $(VENV)/.run: requirements/build.txt requirements/run.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "PipeCD needs Python 3.11 or newer: install it, or name one with make PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PipeCD needs Python 3.11 or newer; name one with make PYTHON=…")'
-	@# Without pip the directory is the rest of an interrupted run, or its Python is gone.
+	@# Without pip the directory is what an interrupted run left, or its Python is gone.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV), once"
 	@$(PIP) install --no-deps --require-hashes -r requirements/build.txt -r requirements/run.txt
