@@ -44,6 +44,13 @@ def export_commit(directory: Path) -> None:
         archive.extractall(directory, filter="data")
 
 
+def write_build(source: Path, commit: str, epoch: int) -> None:
+    """Writes what `version` prints of a release."""
+    date = datetime.fromtimestamp(epoch, UTC).strftime("%Y%m%d-%H%M%S")
+    text = json.dumps({"commit": commit, "date": date}) + "\n"
+    (source / "src" / "pipecd" / "build.json").write_text(text)
+
+
 def build_packages(source: Path, output: Path, epoch: int) -> None:
     """Builds the wheel and the source archive."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC", "LC_ALL": "C.UTF-8"}
@@ -171,6 +178,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         source, built = Path(directory) / "source", Path(directory) / "dist"
         export_commit(source)
+        write_build(source, commit, epoch)
         build_packages(source, built, epoch)
         sbom = bill_of_materials(source, commit, epoch)
         (built / SBOM).write_text(json.dumps(sbom, indent=2) + "\n")

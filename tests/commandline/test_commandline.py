@@ -96,6 +96,7 @@ def test_a_user_mistake_prints_one_sentence_and_exits_with_1(
         pytest.param("thing make --help", "--name", id="a long flag below"),
         pytest.param("help thing make", "--name", id="the help of a command"),
         pytest.param("version", "Version: v", id="the version"),
+        pytest.param("--version", "Version: v", id="the version by a flag"),
         pytest.param("completion bash", "_TREE_COMPLETE", id="a completion script"),
     ],
 )

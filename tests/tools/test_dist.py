@@ -30,12 +30,15 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if not (ROOT / ".git").exists():
         pytest.skip("the tests do not run in a Git repository")
     releases: list[Path] = []
+    # Both releases are of one commit, also if somebody commits between them.
+    source = ROOT
     for name, umask, zone in (("one", 0o022, "UTC"), ("a longer path/two", 0o077, "Asia/Tokyo")):
         clone = tmp_path_factory.mktemp("clones") / name
         clone.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            ["git", "clone", "-q", "--no-local", str(ROOT), str(clone)], check=True, umask=umask
+            ["git", "clone", "-q", "--no-local", str(source), str(clone)], check=True, umask=umask
         )
+        source = clone
         (clone / "src" / "pipecd" / f"stray_{umask}.py").touch()
         built = subprocess.run(
             [sys.executable, "tools/dist.py", "--without", "images", "--python", PYTHON],
@@ -72,11 +75,12 @@ def test_the_wheel_has_what_is_committed_and_nothing_else(clones: tuple[Path, Pa
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("pipecd/")}
     listed = subprocess.run(
         ["git", "ls-tree", "-r", "--name-only", "HEAD", "src/pipecd", "docs/guide", "CHANGELOG.md"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
+        cwd=clones[0].parent, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     code = {name.removeprefix("src/") for name in listed if name.startswith("src/")}
     shown = {name.removeprefix("docs/") for name in listed if not name.startswith("src/")}
-    assert packed == code | {f"pipecd/documentation/{name}" for name in shown}
+    documentation = {f"pipecd/documentation/{name}" for name in shown}
+    assert packed == code | documentation | {"pipecd/build.json"}
 
 
 def read_sbom(clones: tuple[Path, Path]) -> dict[str, Any]:
@@ -131,14 +135,20 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_an_executable_runs_with_nothing_but_python(
     clones: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    for program in ("pipectl", "piped"):
+    programs = ("launcher", "pipecd", "pipectl", "piped")
+    commit, date = subprocess.check_output(
+        ["git", "log", "-1", "--format=%H %cd", "--date=format-local:%Y%m%d-%H%M%S"],
+        cwd=clones[0].parent, env={**os.environ, "TZ": "UTC"}, text=True,
+    ).split()  # fmt: skip
+    line = f"Version: v0.1.0, GitCommit: {commit}, BuildDate: {date}\n"
+    for program in programs:
         file = executable(clones, program)
-        for _ in range(2):
-            ran = run(sys.executable, "-IS", file, "version", HOME=str(tmp_path))
+        for flag, expected in {"--version": line, "--help": f"Usage: {program}"}.items():
+            ran = run(sys.executable, "-IS", file, flag, HOME=str(tmp_path))
             assert (ran.returncode, ran.stderr) == (0, "")
-            assert ran.stdout.startswith("Version: v0.1.0")
+            assert ran.stdout.startswith(expected)
     installed = list((tmp_path / ".cache" / "pipecd" / "executables").iterdir())
-    assert sorted(place.name.partition("-")[0] for place in installed) == ["pipectl", "piped"]
+    assert sorted(place.name.partition("-")[0] for place in installed) == list(programs)
     # Programs that it starts see the same packages, and those of the machine do not.
     python = str(
         next(place for place in installed if place.name.startswith("piped-")) / "bin" / "python"
@@ -185,22 +195,13 @@ spec:
 """
 
 
-def test_the_wheel_alone_runs_the_quickstart_and_names_the_extra_that_is_missing(
-    clones: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """pipectl is packed with the dependencies of the wheel, and none of an extra."""
-    assert (
-        run(sys.executable, executable(clones, "pipectl"), "version", HOME=str(tmp_path)).returncode
-        == 0
-    )
-    [place] = (tmp_path / ".cache" / "pipecd" / "executables").iterdir()
-    pipecd = [str(place / "bin" / "python"), "-I", "-m", "pipecd"]
-    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    log = tmp_path / "log"
+def run_quickstart(pipecd: list[str], home: Path) -> None:
+    """Runs the quickstart until it prints the address of the console, and ends it."""
+    log = home / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*pipecd, "quickstart", "--port", str(free_port())],
-            env=environment,
+            env={"HOME": str(home), "PATH": os.environ["PATH"]},
             stdout=output,
             stderr=output,
         )
@@ -212,6 +213,23 @@ def test_the_wheel_alone_runs_the_quickstart_and_names_the_extra_that_is_missing
     finally:
         process.terminate()
         assert process.wait(60) == 0, log.read_text()
+
+
+def test_the_executable_runs_the_quickstart(clones: tuple[Path, Path], tmp_path: Path) -> None:
+    run_quickstart([sys.executable, "-IS", executable(clones, "pipecd")], tmp_path)
+
+
+def test_the_wheel_alone_runs_the_quickstart_and_names_the_extra_that_is_missing(
+    clones: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """pipectl is packed with the dependencies of the wheel, and none of an extra."""
+    assert (
+        run(sys.executable, executable(clones, "pipectl"), "version", HOME=str(tmp_path)).returncode
+        == 0
+    )
+    [place] = (tmp_path / ".cache" / "pipecd" / "executables").iterdir()
+    pipecd = [str(place / "bin" / "python"), "-I", "-m", "pipecd"]
+    run_quickstart(pipecd, tmp_path)
     (tmp_path / "mysql.yaml").write_text(MYSQL)
     (tmp_path / "key").write_text("k" * 64)
     files = [

@@ -19,6 +19,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, click.Group):
             add_common(command)
+            words = ["version"] if words == ["--version"] else words
         words = arrange(words, command, _SHARED_FLAGS)
         command.main(args=words, prog_name=command.name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The version of this build."""
 
+import json
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+# Releases have it, with the commit and its time; `make dist` writes it.
+BUILD = Path(__file__).parents[1] / "build.json"
 
 
 @cache
@@ -16,4 +21,6 @@ def build_version() -> str:
 
 def version_line() -> str:
     """Returns the line that `version` prints."""
-    return f"Version: {build_version()}, GitCommit: unspecified, BuildDate: unspecified"
+    build: dict[str, str] = json.loads(BUILD.read_text()) if BUILD.exists() else {}
+    commit, date = (build.get(name, "unspecified") for name in ("commit", "date"))
+    return f"Version: {build_version()}, GitCommit: {commit}, BuildDate: {date}"
