@@ -6,9 +6,10 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from plugins.process.testbed import SERVICE, load
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
+from servers.polling import eventually
 from servers.server import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -78,6 +80,8 @@ class Shop:
     status_port: int
     plugins: list[dict[str, Any]]
     kind: str = "Application"
+    input: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the next commits that differ."""
 
     @property
     def programs(self) -> Path:
@@ -116,6 +120,7 @@ class Shop:
             "replicas": replicas,
             "healthCheck": {"path": "/healthz", "interval": "200ms", "timeout": "120s"},
             "gracePeriod": "60s",
+            **self.input,
         }
         spec = {
             "name": "cart",
@@ -265,6 +270,62 @@ async def test_a_good_version_is_promoted_and_a_bad_one_rolled_back(
             assert set(counted.failed) == {(500, bad)}
             counted.answers.clear()
         assert set(counted.answers) <= {(200, two)}
+
+
+HANGING = """
+import os, socket, time
+server = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+time.sleep(60)
+"""
+BAD_INPUT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a program that exits at once": (
+        {"args": ["-c", "print('no database'); raise SystemExit(3)"]},
+        "instance 0 exited with code 3 (no database)",
+        "the program must keep running",
+    ),
+    "a program that is not installed": (
+        {"command": "no-such-program"},
+        "'no-such-program' does not exist in PATH",
+        "correct the command",
+    ),
+    "a health check that hangs": (
+        {"args": ["-S", "-c", HANGING], "healthCheck": {"path": "/healthz", "timeout": "4s"}},
+        "GET /healthz on port",
+        "healthCheck",
+    ),
+    "a port in use": (
+        {"port": 0},
+        "is in use by another program",
+        "stop that program or choose another port",
+    ),
+}
+
+
+async def test_bad_input_fails_with_cause_and_remedy_while_the_old_version_serves(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        async with open_shop(tmp_path) as shop, shop.piped():
+            one = shop.commit("one")
+            deployment, lines = await shop.completed(one)
+            assert DeploymentStatus(deployment.status) is DeploymentStatus.SUCCESS, lines
+            await wait_for_port(shop.port)
+            for name, (bad, cause, remedy) in BAD_INPUT.items():
+                shop.input = {**bad, "port": used.getsockname()[1]} if "port" in bad else bad
+                async with load(shop.port) as counted:
+                    deployment, lines = await shop.completed(shop.commit(name))
+                    assert counted.failed == {}, name
+                    counted.answers.clear()
+                    await eventually(lambda counted=counted: counted.answers)
+                assert DeploymentStatus(deployment.status) is DeploymentStatus.FAILURE, name
+                failed = [s for s in deployment.stages if s.status == StageStatus.FAILURE]
+                assert len(failed) == 1, (name, lines)
+                assert cause in failed[0].status_reason, (name, lines)
+                assert remedy in failed[0].status_reason, (name, lines)
+                assert any(failed[0].status_reason in line for line in lines), name
+                statuses = {stage.name: StageStatus(stage.status) for stage in deployment.stages}
+                assert statuses["PROCESS_ROLLBACK"] is StageStatus.SUCCESS, (name, lines)
+                assert set(counted.answers) == {(200, one)}, name
 
 
 async def test_more_replicas_are_a_quick_sync_that_restarts_nothing(tmp_path: Path) -> None:

@@ -261,7 +261,10 @@ class StageRun:
         except TimeoutError:
             pass
         if last is None:
-            raise Unavailable(f"the supervisor reported nothing within {seconds:g}s")
+            raise Unavailable(
+                f"the supervisor reported nothing within {seconds:g}s",
+                hint=f"read {self.client.directory.log_file}, and deploy again",
+            )
         raise self._failure(on_timeout(last))
 
     async def _changes(self) -> AsyncGenerator[ApplicationStatus | None]:
