@@ -64,10 +64,11 @@ FUNCTION = b"""\
 +   memory: 256
 
 """
-FILES = b"""\
-run.sh changed
-the number of replicas is 2 instead of 1
-"""
+FILES = """\
+~ run.sh
++ conf/web.toml
+replicas: 1 → 2
+""".encode()
 
 
 def kubernetes_result(target: str = "dev") -> PluginPlanPreviewResult:
@@ -81,7 +82,7 @@ def results_of_all_platforms() -> list[PluginPlanPreviewResult]:
         _result("terraform", "network", PLAN, b"2 to add, 0 to change, 1 to destroy", "hcl"),
         _result("ecs", "tokyo", TASK_DEFINITION, b"task definition changed"),
         _result("lambda", "osaka", FUNCTION, b"1 changes were detected"),
-        _result("process", "here", FILES, b"1 file and 1 setting will change"),
+        _result("process", "here", FILES, b"2 files and 1 setting will change"),
     ]
 
 

@@ -160,6 +160,34 @@ def test_sentences_are_findings() -> None:
     assert not drift_view("")
 
 
+def test_a_list_of_files_names_each_and_says_which_settings_change() -> None:
+    """As the process plugin previews them."""
+    view = preview_view("~ run.sh\n- a\n+ conf/app one.toml\nreplicas: 1 → 2\nenv.TOKEN is added")
+    assert outline(view) == [
+        ("change", "File", "run.sh", 0, 0),
+        ("remove", "File", "a", 0, 0),
+        ("add", "File", "conf/app one.toml", 0, 0),
+    ]
+    assert not any(section.is_open for section in view.sections)
+    assert view.summary == "1 added, 1 deleted, 1 changed"
+    assert view.findings == ("replicas: 1 → 2.", "env.TOKEN is added.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("- replicas: 5\n+ replicas: 2", id="fields"),
+        pytest.param("- size = 5\n+ size = 2", id="assignments"),
+        pytest.param("  hosts:\n- one\n+ two", id="lines around those that differ"),
+        pytest.param("--- Last Deploy\n+++ Head Commit\n- one\n+ two", id="two sides"),
+    ],
+)
+def test_differences_are_no_list_of_files(text: str) -> None:
+    view = preview_view(text)
+    assert [section.kind for section in view.sections] == [""]
+    assert not view.findings
+
+
 def test_changes_stand_side_by_side() -> None:
     _, _, deployment = drift_view(KUBERNETES).sections
     pairs = [pair for block in deployment.blocks for pair in block.pairs]

@@ -2,8 +2,9 @@
 """View model of a diff as plugins and pipeds of upstream write it: by resource, with counts.
 
 Drift and plan previews are text on the wire. Three kinds of headings begin a resource: numbered
-ones of manifests, comments of a Terraform plan, and the file names of a unified diff. Text without
-any difference, such as the findings of the process plugin, is a list of sentences.
+ones of manifests, comments of a Terraform plan, and the file names of a unified diff. A list
+of files, as the process plugin previews it, has a sign before each name. Text without any
+difference is a list of sentences.
 """
 
 import asyncio
@@ -39,6 +40,9 @@ _OMITTED = re.compile(r"\.\.\. \((?P<text>.+)\)")
 _PLAN = re.compile(r"Plan: .*\.$")
 _PLAN_SIGN = re.compile(r"(?P<indent> *)(?P<sign>[-+~])(?P<replaced>/[-+])? (?P<text>.*)")
 _MODULE = re.compile(r"module\.[^.\[]+(\[[^\[\]]*\])?\.")
+# A file of a list, as in previews of processes; a colon or equals sign makes it a setting.
+_LISTED_FILE = re.compile(r"(?P<sign>[-+~]) (?P<name>[^\s:=](?:(?!: | = ).)*(?<!:))")
+_FILE = "File"
 
 
 class ChangeKind(StrEnum):
@@ -62,6 +66,7 @@ class LineKind(StrEnum):
 
 _SIGNS = {"+": LineKind.ADD, "-": LineKind.REMOVE, "~": LineKind.CHANGE}
 _NUMBERED_KINDS = {"+": ChangeKind.ADD, "-": ChangeKind.REMOVE, "#": ChangeKind.CHANGE}
+_LISTED_KINDS = {"+": ChangeKind.ADD, "-": ChangeKind.REMOVE, "~": ChangeKind.CHANGE}
 _DRIFT_BADGES = {
     ChangeKind.ADD: Badge(Tone.WAIT, "plus", "Only in Git"),
     ChangeKind.REMOVE: Badge(Tone.WAIT, "minus", "Not in Git"),
@@ -136,7 +141,10 @@ class DiffSection:
 
 @dataclass(frozen=True)
 class DiffView:
-    """A diff by resource; `findings` are the sentences of a text that is no diff."""
+    """A diff by resource; `findings` are the sentences of a text that is no diff.
+
+    A list of files has both: its files, and sentences about settings.
+    """
 
     summary: str = ""
     note: str = ""
@@ -229,9 +237,16 @@ def _view(
         # The first of several resources with the same name keeps its address.
         anchor = sha256(f"{key}{seen[key] or ''}".encode()).hexdigest()[:12]
         seen[key] += 1
-        is_open = index == 0 or not is_long
+        # Of a listed file nothing but its name is known.
+        is_open = each.kind != _FILE and (index == 0 or not is_long)
         sections.append(_section(each, badges[each.change], f"diff-{anchor}", is_open=is_open))
-    view = DiffView(note=parsed.note, sections=tuple(sections), omitted=omitted, raw=text)
+    view = DiffView(
+        note=parsed.note,
+        sections=tuple(sections),
+        findings=tuple(map(sentence, parsed.findings)),
+        omitted=omitted,
+        raw=text,
+    )
     counts = view.counts
     numbers = (counts.added, counts.deleted, counts.changed)
     return replace(view, summary=_without_zeros(summary.format(*numbers)))
@@ -256,9 +271,13 @@ class _Parsed:
     note: str = ""
     omitted: str = ""
     sections: list[_Section] = field(default_factory=list[_Section])
+    findings: list[str] = field(default_factory=list[str])
 
 
 def _parse(lines: Sequence[str]) -> _Parsed:
+    if files := _listed_files(lines):
+        others = [line for line in lines if line.strip() and not _LISTED_FILE.fullmatch(line)]
+        return _Parsed(sections=files, findings=others)
     parsed, target, current = _Parsed(), "", None
     begins_differences = _before_differences(lines)
     for index, line in enumerate(lines):
@@ -288,6 +307,19 @@ def _parse(lines: Sequence[str]) -> _Parsed:
         each for each in parsed.sections if each.name or any(line.text for line in each.lines)
     ]
     return parsed
+
+
+def _listed_files(lines: Sequence[str]) -> list[_Section]:
+    """The files of a list without their contents; none if the lines are a diff.
+
+    A diff has headings, or lines around those that differ.
+    """
+    if any(line[:1].isspace() or line.startswith(("---", "+++", "@@", "#")) for line in lines):
+        return []
+    if any(_heading(line) is not None for line in lines):
+        return []
+    found = filter(None, map(_LISTED_FILE.fullmatch, lines))
+    return [_Section(_LISTED_KINDS[file["sign"]], file["name"], _FILE) for file in found]
 
 
 def _before_differences(lines: Sequence[str]) -> list[bool]:

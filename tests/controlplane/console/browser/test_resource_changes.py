@@ -90,11 +90,14 @@ async def test_the_formats_of_all_platforms_are_shown_by_target(
     ]
     assert await card.locator(".diff-target bdi").all_text_contents() == names
     sections = card.get_by_test_id("diff-section")
-    # Three manifests, two resources of the plan, the task definition and the function.
-    await expect(sections).to_have_count(7)
+    # Three manifests, two resources of the plan, task definition, function, and two files.
+    await expect(sections).to_have_count(9)
     await expect(sections.nth(3)).to_contain_text("aws_s3_bucket.assets")
     await expect(sections.nth(5)).to_contain_text("registry.example/shop/web:v2")
-    await expect(card.locator(".findings")).to_contain_text("run.sh changed.")
+    await expect(sections.nth(7)).to_contain_text("Changed")
+    await expect(sections.nth(7).locator("b")).to_have_text("run.sh")
+    await expect(sections.nth(8)).to_contain_text("conf/web.toml")
+    await expect(card.locator(".findings")).to_have_text("replicas: 1 → 2.")
     await expect(card.get_by_test_id("late-plan")).to_contain_text("when this plan was made")
     await page.get_by_role("link", name="Side by side").click()
     await expect(card.locator(".pair").first).to_be_attached()
