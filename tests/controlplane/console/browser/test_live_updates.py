@@ -254,6 +254,21 @@ async def test_a_text_selection_survives_updates(
     assert await page.evaluate(selected) == before
 
 
+async def test_a_selection_in_the_log_survives_new_lines(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(connection_state(page)).to_have_text("Live")
+    selected = "() => getSelection().toString()"
+    await page.evaluate("getSelection().selectAllChildren(document.querySelector('#L1 code'))")
+    assert await page.evaluate(selected) == "line 1"
+    await reports.lines(running, "s1", *(f"line {n}" for n in range(2, 100)))
+    await expect(page.locator("#L99")).to_be_attached()
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await expect(page.locator("[data-stage-id=s1]")).to_have_attribute("data-status", "SUCCESS")
+    assert await page.evaluate(selected) == "line 1"
+
+
 async def test_a_window_too_many_polls_and_says_so_without_a_shared_worker(
     open_page: OpenPage, running: Deployment, reports: PipedReports
 ) -> None:
