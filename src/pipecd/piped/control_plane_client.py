@@ -167,20 +167,17 @@ class ControlPlaneClient:
         self._export: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             OTLP_EXPORT_METHOD
         )
-        self._chance = chance
-        self._available = asyncio.Event()
+        self._chance, self._available = chance, asyncio.Event()
         # Whether a call failed because the control plane is unavailable, and none succeeded since.
         self._is_unavailable = asyncio.Event()
 
         def rpc(
-            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
-            policy: RpcRetryPolicy,
-            *,
-            is_log: bool = False,
+            method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT], policy: RpcRetryPolicy
         ) -> Rpc[RequestT, ResponseT]:
-            return Rpc(method, policy, self, is_log)
+            return Rpc(method, policy, self, is_log=method in logs)
 
         stub = PipedServiceStub(channel)
+        logs = (stub.ReportStageLogs, stub.ReportStageLogsFromLastCheckpoint)
         # The caller polls anyway.
         self.report_stat = rpc(stub.ReportStat, ONCE)
         self.list_applications = rpc(stub.ListApplications, ONCE)
@@ -190,9 +187,9 @@ class ControlPlaneClient:
         # The smallest call there is, which probes a control plane that is unavailable.
         self.get_desired_version = rpc(stub.GetDesiredVersion, SHORT_ONCE)
         # The caller can do without the response, or calls again later.
-        self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES, is_log=True)
+        self.report_stage_logs = rpc(stub.ReportStageLogs, A_FEW_TIMES)
         self.report_stage_logs_from_last_checkpoint = rpc(
-            stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES, is_log=True
+            stub.ReportStageLogsFromLastCheckpoint, A_FEW_TIMES
         )
         self.report_application_live_state = rpc(stub.ReportApplicationLiveState, A_FEW_TIMES)
         self.get_latest_analysis_result = rpc(stub.GetLatestAnalysisResult, A_FEW_TIMES)
@@ -236,9 +233,7 @@ class ControlPlaneClient:
         )
         self.report_deployment_completed = rpc(stub.ReportDeploymentCompleted, UNTIL_IT_WORKS)
         # What is left of the log of a stage that has ended.
-        self.report_final_stage_logs = rpc(
-            stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS, is_log=True
-        )
+        self.report_final_stage_logs = rpc(stub.ReportStageLogsFromLastCheckpoint, UNTIL_IT_WORKS)
         self.report_stage_status_changed = rpc(stub.ReportStageStatusChanged, UNTIL_IT_WORKS)
 
     # RPCs of ours, which upstream's control plane does not have.
