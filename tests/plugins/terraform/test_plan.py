@@ -191,6 +191,21 @@ LOCKED = """\
             id="locked",
         ),
         pytest.param(
+            "Error: Error acquiring the state lock\n\n"
+            "Error message: HTTP remote state endpoint requires auth",
+            "terraform plan: Error acquiring the state lock: Error message: HTTP remote state "
+            "endpoint requires auth; the credentials are missing, expired or wrong: renew those "
+            "that piped uses",
+            id="expired credentials for a lock",
+        ),
+        pytest.param(
+            "Error: Error acquiring the state lock\n\nError message: connection refused",
+            "terraform plan: Error acquiring the state lock: Error message: connection refused; "
+            "check that piped can reach the backend of the state and that nobody else uses it, and "
+            "deploy again",
+            id="a lock that nobody holds",
+        ),
+        pytest.param(
             "Error: error configuring S3 Backend\n\nExpiredToken: The provided token has expired.",
             "terraform plan: error configuring S3 Backend: ExpiredToken: The provided token has "
             "expired.; the credentials are missing, expired or wrong: renew those that piped uses",

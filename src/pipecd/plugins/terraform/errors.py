@@ -95,8 +95,14 @@ def _reason(text: str) -> str:
     return ": ".join((titles[0], *details))[:_LONGEST_REASON] + others
 
 
-def _locked(tool: str, _: str, text: str) -> PipecdError:
+def _locked(tool: str, said: str, text: str) -> PipecdError:
     lock = StateLock.read(text)
+    if not lock.id and not lock.who:
+        return Unavailable(
+            said,
+            hint="check that piped can reach the backend of the state and that nobody else uses "
+            "it, and deploy again",
+        )
     operation = lock.operation.removeprefix("OperationType").lower()
     doing = f" for {operation}" if operation else ""
     since = f" since {lock.created}" if lock.created else ""
@@ -150,10 +156,11 @@ _CORE_VERSION = (
     "is not compatible with OpenTofu v",
 )
 _EXPLANATIONS: tuple[tuple[tuple[str, ...], Explanation], ...] = (
+    # Without access the state cannot be locked either.
+    (_CREDENTIALS, _credentials),
     (_LOCKED, _locked),
     (("Saved plan is stale",), _stale),
     (_CORE_VERSION, _core_version),
     (("which is newer than current", "created by a newer version"), _newer_state),
     (("\" doesn't exist.",), _no_workspace),
-    (_CREDENTIALS, _credentials),
 )
