@@ -161,3 +161,20 @@ async def test_several_applications_are_added_at_once(
     await expect(page.locator("dl.facts")).to_contain_text("eu")
     await page.get_by_role("link", name="Applications").first.click()
     await expect(page.get_by_test_id("app-row")).to_have_count(2)
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_path_that_cannot_be_is_refused_in_place(
+    *, scripts: bool, open_page: OpenPage, piped: PipedCaller
+) -> None:
+    del piped
+    page = await open_page(PAGE, java_script_enabled=scripts)
+    await page.get_by_label("Name", exact=True).fill("shop")
+    await page.get_by_label("Directory").fill("../elsewhere")
+    await page.get_by_role("button", name="Add manually").click()
+    error = page.get_by_test_id("manual").get_by_test_id("form-error")
+    await expect(error).to_have_text("The directory must be inside the repository.")
+    await expect(page.get_by_label("Name", exact=True)).to_have_value("shop")
+    await page.get_by_label("Directory").fill("apps/shop")
+    await page.get_by_role("button", name="Add manually").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")

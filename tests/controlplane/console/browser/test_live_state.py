@@ -13,6 +13,7 @@ from pipecd.proto.model import application_pb2 as model
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.livestate_pb2 import ResourceState
 from servers.browser import OpenPage
+from servers.console import PipedReports
 from servers.live_states import DRIFT, resources, snapshot
 from servers.platform_states import process_resources, terraform_resources
 
@@ -247,3 +248,53 @@ async def test_the_list_shows_and_filters_the_health(
     await expect(page.get_by_test_id("empty")).to_contain_text("No application matches")
     await page.goto(f"{page.url.partition('?')[0]}?health=unhealthy&status=UNKNOWN")
     await expect(row).to_have_count(1)
+
+
+async def test_a_new_kind_appears_while_somebody_watches(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    known = list(resources(2, 1, broken=False))
+    await cases.livestate.report(snapshot(application, *known), by=piped)
+    page = await open_page(f"/applications/{application.id}/live")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await page.evaluate("window.same = true")
+    added = ResourceState()
+    added.CopyFrom(known[0])
+    added.id = added.name = "nightly"
+    added.resource_type = added.resource_metadata["Kind"] = "CronJob"
+    await cases.livestate.report(snapshot(application, *known, added), by=piped)
+    await expect(page.get_by_role("link", name="nightly")).to_be_visible()
+    kinds = page.get_by_test_id("filter-kind").locator("option")
+    await expect(kinds.filter(has_text="CronJob")).to_have_count(1)
+    await page.get_by_test_id("view-graph").click()
+    await expect(page.get_by_test_id("live-box").filter(has_text="nightly")).to_have_count(1)
+    assert await page.evaluate("window.same") is True
+
+
+async def test_an_invalid_configuration_says_what_to_fix_and_a_drift_is_copied(
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    application: Application,
+) -> None:
+    await reports.online()
+    page = await open_page(
+        f"/applications/{application.id}", permissions=["clipboard-read", "clipboard-write"]
+    )
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    for status, reason in (
+        (SyncStatus.INVALID_CONFIG, "apps/cart/app.pipecd.yaml:3: unknown field witth"),
+        (SyncStatus.OUT_OF_SYNC, DRIFT),
+    ):
+        state = ApplicationSyncState(
+            status=model.ApplicationSyncStatus.ValueType(status), reason=reason, timestamp=1
+        )
+        await cases.application_reports.report_sync_state(application.id, state, by=piped)
+        if status is SyncStatus.INVALID_CONFIG:
+            await expect(page.locator(".head .reason")).to_contain_text("unknown field witth")
+            await expect(page.get_by_test_id("drift-section")).to_have_count(0)
+    drift = page.get_by_test_id("drift-section")
+    await drift.get_by_role("button", name="Copy differences").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("copied")
+    assert "replicas: 5" in await page.evaluate("navigator.clipboard.readText()")

@@ -307,3 +307,49 @@ async def test_the_number_of_matches_follows_the_stream(
     await reports.lines(running, "s1", "all done")
     await expect(count).to_have_text("1 of 1")
     await expect(page.locator("[data-match=next]")).to_be_visible()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_lines_wrap_until_switched_off_and_stay_so_in_the_address(
+    *, scripts: bool, open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    await reports.lines(running, "s1", "word " * 400)
+    page = await open_page(f"/deployments/{running.id}", java_script_enabled=scripts)
+    code = page.locator("#L2 code")
+    wrapped = await code.bounding_box()
+    await page.get_by_test_id("log-wrap").click()
+    await expect(page.locator("#lines")).to_have_class(re.compile("nowrap"))
+    assert "wrap=0" in page.url
+    await page.reload()
+    flat = await code.bounding_box()
+    assert wrapped
+    assert flat
+    assert flat["height"] < wrapped["height"] / 3
+
+
+async def test_the_output_of_a_terminal_looks_as_in_a_terminal_and_is_copied_as_text(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    await reports.lines(
+        running,
+        "s1",
+        "\x1b[31mred\x1b[0m \x1b[1;32mbold  green\x1b[0m plain",
+        "10 %\r50 %\r100 % done",
+        "\x1b[7mreversed\x1b[27m and \x1b[38;5;196mone of 256\x1b[0m",
+    )
+    allowed = ["clipboard-read", "clipboard-write"]
+    page = await open_page(f"/deployments/{running.id}#L2-L4", permissions=allowed)
+    red, green = page.locator("#L2 code span").nth(0), page.locator("#L2 code span").nth(1)
+    colour = "e => getComputedStyle(e).color"
+    plain = await page.locator("#L2 code").evaluate(colour)
+    assert len({plain, await red.evaluate(colour), await green.evaluate(colour)}) == 3
+    assert int(await green.evaluate("e => getComputedStyle(e).fontWeight")) >= 600
+    await expect(page.locator("#L3 code")).to_have_text("100 % done")
+    await page.get_by_role("button", name="Copy text").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("copied")
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied.split("\n") == [
+        "red bold  green plain",
+        "100 % done",
+        "reversed and one of 256",
+    ]

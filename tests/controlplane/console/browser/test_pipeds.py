@@ -9,12 +9,15 @@ import pytest
 from playwright.async_api import Page, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
+from pipecd.secrets import keys
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -213,3 +216,31 @@ async def test_several_pipeds_are_upgraded_at_once(
     await expect(versions.filter(has_text="is requested")).to_have_count(1)
     watched = await open_page(PAGE, user=viewer)
     await expect(watched.get_by_test_id("disabled-reason-upgrade")).to_contain_text("do not allow")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_key_is_rotated_and_the_old_one_refused(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    stores: Stores,
+    registered: RegisteredPiped,
+    advance: Callable[[float], None],
+) -> None:
+    advance(60)
+    page = await open_page(f"{PAGE}/{registered.id}", java_script_enabled=scripts)
+    await page.get_by_role("button", name="Create a new key").click()
+    key = await page.get_by_test_id("piped-key").inner_text()
+    await page.get_by_role("link", name="Go to the piped").click()
+    rows = page.get_by_test_id("key")
+    await expect(rows).to_have_count(2)
+    await expect(rows.filter(has_text="old key")).to_have_count(1)
+    delete = page.get_by_role("button", name="Delete the old key")
+    await expect(delete).to_be_hidden()
+    await page.locator("summary").filter(has_text="Delete the old key").click()
+    await expect(page.get_by_test_id("key-drop")).to_contain_text("is rejected at once")
+    await delete.click()
+    await expect(rows).to_have_count(1)
+    (stored,) = (await stores.pipeds.get(registered.id)).keys
+    assert keys.key_matches(key, stored.hash)
+    assert not keys.key_matches(registered.key, stored.hash)

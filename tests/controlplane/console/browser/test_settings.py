@@ -30,6 +30,7 @@ async def test_an_api_key_is_generated_used_and_disabled(
     await page.get_by_role("link", name="Go to the API keys").click()
     row = page.get_by_test_id("apikey-row")
     await expect(row).to_contain_text("Read and write")
+    await expect(row.locator("td[data-label='Last used']")).not_to_have_text("never")
     assert key not in await page.content()
     await row.locator("summary").click()
     await page.get_by_role("button", name="Disable deploy from CI").click()
@@ -173,3 +174,23 @@ async def test_locking_oneself_out_asks_twice(
     await expect(page.get_by_test_id("admin-disable")).to_contain_text("you are signed out")
     await button.click()
     await expect(page.get_by_test_id("admin")).to_contain_text("Nobody can sign in with a password")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_role_with_a_typo_is_refused_in_place_and_works_as_soon_as_it_is_saved(
+    *, scripts: bool, open_page: OpenPage, cases: UseCases, admin: User
+) -> None:
+    page = await open_page("/settings/project", java_script_enabled=scripts)
+    await page.get_by_text("Add a role").click()
+    form = page.get_by_test_id("role-add-form")
+    await form.locator("details > summary").click()
+    await form.get_by_label("Name of the role").fill("night")
+    policies = form.get_by_label("Policies, with a blank line")
+    await policies.fill("resources=pipd;actions=list")
+    await form.get_by_role("button", name="Add the text").click()
+    await expect(form.get_by_test_id("form-error")).to_contain_text("pipd")
+    await expect(policies).to_have_value("resources=pipd;actions=list")
+    await policies.fill("resources=piped;actions=list")
+    await form.get_by_role("button", name="Add the text").click()
+    await expect(page.get_by_test_id("flash")).to_have_text("The role night is added.")
+    assert await cases.pipeds.list(by=User(admin.project, "nora", ("night",))) == ()
