@@ -9,6 +9,7 @@ from playwright.async_api import Page, expect
 
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.projects import StaticAdmin
+from servers.axe import violations
 from servers.browser import chromium
 
 pytestmark = pytest.mark.browser
@@ -119,10 +120,12 @@ async def test_settings_are_tried_in_a_tab_of_their_own_before_they_are_saved(
     oidc.claims = {"preferred_username": "olga"}
     tab = await try_it()
     await expect(tab.get_by_role("heading", level=1)).to_have_text("It does not work yet")
+    assert await violations(tab) == []
     oidc.claims = {"preferred_username": "olga", "roles": ["Editor"]}
     tab = await try_it()
     await expect(tab.get_by_role("heading", level=1)).to_have_text("It works")
     await expect(tab.get_by_test_id("sso-trial")).to_contain_text("olga with the role Editor")
+    assert await violations(tab) == []
     # The form is still there, nothing is saved, and the administrator stays signed in.
     await expect(form.get_by_label("Issuer")).to_have_value(oidc.issuer)
     assert not (await stores.projects.get("shop")).HasField("sso")
