@@ -47,7 +47,10 @@ def clock() -> ManualClock:
 
 ENGINES = ("sqlite", "mariadb", "dolt", "postgres")
 # Rows of ExtMeta that opening a database creates.
-INITIAL_ROWS = "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event')"
+INITIAL_ROWS = (
+    "('schema_version', 'labels:Application', 'labels:Deployment', 'labels:Event', "
+    "'labelled_applications')"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -24,23 +24,16 @@ from pipecd.controlplane.datastore.engines.mysql import (
     explain_connect,
     mysql_address,
 )
-from pipecd.controlplane.datastore.engines.mysql_sql import (
-    FEW_ENTRIES,
-    choose_start,
-    count_statement,
-    list_statement,
-    mysql_dialect,
-)
+from pipecd.controlplane.datastore.engines.mysql_sql import mysql_dialect
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import (
     NEWEST_UPDATE,
-    NOT_DELETED,
-    Condition,
     Selection,
     any_of,
     equal,
     row_id,
 )
+from pipecd.controlplane.datastore.ranges import page_statement
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
@@ -378,83 +371,30 @@ async def test_rows_have_the_format_that_upstream_reads(
 @pytest.mark.parametrize(
     "kinds", [pytest.param((1,), id="one kind"), pytest.param((1, 3), id="two kinds")]
 )
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(None, id="starting with any condition"),
-        pytest.param(2, id="starting with the kinds"),
-    ],
-)
 async def test_a_page_reads_only_its_own_documents(
     spec: DatastoreSpec,
     stores: Stores,
     deployment: Callable[..., Deployment],
     kinds: tuple[int, ...],
-    start: int | None,
 ) -> None:
     for number in range(50):
         await stores.deployments.add(deployment(kind=number % 2, status=2, updated_at=1 + number))
     filters = (equal("ProjectId", "p"), equal("Status", 2), *any_of("Kind", *kinds))
     selection = Selection("Deployment", filters, NEWEST_UPDATE, limit=5)
-    dialect = mysql_dialect(is_mariadb=True)
-    compiled = compile_statement(list_statement(selection.shape, start), dialect)
+    statement = page_statement(selection.shape, "mysql")
+    assert statement is not None
+    compiled = compile_statement(statement, mysql_dialect(is_mariadb=True))
     address = mysql_address(spec.config)
     with pymysql.connect(
         host=address.host, port=address.port, user="root", database=address.database
     ) as connection:
         cursor = connection.cursor(DictCursor)
         cursor.execute(f"EXPLAIN {compiled.text}", compiled.arguments(selection.values))
-        steps: Any = [s for s in cursor.fetchall() if "Deployment" in (s["table"] or "")]
-    read = [step for step in steps if "Using index" not in step["Extra"]]
-    assert [(step["table"], step["key"]) for step in read] == [("Deployment", "PRIMARY")]
-    # The row itself, the project, the status, and each kind by itself unless it comes first.
-    assert len(steps) == 3 + (1 if start else len(kinds))
-
-
-@pytest.mark.parametrize(
-    ("counts", "start"),
-    [
-        pytest.param((FEW_ENTRIES, 700, 30), 2, id="one condition has the fewest"),
-        pytest.param((20, 20, FEW_ENTRIES), 0, id="two conditions have the fewest"),
-        pytest.param((FEW_ENTRIES,) * 3, None, id="all conditions have many"),
-    ],
-)
-def test_a_page_starts_with_the_condition_that_has_the_fewest_documents(
-    counts: tuple[int, ...], start: int | None
-) -> None:
-    conditions = (equal("ProjectId", "p"), *any_of("Kind", 0, 1), *any_of("Status", 2, 3))
-    selection = Selection("Deployment", conditions, NEWEST_UPDATE, limit=9)
-    assert choose_start(selection.shape, counts) == start
-
-
-@pytest.mark.parametrize(
-    ("conditions", "limit"),
-    [
-        pytest.param((equal("ProjectId", "p"), equal("Kind", 0)), 9, id="single values"),
-        pytest.param(tuple(any_of("Kind", 0, 1)), 9, id="one column"),
-        pytest.param(
-            (equal("ProjectId", "p"), *any_of("Kind", 0, 1)), 0, id="a list without pages"
-        ),
-        pytest.param(
-            (equal("ProjectId", "p"), *any_of("Kind", 0, 1), NOT_DELETED),
-            9,
-            id="a column without an index",
-        ),
-        pytest.param(
-            (
-                *any_of("ApplicationId", *map(str, range(9))),
-                *any_of("ApplicationName", *map(str, range(9))),
-            ),
-            9,
-            id="two long lists",
-        ),
-    ],
-)
-def test_a_list_is_not_counted_if_there_is_no_choice_of_a_start(
-    conditions: tuple[Condition, ...], limit: int
-) -> None:
-    shape = Selection("Deployment", conditions, NEWEST_UPDATE, limit=limit).shape
-    assert count_statement(shape) is None
+        steps: Any = [s for s in cursor.fetchall() if s["table"] == "Deployment"]
+    assert [step["key"] for step in steps] == ["PRIMARY", *["ext_deployment_kind"] * len(kinds)]
+    for step in steps[1:]:
+        assert "Using index" in step["Extra"]
+        assert "filesort" not in step["Extra"]
 
 
 def test_a_connection_lost_while_it_is_opened_is_unavailable(

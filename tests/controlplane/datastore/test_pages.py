@@ -9,11 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from pipecd.controlplane.datastore import documents
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.engines import mysql_sql
 from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import DEPLOYMENT
 from pipecd.controlplane.datastore.stores import Stores
@@ -88,23 +86,12 @@ async def test_pages_contain_each_document_once_while_others_write(
         pytest.param({"kinds": (4,), "statuses": (2,)}, id="no match"),
     ],
 )
-@pytest.mark.parametrize(
-    "few",
-    [
-        pytest.param(0, id="starting with the newest"),
-        pytest.param(9, id="starting with the fewest entries"),
-    ],
-)
 async def test_pages_of_a_filtered_list_contain_each_match_once(
     stores: Stores,
     engine: str,
     deployment: MakeDeployment,
-    monkeypatch: pytest.MonkeyPatch,
     filters: dict[str, Any],
-    few: int,
 ) -> None:
-    monkeypatch.setattr(documents, "RARE_LABEL_LIMIT", 0)
-    monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", few)
     for number in range(24):
         await stores.deployments.add(
             deployment(
@@ -148,9 +135,7 @@ async def test_a_kind_that_is_not_in_the_enum_does_not_match_a_filter_by_most_ki
     stores: Stores,
     database: Database,
     deployment: MakeDeployment,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mysql_sql, "FEW_ENTRIES", 0)
     known, unknown = (deployment(kind=k, created_at=1, updated_at=1) for k in (1, 2))
     await stores.deployments.add(known)
     # A row that another version wrote.

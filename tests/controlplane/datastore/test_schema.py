@@ -156,12 +156,15 @@ def test_the_columns_of_mysql_are_in_the_order_of_upstream() -> None:
     assert set(names[7:]) == {"Name", "Kind", "SyncState_Status", "PipedId"}
 
 
-def test_the_tables_of_upstream_on_mysql_have_only_upstreams_indexes() -> None:
+def test_the_indexes_of_upstream_are_on_mysql_and_better_ones_elsewhere() -> None:
     on_mysql, on_sqlite = ("\n".join(definitions(dialect)) for dialect in (mysql_dialect(), SQLITE))
     assert "deploymentchain_status_updated_at_desc" in on_mysql
-    assert "ext_deployment" not in on_mysql
+    assert "ext_deployment_list" not in on_mysql
     assert "deploymentchain_status_updated_at_desc" not in on_sqlite
-    assert "ext_deployment" in on_sqlite
+    assert "ext_deployment_list" in on_sqlite
+    for index in ("application", "kind", "status", "piped"):
+        assert f"CREATE INDEX ext_deployment_{index}" in on_mysql
+        assert f"ext_deployment_{index}" in on_sqlite
 
 
 def test_row_ids_equal_uuid_to_bin_of_mysql(spec_dir: Path) -> None:

@@ -18,6 +18,8 @@ from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_META
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 
+INITIAL_ROWS = ("schema_version", "labelled_applications")
+
 
 def add(name: str, value: str = "v") -> Callable[[Transaction], int]:
     statement = insert(EXT_META).values(Name=name, Value=value)
@@ -25,8 +27,9 @@ def add(name: str, value: str = "v") -> Callable[[Transaction], int]:
 
 
 def count(transaction: Transaction) -> int:
-    """The number of rows without that of the schema version."""
-    return transaction.query(select(func.count()).select_from(EXT_META))[0][0] - 1
+    """The number of rows without those of a new database."""
+    rows = transaction.query(select(func.count()).select_from(EXT_META))
+    return rows[0][0] - len(INITIAL_ROWS)
 
 
 async def open_and_close(path: Path) -> None:
@@ -287,17 +290,17 @@ async def test_work_that_raises_is_rolled_back_alone(tmp_path: Path) -> None:
         results = await asyncio.gather(*map(database.write, works), return_exceptions=True)
         assert [type(r) for r in results] == [int, LookupError, int]
         rows = await database.read(lambda transaction: transaction.query(select(EXT_META.c.Name)))
-        assert {name for (name,) in rows} == {"schema_version", "before", "after"}
+        assert {name for (name,) in rows} == {*INITIAL_ROWS, "before", "after"}
 
 
 @pytest.mark.parametrize(
     ("conditions", "index"),
     [
         pytest.param({}, "ext_deployment_list", id="no filter"),
-        pytest.param({"Kind": 1}, "ext_deployment_list", id="a kind"),
         pytest.param({"Status": 2}, "ext_deployment_status", id="a status"),
         pytest.param({"ApplicationName": "a"}, "ext_deployment_name", id="a name"),
-        pytest.param({"ApplicationId": "a"}, "deployment_application_id", id="an application"),
+        pytest.param({"ApplicationId": "a"}, "ext_deployment_application", id="an application"),
+        pytest.param({"PipedId": "a", "Status": 2}, "ext_deployment_piped", id="a piped"),
         pytest.param(
             {"DeploymentTraceCommitHash": "a"}, "deployment_trace_commit_hash", id="a commit"
         ),

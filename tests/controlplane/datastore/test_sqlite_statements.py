@@ -13,14 +13,18 @@ from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
 from pipecd.controlplane.datastore.schema import EXT_META
 
+# The schema version and the watermark of the label index.
+INITIAL_ROWS = 2
+
 
 def insert_row(name: str, value: str = "v"):
     return insert(EXT_META).values(Name=name, Value=value)
 
 
 async def count(database: Database) -> int:
-    """The number of rows without that of the schema version."""
-    return (await database.lookup(select(func.count()).select_from(EXT_META)))[0][0] - 1
+    """The number of rows without those of a new database."""
+    rows = await database.lookup(select(func.count()).select_from(EXT_META))
+    return rows[0][0] - INITIAL_ROWS
 
 
 async def test_a_write_that_waits_for_another_process_does_not_block_the_event_loop(

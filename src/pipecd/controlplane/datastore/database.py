@@ -23,7 +23,8 @@ from sqlalchemy import Delete, Dialect, Insert, Table, Update, insert, select
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Value, Values
-from pipecd.controlplane.datastore.query import Selection
+from pipecd.controlplane.datastore.query import Selection, Shape, plain_statement
+from pipecd.controlplane.datastore.ranges import entry_statement, page_statement
 from pipecd.controlplane.datastore.schema import EXT_META, SCHEMA_VERSION, VERSION_ROW
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
@@ -180,6 +181,11 @@ class Database:
         # The connections in use, with the time when each was taken.
         self._busy: dict[PoolProxiedConnection, float] = {}
 
+    @property
+    def engine(self) -> str:
+        """The name of the dialect."""
+        return self._dialect.name
+
     async def lookup(self, statement: AnySelect, values: Values = NO_VALUES) -> Sequence[Row]:
         """Returns the few rows of an index lookup; some engines need no thread for it."""
         return await self.query(statement, values)
@@ -191,8 +197,28 @@ class Database:
         )
 
     async def select(self, selection: Selection) -> Sequence[Row]:
-        """Returns the documents of a selection; engines override it to suit their indexes."""
-        return await self.query(selection.statement, selection.values)
+        """Returns the documents of a selection."""
+        statement = page_statement(selection.shape, self.engine)
+        if statement is None:
+            statement = self.list_statement(selection.shape)
+        return await self.query(statement, selection.values)
+
+    async def time_of_entry(self, selection: Selection, entries: int) -> int | None:
+        """Returns a time since which the ranges of a page have about so many entries.
+
+        None means that all of its ranges are shorter, or that it is no page from ranges.
+        """
+        statement = entry_statement(selection.shape, self.engine)
+        if statement is None:
+            return None
+        ranges, entry = statement
+        values = {**selection.values, "entry": entries // ranges}
+        ((time,),) = await self.query(entry, values)
+        return time
+
+    def list_statement(self, shape: Shape) -> AnySelect:
+        """The statement of a list that is no page; engines override it to suit their planners."""
+        return plain_statement(shape)
 
     async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
         """Returns how many rows a single statement changed, once it is committed.

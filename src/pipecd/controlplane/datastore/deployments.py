@@ -4,7 +4,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipecd.controlplane.datastore.database import Database
+from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import (
     EVERYTHING,
     Documents,
@@ -12,10 +12,20 @@ from pipecd.controlplane.datastore.documents import (
     Page,
     PageRequest,
 )
+from pipecd.controlplane.datastore.expressions import Row
+from pipecd.controlplane.datastore.labelled_applications import (
+    LabelledApplications,
+    add_of_other_releases,
+    labelled_statement,
+    labelled_values,
+    last_update_statement,
+    latest_applications,
+)
 from pipecd.controlplane.datastore.query import (
     FIRST_COMPLETED,
     NEWEST,
     OLDEST,
+    Selection,
     any_member_of,
     any_of,
     at_least,
@@ -25,6 +35,7 @@ from pipecd.controlplane.datastore.query import (
     mentions,
     piped_selection,
 )
+from pipecd.controlplane.datastore.ranges import MAX_RANGES
 from pipecd.controlplane.datastore.schema import (
     COMMAND,
     DEPLOYMENT,
@@ -45,6 +56,8 @@ from pipecd.proto.model.trace_pb2 import DeploymentTrace
 NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
 STARTED = tuple(status for status in NOT_COMPLETED if status != DeploymentStatus.PENDING)
 COMPLETED = tuple(int(s) for s in DeploymentStatus if s.is_completed)
+# Among so many of the newest deployments a common label fills a page.
+NEWEST_ENTRIES = 4000
 UNHANDLED = int(CommandStatus.NOT_HANDLED_YET)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
 
@@ -80,6 +93,7 @@ class Deployments(Documents[Deployment]):
             scope=lambda deployment: _scope(deployment.application_id),
         )
         super().__init__(database, kind, now=now)
+        self._labelled_applications = LabelledApplications()
 
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
@@ -129,6 +143,52 @@ class Deployments(Documents[Deployment]):
         # CompletedAt of a running deployment is 0, so the lower bound is at least 1.
         within = (*at_least("CompletedAt", max(start, 1)), *below("CompletedAt", end + 1))
         return self.batches_of(within, FIRST_COMPLETED)
+
+    async def index_other_releases(self) -> int:
+        """Indexes labels of deployments that servers of another release have stored."""
+        return await add_of_other_releases(self._database)
+
+    def _add_labels(self, transaction: Transaction, document: Deployment) -> None:
+        super()._add_labels(transaction, document)
+        self._labelled_applications.add(
+            transaction, document.project_id, document.application_id, document.labels
+        )
+
+    async def _rows(self, selection: Selection) -> Sequence[Row]:
+        """Selects the rows; those with labels by the applications that have them, if these help.
+
+        A page by a label of few applications is merged from their ranges. One by a label of many,
+        or by a text, is looked for among the newest deployments first. If these do not fill it, the
+        label is rare by now: the page is merged from the applications deployed last with it.
+        """
+        labels = tuple(selection.labels)
+        values = labelled_values(selection.project_by_label, labels, MAX_RANGES + 1)
+        if labels:
+            statement = labelled_statement(len(labels))
+            applications = [id for (id,) in await self._database.query(statement, values)]
+            if len(applications) <= MAX_RANGES:
+                return await self._rows_of(applications, selection)
+        elif not selection.searches_text:
+            return await self._database.select(selection)
+        since = await self._database.time_of_entry(selection, NEWEST_ENTRIES)
+        if since is None:
+            return await self._database.select(selection)
+        newest = await self._database.select(selection.and_also(at_least("UpdatedAt", since)))
+        if len(newest) >= selection.limit:
+            return newest
+        if not labels:
+            return await self._database.select(selection)
+        last_updates = await self._database.query(
+            last_update_statement(selection.shape, self._database.engine),
+            {**selection.values, **values},
+        )
+        return await self._rows_of(latest_applications(last_updates, selection.limit), selection)
+
+    async def _rows_of(self, application_ids: Sequence[str], selection: Selection) -> Sequence[Row]:
+        if not application_ids:
+            return ()
+        among = any_of("ApplicationId", *application_ids)
+        return await self._database.select(selection.and_also(among))
 
 
 def _scope(application_id: str) -> str:

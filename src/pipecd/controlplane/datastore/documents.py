@@ -226,14 +226,14 @@ class Documents(Generic[M]):
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
-        text, labels = self._checked(document), self._labels(document)
+        text = self._checked(document)
 
         def work(transaction: Transaction) -> int | None:
             try:
                 transaction.execute(self._insert, {"id": row_id(stored.id), "data": text})
             except Duplicate as e:
                 raise AlreadyExists(f"{self._kind.table.name} {stored.id!r} exists already") from e
-            self._add_labels(transaction, stored.id, labels)
+            self._add_labels(transaction, document)
             if self._kind.scope is None:
                 return None
             return number_document(
@@ -324,9 +324,7 @@ class Documents(Generic[M]):
     async def _select(self, selection: Selection) -> tuple[M, ...]:
         if project := selection.project_by_label:
             await self._database.refresh_labels(self._kind.table.name, project)
-        if (narrowed := await self._narrow_by_label(selection)) is None:
-            return ()
-        rows = await self._database.select(narrowed)
+        rows = await self._rows(selection)
         if len(rows) > MAX_PARSED_ON_LOOP:
             return await asyncio.to_thread(self._parsed, rows)
         return self._parsed(rows)
@@ -334,11 +332,11 @@ class Documents(Generic[M]):
     def _parsed(self, rows: Sequence[Row]) -> tuple[M, ...]:
         return tuple(self._cache.parsed(data) for (data,) in rows)
 
-    async def _narrow_by_label(self, selection: Selection) -> Selection | None:
-        """Restricts the selection to the ids of the documents with a rare label, if it has one.
+    async def _rows(self, selection: Selection) -> Sequence[Row]:
+        """Selects the rows, by the ids of the documents with a rare label if it has one.
 
         Engines scan a list in its order until a page is full. That is fast for a common label, but
-        scans the whole table for a rare one. Returns None when no document has the label.
+        scans the whole table for a rare one.
         """
         for key, value in selection.labels:
             values = {
@@ -347,13 +345,13 @@ class Documents(Generic[M]):
                 "value": value,
                 "limit": RARE_LABEL_LIMIT + 1,
             }
-            rows = await self._database.query(LABELLED, values)
-            if not rows:
-                return None
-            if len(rows) <= RARE_LABEL_LIMIT:
-                among = any_of("Id", *(id for (id,) in rows))
-                return replace(selection, conditions=(*among, *selection.conditions))
-        return selection
+            ids = await self._database.query(LABELLED, values)
+            if not ids:
+                return ()
+            if len(ids) <= RARE_LABEL_LIMIT:
+                among = any_of("Id", *(id for (id,) in ids))
+                return await self._database.select(selection.and_also(among))
+        return await self._database.select(selection)
 
     def _only_text(self, rows: Sequence[Row]) -> str:
         if not rows:
@@ -373,9 +371,9 @@ class Documents(Generic[M]):
             return before
         text = self._checked_change(before, after)
         transaction.execute(self._update, {"id": row, "data": text})
-        if (labels := self._labels(after)) != self._labels(before):
+        if self._labels(after) != self._labels(before):
             transaction.execute(REMOVE_LABELS, {"kind": self._kind.table.name, "id": row})
-            self._add_labels(transaction, update.id, labels)
+            self._add_labels(transaction, after)
         self._cache.written(row, text, after)
         return after
 
@@ -425,11 +423,10 @@ class Documents(Generic[M]):
             stored.updated_at = max(update.now, was.updated_at)
         return after
 
-    def _add_labels(self, transaction: Transaction, id: str, labels: Mapping[str, str]) -> None:
-        if labels:
-            transaction.execute_many(
-                ADD_LABEL, label_rows(self._kind.table.name, row_id(id), labels)
-            )
+    def _add_labels(self, transaction: Transaction, document: M) -> None:
+        if labels := self._labels(document):
+            id = row_id(_stored(document).id)
+            transaction.execute_many(ADD_LABEL, label_rows(self._kind.table.name, id, labels))
 
     def _checked(self, document: M) -> str:
         """Returns the JSON of a document; UserMistake if an engine cannot hold it."""

@@ -126,6 +126,22 @@ def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
     return compiler.process(plain, **options)
 
 
+class AsUpstreamText(FunctionElement[Any]):
+    """A text of our tables in the collation of upstream's, so that an index of these serves it."""
+
+    inherit_cache = True
+    type = NullType()
+
+    def __init__(self, text: ColumnElement[str]) -> None:
+        super().__init__(text)
+
+
+@compiles(AsUpstreamText)
+def _as_upstream_text(element: AsUpstreamText, compiler: Any, **options: Any) -> str:
+    (text,) = (compiler.process(clause, **options) for clause in element.clauses)
+    return text
+
+
 class Like(FunctionElement[Any]):
     """A text of the document matches a pattern, whatever the case of its ASCII letters.
 

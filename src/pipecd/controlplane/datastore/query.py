@@ -2,7 +2,7 @@
 """Selections of documents: conditions, order, and the position where a page begins.
 
 A statement is built and compiled once per shape (which columns, how many values) and reused with
-other values. The engines of MySQL and PostgreSQL build their own statements for lists.
+other values. `ranges` builds the statements of pages.
 """
 
 import re
@@ -19,7 +19,6 @@ from sqlalchemy import (
     String,
     Table,
     and_,
-    exists,
     false,
     not_,
     or_,
@@ -54,15 +53,11 @@ class Comparison(Enum):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a column, a label or the document.
-
-    `complement` holds the other values of an enum when those are fewer than `values`.
-    """
+    """A condition on a column, a label or the document."""
 
     column: str
     comparison: Comparison
     values: tuple[Value, ...] = ()
-    complement: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,9 +123,7 @@ def any_of(column: str, *values: Value) -> Iterable[Condition]:
 
 def any_member_of(column: str, values: Sequence[int], enum: type[IntEnum]) -> Iterable[Condition]:
     """The column is one of the values; all members of the enum do not restrict it."""
-    others = tuple(int(member) for member in enum if member not in values)
-    complement = others if len(others) < len(set(values)) else ()
-    return (replace(c, complement=complement) for c in any_of(column, *values)) if others else ()
+    return () if set(enum) <= set(values) else any_of(column, *values)
 
 
 def at_least(column: str, value: int) -> Iterable[Condition]:
@@ -175,6 +168,10 @@ class Selection:
     after: Position | None = None
     limit: int = 0
 
+    def and_also(self, conditions: Iterable[Condition]) -> "Selection":
+        """The selection with more conditions, in front of its own."""
+        return replace(self, conditions=(*conditions, *self.conditions))
+
     @property
     def labels(self) -> Iterator[tuple[Value, Value]]:
         """The keys and values of the label conditions."""
@@ -184,6 +181,10 @@ class Selection:
                 yield key, value
 
     @property
+    def searches_text(self) -> bool:
+        return any(c.comparison is Comparison.MENTIONS for c in self.conditions)
+
+    @property
     def project_by_label(self) -> str:
         """The project whose labels the conditions search; empty if there are none."""
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
@@ -191,14 +192,12 @@ class Selection:
 
     @cached_property
     def shape(self) -> "Shape":
-        wheres = tuple(
-            Where(c.column, c.comparison, _parameter_count(c), len(c.complement))
-            for c in self.conditions
-        )
+        wheres = tuple(Where(c.column, c.comparison, _parameter_count(c)) for c in self.conditions)
         return Shape(self.table, wheres, self.order, self.after is not None, self.limit > 0)
 
     @cached_property
     def statement(self) -> AnySelect:
+        """The plain statement, for which the engine chooses the index."""
         return plain_statement(self.shape)
 
     @cached_property
@@ -206,11 +205,10 @@ class Selection:
         """The values of the parameters of the statement."""
         values: dict[str, Value] = {}
         for i, condition in enumerate(self.conditions):
-            # A list is padded with its last value, so that few shapes serve all lengths.
-            last = len(condition.values) - 1
-            for j in range(_parameter_count(condition)):
-                values[f"v{i}_{j}"] = condition.values[min(j, last)]
-            values |= {f"complement{i}_{j}": v for j, v in enumerate(condition.complement)}
+            # A list is padded with nulls, which match nothing: few shapes serve all lengths.
+            padding = (None,) * (_parameter_count(condition) - len(condition.values))
+            for j, value in enumerate((*condition.values, *padding)):
+                values[f"v{i}_{j}"] = value
         if self.after is not None:
             values |= {"after_value": self.after.value, "after_id": row_id(self.after.id)}
         if self.limit:
@@ -226,12 +224,11 @@ def piped_selection(table: str, piped_id: str, statuses: tuple[int, ...]) -> Sel
 
 @dataclass(frozen=True)
 class Where:
-    """A condition without its values: the numbers of parameters for them and the complement."""
+    """A condition without its values, but with the number of parameters for them."""
 
     column: str
     comparison: Comparison
     parameters: int
-    complement: int
 
 
 @dataclass(frozen=True)
@@ -265,13 +262,15 @@ class Shape:
             case Comparison.BELOW:
                 return rows.c[where.column] < parameters[0]
             case Comparison.LABELLED:
-                key, value = parameters
-                return exists().where(
+                key, expected = parameters
+                # PostgreSQL would turn EXISTS into a join, and start it with the label if it
+                # takes that for rare.
+                value = select(EXT_LABEL.c.LabelValue).where(
                     EXT_LABEL.c.Kind == self.table_name,
                     EXT_LABEL.c.DocumentId == rows.c.Id,
                     EXT_LABEL.c.LabelKey == key,
-                    EXT_LABEL.c.LabelValue == value,
                 )
+                return value.correlate(rows).scalar_subquery() == expected
             case Comparison.NOT_DELETED:
                 return IsDeleted() == false()
             case Comparison.MENTIONS:
@@ -285,12 +284,9 @@ class Shape:
                     ),
                 )
 
-    def parameters(self, number: int, *, complement: bool = False) -> list[BindParameter[Any]]:
+    def parameters(self, number: int) -> list[BindParameter[Any]]:
         """The parameters of a condition."""
-        where = self.wheres[number]
-        if complement:
-            return [param(f"complement{number}_{i}") for i in range(where.complement)]
-        return [param(f"v{number}_{i}") for i in range(where.parameters)]
+        return [param(f"v{number}_{i}") for i in range(self.wheres[number].parameters)]
 
     def after(self, rows: FromClause) -> Iterator[ColumnElement[bool]]:
         """The conditions of a page that continues after the position of a cursor."""

@@ -38,6 +38,8 @@ SCHEMA_VERSION = 1
 VERSION_ROW = "schema_version"
 # The key of the engines in `Index.info`; an index without it is created on every engine.
 ENGINES = "engines"
+# Indexes of earlier releases that others have replaced. On MySQL the first one is upstream's.
+OBSOLETE_INDEXES = ("deployment_application_id_updated_at_desc", "ext_deployment_piped_id_status")
 
 METADATA = MetaData()
 
@@ -144,18 +146,18 @@ for _name, _column in (
 ):
     _index(APPLICATION, f"{_name}_updated_at_desc", _column, "-UpdatedAt")
 for _name, _column in (
-    ("deployment_application_id", "ApplicationId"),
     ("deployment_chain_id", "DeploymentChainId"),
     ("deployment_trace_commit_hash", "DeploymentTraceCommitHash"),
 ):
     _index(DEPLOYMENT, f"{_name}_updated_at_desc", _column, "-UpdatedAt")
 _index(DEPLOYMENT, "deployment_completed_at_id_asc", "CompletedAt", "Id")
-# On MySQL the indexes are upstream's, with one that upstream creates on the wrong table. The other
-# engines have better ones below; each index makes every write slower.
+# On MySQL the indexes of upstream exist as well, with one that upstream creates on the wrong table.
+# The other engines have better ones below; each index makes every write slower.
 for _upstream in (
     *(
         _index(DEPLOYMENT, f"deployment_{_name}_updated_at_desc", _column, "-UpdatedAt")
         for _name, _column in (
+            ("application_id", "ApplicationId"),
             ("application_name", "ApplicationName"),
             ("project_id", "ProjectId"),
             ("kind", "Kind"),
@@ -168,17 +170,27 @@ for _upstream in (
     _index(COMMAND, "command_piped_id", "PipedId"),
 ):
     _upstream.info[ENGINES] = ("mysql",)
-# For the frequent queries of pipeds and of the console. The list of deployments is scanned in its
-# order, with the filtered columns in the index; values that may be rare have their own index.
+# A page of deployments is read from ranges of these indexes, see `ranges`. The columns after the
+# time of the update are filtered without reading the document.
+_index(
+    DEPLOYMENT,
+    "ext_deployment_application",
+    *("ApplicationId", "-UpdatedAt", "Id", "ProjectId", "Status", "Kind"),
+)
+_index(DEPLOYMENT, "ext_deployment_kind", "ProjectId", "Kind", "Status", "-UpdatedAt", "Id")
+_index(DEPLOYMENT, "ext_deployment_status", "ProjectId", "Status", "-UpdatedAt")
+_index(
+    DEPLOYMENT,
+    "ext_deployment_piped",
+    *("PipedId", "Status", "-UpdatedAt", "Id", "ProjectId", "Kind"),
+)
 for _own in (
     _index(
         DEPLOYMENT,
         "ext_deployment_list",
         *("ProjectId", "-UpdatedAt", "Id", "Status", "Kind", "ApplicationName"),
     ),
-    _index(DEPLOYMENT, "ext_deployment_status", "ProjectId", "Status", "-UpdatedAt"),
     _index(DEPLOYMENT, "ext_deployment_name", "ProjectId", "ApplicationName", "-UpdatedAt"),
-    _index(DEPLOYMENT, "ext_deployment_piped_id_status", "PipedId", "Status", "CreatedAt"),
     _index(COMMAND, "ext_command_piped_id_status", "PipedId", "Status", "CreatedAt"),
 ):
     _own.info[ENGINES] = ("sqlite", "postgresql")
@@ -222,6 +234,17 @@ EXT_LABEL = Table(
     Column("LabelKey", ExactText(255), primary_key=True),
     Column("LabelValue", ExactText(255), nullable=False),
     Index("ext_label_pair", "Kind", "LabelKey", "LabelValue", "DocumentId"),
+    **ON_MYSQL,
+)
+# The applications that have deployments with a label; rows are never removed. Lists of deployments
+# by label start with it, since the label index has a row for each deployment.
+EXT_LABELLED_APPLICATION = Table(
+    "ExtLabelledApplication",
+    METADATA,
+    Column("ProjectId", ExactText(50), primary_key=True),
+    Column("LabelKey", ExactText(255), primary_key=True),
+    Column("LabelValue", ExactText(255), primary_key=True),
+    Column("ApplicationId", ExactText(36), primary_key=True),
     **ON_MYSQL,
 )
 # One row per stage run: whether its log is closed, and how far the file in the filestore reaches.
@@ -364,17 +387,25 @@ EXT_VERIFIED_KEY = Table(
     Column("ExpiresAt", BigInteger, nullable=False),
     **ON_MYSQL,
 )
-# The API keys that may approve stages, which upstream's roles of keys do not know.
-EXT_KEY_APPROVAL = Table(
-    "ExtKeyApproval",
-    METADATA,
-    Column("KeyId", ExactText(64), primary_key=True),
-    Column("ProjectId", ExactText(128), nullable=False),
-    Column("GrantedBy", ExactText(255), nullable=False),
-    Column("GrantedAt", BigInteger, nullable=False),
-    Index("ext_key_approval_project", "ProjectId"),
-    **ON_MYSQL,
-)
+
+
+def _key_grants(name: str, index: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("KeyId", ExactText(64), primary_key=True),
+        Column("ProjectId", ExactText(128), nullable=False),
+        Column("GrantedBy", ExactText(255), nullable=False),
+        Column("GrantedAt", BigInteger, nullable=False),
+        Index(index, "ProjectId"),
+        **ON_MYSQL,
+    )
+
+
+# The API keys with permissions that upstream's roles of keys do not know: those that may approve
+# stages, and those that may list and end the sessions of users.
+EXT_KEY_APPROVAL = _key_grants("ExtKeyApproval", "ext_key_approval_project")
+EXT_SESSION_KEY = _key_grants("ExtSessionKey", "ext_session_key_project")
 
 
 def create_table(table: Table, dialect: Dialect) -> str:
@@ -414,6 +445,8 @@ def definitions(dialect: Dialect) -> Iterator[str]:
         yield create_table(table, dialect)
         for _, create in create_indexes(table, dialect):
             yield create
+    if dialect.name != "mysql":
+        yield from (f"DROP INDEX IF EXISTS {name}" for name in OBSOLETE_INDEXES)
 
 
 @dataclass(frozen=True)
@@ -444,6 +477,8 @@ def missing_definitions(existing: ExistingTables, dialect: Dialect) -> Iterator[
         for index, create in create_indexes(table, dialect):
             if index.lower() not in indexes:
                 yield create
+        if dialect.name != "mysql":
+            yield from (f"DROP INDEX IF EXISTS {i}" for i in OBSOLETE_INDEXES if i in indexes)
 
 
 def _by_table(rows: Iterable[Row]) -> dict[str, frozenset[str]]:

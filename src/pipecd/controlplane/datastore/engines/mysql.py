@@ -34,14 +34,10 @@ from pipecd.controlplane.datastore.engines.mysql_labels import (
     LabelIndex,
     fill_label_index,
 )
-from pipecd.controlplane.datastore.engines.mysql_sql import (
-    choose_start,
-    count_statement,
-    list_statement,
-    mysql_dialect,
-)
-from pipecd.controlplane.datastore.expressions import Row
-from pipecd.controlplane.datastore.query import Selection
+from pipecd.controlplane.datastore.engines.mysql_sql import list_statement, mysql_dialect
+from pipecd.controlplane.datastore.expressions import AnySelect
+from pipecd.controlplane.datastore.labelled_applications import fill_labelled_applications
+from pipecd.controlplane.datastore.query import Shape
 from pipecd.controlplane.datastore.schema import (
     METADATA,
     ExistingTables,
@@ -64,6 +60,7 @@ LOCK_SECONDS = 5
 SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO"
 
 SCHEMA_LOCK_SECONDS = 60
+SCHEMA_SECONDS = 3600.0
 # Indexes of earlier upstream versions, which upstream drops as well.
 OBSOLETE_INDEXES = {"application": ("application_piped_id", "application_deleted_created_at_asc")}
 COLUMNS = "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s"
@@ -73,6 +70,10 @@ COLUMNS_WITHOUT_DEFAULT = (
     "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "
     "AND (TABLE_NAME, COLUMN_NAME) IN (('Deployment', 'DeploymentChainId'), ('Event', 'Status')) "
     "AND GENERATION_EXPRESSION NOT LIKE '%%ifnull%%'"
+)
+TEXT_COLLATION = (
+    "SELECT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "
+    "AND TABLE_NAME = 'Deployment' AND COLUMN_NAME = 'ApplicationId'"
 )
 # The table, column or index exists already, or the index to drop does not.
 ALREADY_DONE = frozenset({1050, 1060, 1061, 1091})
@@ -145,12 +146,8 @@ class MysqlDatabase(Database):
         )
         self._labels = LabelIndex(self)
 
-    async def select(self, selection: Selection) -> Sequence[Row]:
-        shape, values, start = selection.shape, selection.values, None
-        if (statement := count_statement(shape)) is not None:
-            (counts,) = await self.lookup(statement, values)
-            start = choose_start(shape, counts)
-        return await self.query(list_statement(shape, start), values)
+    def list_statement(self, shape: Shape) -> AnySelect:
+        return list_statement(shape)
 
     async def refresh_labels(self, table: str, project: str) -> None:
         await self._labels.refresh(table, project)
@@ -207,10 +204,15 @@ def prepare(address: "MysqlAddress") -> Dialect:
         dialect = mysql_dialect(is_mariadb="mariadb" in str(version).lower())
         transaction = Transaction(connection, dialect, explain)
         with _schema_lock(transaction, address.database):
+            # Creating the indexes of a large table takes longer than any other statement.
+            cast("Any", connection)._read_timeout = SCHEMA_SECONDS
             _ensure_tables(transaction, address.database, dialect)
             ensure_version(transaction, address.name)
             for table in LABELLED_TABLES:
                 fill_label_index(transaction, table)
+            fill_labelled_applications(transaction)
+            rows = transaction.query_sql(TEXT_COLLATION, (address.database,))
+            dialect.text_collation = str(rows[0][0])
     return dialect
 
 

@@ -20,27 +20,27 @@ from typing import Any, cast
 from sqlalchemy import (
     ColumnElement,
     Delete,
+    Insert,
     Table,
     and_,
     delete,
     func,
-    insert,
     or_,
     select,
-    update,
 )
 
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
 from pipecd.controlplane.datastore.expressions import AnySelect, Row, SameText, Value, Values, param
+from pipecd.controlplane.datastore.labelled_applications import add_missing_statement
 from pipecd.controlplane.datastore.limits import label_text
 from pipecd.controlplane.datastore.schema import (
     APPLICATION,
     DEPLOYMENT,
     EVENT,
     EXT_LABEL,
-    EXT_META,
 )
+from pipecd.controlplane.datastore.watermarks import read_watermark, write_watermark
 
 LABELLED_TABLES = {table.name: table for table in (APPLICATION, DEPLOYMENT, EVENT)}
 BATCH = 500
@@ -49,12 +49,6 @@ CLOCK_SKEW_SECONDS = 120
 # How long a refresh stays valid, and by how much the watermark must have moved to be saved.
 FRESH_SECONDS = 2.0
 SAVE_AFTER_SECONDS = 300
-
-WATERMARK = select(EXT_META.c.Value).where(EXT_META.c.Name == param("name"))
-ADD_WATERMARK = insert(EXT_META).values(Name=param("name"), Value=param("value"))
-MOVE_WATERMARK = (
-    update(EXT_META).where(EXT_META.c.Name == param("name")).values(Value=param("value"))
-)
 
 
 def _labels_column(table: Table) -> ColumnElement[Any]:
@@ -84,6 +78,7 @@ class LabelStatements:
     lock_documents: AnySelect
     index_entries: AnySelect
     remove_entries: Delete
+    add_applications: Insert | None
 
 
 @cache
@@ -95,6 +90,7 @@ def label_statements(name: str, parameters: int) -> LabelStatements:
         select(table.c.Id, _labels_column(table)).where(table.c.Id.in_(ids)).with_for_update(),
         select(entry.DocumentId, entry.LabelKey, entry.LabelValue).where(of_documents),
         delete(EXT_LABEL).where(of_documents),
+        add_missing_statement(table.c.Id.in_(ids)) if table is DEPLOYMENT else None,
     )
 
 
@@ -117,6 +113,8 @@ def index_documents(transaction: Transaction, name: str, ids: Sequence[bytes]) -
     rows = [row for id, text in documents for row in label_rows(name, id, _labels(text))]
     if rows:
         transaction.execute_many(ADD_LABEL, rows)
+        if statements.add_applications is not None:
+            transaction.execute(statements.add_applications, padded)
 
 
 def fill_label_index(transaction: Transaction, name: str) -> None:
@@ -135,20 +133,6 @@ def fill_label_index(transaction: Transaction, name: str) -> None:
         transaction.run_sql("COMMIT")
         after = ids[-1]
     write_watermark(transaction, watermark, started_at - CLOCK_SKEW_SECONDS)
-
-
-def read_watermark(transaction: Transaction, *names: str) -> int | None:
-    """Returns the first of the watermarks that exists."""
-    for name in names:
-        if rows := transaction.query(WATERMARK, {"name": name}):
-            return int(rows[0][0])
-    return None
-
-
-def write_watermark(transaction: Transaction, name: str, value: int) -> None:
-    values: Values = {"name": name, "value": str(value)}
-    if not transaction.execute(MOVE_WATERMARK, values):
-        transaction.execute(ADD_WATERMARK, values)
 
 
 def watermark_name(table: str, project: str = "") -> str:

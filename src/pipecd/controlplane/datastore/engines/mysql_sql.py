@@ -7,16 +7,17 @@ document that MySQL reads. So a page joins several indexes, starting with the on
 fewest matching entries, which a query counts first.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, ScalarSelect, Table, and_, func, not_, select
+from sqlalchemy import Table
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 from sqlalchemy.ext.compiler import compiles
 
 from pipecd.controlplane.datastore.expressions import (
     AnySelect,
+    AsUpstreamText,
     ExactText,
     FieldType,
     FromDocument,
@@ -25,23 +26,24 @@ from pipecd.controlplane.datastore.expressions import (
     SameDocument,
     SameText,
 )
-from pipecd.controlplane.datastore.query import (
-    NEWEST_UPDATE,
-    SHORT_LIST,
-    Comparison,
-    Shape,
-    Where,
-    one_of,
-)
+from pipecd.controlplane.datastore.query import NEWEST_UPDATE, Comparison, Shape, Where
 from pipecd.controlplane.datastore.schema import ENGINES
 
-# With fewer matching entries than this, starting with an index is fast whatever the other filters.
-FEW_ENTRIES = 1 << 14
+
+class UpstreamDialect(MySQLDialect):
+    """The dialect of a server with the tables of upstream.
+
+    `text_collation` is that of their text columns: the default of the database they were created
+    in.
+    """
+
+    text_collation = "utf8mb4_general_ci"
+    supports_statement_cache = True
 
 
-def mysql_dialect(*, is_mariadb: bool = False) -> MySQLDialect:
+def mysql_dialect(*, is_mariadb: bool = False) -> UpstreamDialect:
     """The dialect of the driver and the server."""
-    return MySQLDialect(paramstyle="format", is_mariadb=is_mariadb)
+    return UpstreamDialect(paramstyle="format", is_mariadb=is_mariadb)
 
 
 def mysql_expression(path: str, field_type: FieldType, *, is_mariadb: bool = False) -> str:
@@ -83,6 +85,13 @@ def _same_text(element: SameText, compiler: Any, **options: Any) -> str:
     return f"({plain} AND CAST(CONVERT({column} USING utf8mb4) AS BINARY) IN ({', '.join(texts)}))"
 
 
+@compiles(AsUpstreamText, "mysql")
+def _as_upstream_text(element: AsUpstreamText, compiler: Any, **options: Any) -> str:
+    (text,) = (compiler.process(clause, **options) for clause in element.clauses)
+    collation: str = compiler.dialect.text_collation
+    return f"CONVERT({text} USING {collation.partition('_')[0]}) COLLATE {collation}"
+
+
 # JSON is compared with the case of its letters.
 @compiles(Like, "mysql")
 def _like(element: Like, compiler: Any, **options: Any) -> str:
@@ -103,123 +112,15 @@ def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
 
 
 @lru_cache(maxsize=512)
-def list_statement(shape: Shape, start: int | None = None) -> AnySelect:
-    """The statement of a selection; `start` is the condition whose index a page starts with."""
-    if shape.order != NEWEST_UPDATE:
-        return shape.documents(*shape.conditions())
-    if shape.limited and _is_covered_by_indexes(shape, start):
-        page = _page_of_ids(shape, start).subquery("page")
-        return shape.documents(shape.table.c.Id.in_(select(page.c.Id)))
-    # Without a hint, MariaDB scans a list from its beginning to get to a later page.
+def list_statement(shape: Shape) -> AnySelect:
+    """The statement of a list that is not a page from ranges of an index."""
     statement = shape.documents(*shape.conditions())
-    return _force_index(statement, shape.table, _ordered_indexes(shape.table, shape.wheres))
-
-
-@lru_cache(maxsize=512)
-def count_statement(shape: Shape) -> AnySelect | None:
-    """Counts the documents of each condition that a page may start with; None if there is none.
-
-    It counts no further than FEW_ENTRIES.
-    """
-    starts = _possible_starts(shape)
-    if not shape.limited or shape.order != NEWEST_UPDATE or not starts:
-        return None
-    counts: list[ScalarSelect[int]] = []
-    for number in starts:
-        rows = shape.table.alias()
-        ids: AnySelect = select(rows.c.Id).where(*_conditions_of_index(rows, shape, number))
-        ids = _force_index(ids, rows, _ordered_indexes(shape.table, (shape.wheres[number],)))
-        few = ids.limit(FEW_ENTRIES).subquery()
-        counts.append(select(func.count()).select_from(few).scalar_subquery())
-    return select(*counts)
-
-
-def choose_start(shape: Shape, counts: Sequence[int]) -> int | None:
-    """The condition that the fewest documents meet; None if all match FEW_ENTRIES or more."""
-    least = min(counts, default=FEW_ENTRIES)
-    return _possible_starts(shape)[counts.index(least)] if least < FEW_ENTRIES else None
-
-
-def _possible_starts(shape: Shape) -> list[int]:
-    """The conditions whose index a page may start with.
-
-    If all conditions have a single value, MySQL estimates their numbers of rows well itself.
-    """
-    filters = [i for i, where in enumerate(shape.wheres) if where.comparison is Comparison.ONE_OF]
-    if all(shape.wheres[i].parameters == 1 for i in filters):
-        return []
-    return [i for i in filters if _is_covered_by_indexes(shape, i)]
-
-
-def _is_covered_by_indexes(shape: Shape, start: int | None) -> bool:
-    """Whether the conditions of a list can be answered from several indexes together."""
-    filters = {i: w for i, w in enumerate(shape.wheres) if w.comparison is Comparison.ONE_OF}
-    return (
-        len(filters) > 1
-        and all(_ordered_indexes(shape.table, (where,)) for where in filters.values())
-        # Each value of the other conditions needs its own join.
-        and all(i == start or where.parameters <= SHORT_LIST for i, where in filters.items())
-        and all(
-            where.comparison in (Comparison.ONE_OF, Comparison.LABELLED)
-            or where.column == NEWEST_UPDATE.column
-            for where in shape.wheres
-        )
-    )
-
-
-def _page_of_ids(shape: Shape, start: int | None) -> AnySelect:
-    """Selects the ids of a page from indexes alone."""
-    table = shape.table
-    filters = [i for i, where in enumerate(shape.wheres) if where.comparison is Comparison.ONE_OF]
-    first, *others = sorted(filters, key=lambda i: (i != start, shape.wheres[i].parameters))
-    rows = table.alias()
-    ids: AnySelect = select(rows.c.Id).where(*_conditions_of_index(rows, shape, first))
-    ids = _force_index(ids, rows, _ordered_indexes(table, (shape.wheres[first],)))
-    for i, where in enumerate(shape.wheres):
-        if where.comparison is Comparison.LABELLED:
-            ids = ids.where(shape.condition(rows, i))
-    joined: FromClause = rows
-    for i, complement in _lookup_order(shape, others):
-        where, matches = shape.wheres[i], list[ColumnElement[Any]]()
-        for value in shape.parameters(i, complement=complement):
-            one = table.alias()
-            is_same = and_(one.c.Id == rows.c.Id, one.c.UpdatedAt == rows.c.UpdatedAt)
-            is_match = and_(is_same, one_of(one.c[where.column], [value]))
-            joined = joined.join(one, is_match, isouter=complement or where.parameters > 1)
-            ids = _force_index(ids, one, _ordered_indexes(table, (where,)))
-            matches.append(one.c.Id)
-        is_any = func.coalesce(*matches).is_not(None)
-        ids = ids.where(not_(is_any) if complement else is_any)
-    return shape.ordered(ids.select_from(joined), rows)
-
-
-def _lookup_order(shape: Shape, numbers: Iterable[int]) -> Iterable[tuple[int, bool]]:
-    """The conditions to join, the most selective ones first; True marks a complement.
-
-    If a condition has most values of an enum, its complement is joined first, since it rejects rows
-    with fewer lookups. The condition itself is joined as well, because a stored value may not be a
-    member of the enum.
-    """
-    wheres = [(i, shape.wheres[i]) for i in numbers]
-    lookups = [(where.complement > 0, where.parameters, i, False) for i, where in wheres]
-    lookups += [(False, where.complement, i, True) for i, where in wheres if where.complement]
-    return [(i, complement) for _, _, i, complement in sorted(lookups)]
-
-
-def _conditions_of_index(
-    rows: FromClause, shape: Shape, number: int
-) -> Iterator[ColumnElement[bool]]:
-    """The conditions that the index of a condition can answer: its column and the update time."""
-    for i, where in enumerate(shape.wheres):
-        if i == number or where.column == NEWEST_UPDATE.column:
-            yield shape.condition(rows, i)
-    yield from shape.after(rows)
-
-
-def _force_index(statement: AnySelect, rows: FromClause, indexes: Sequence[str]) -> AnySelect:
-    """Adds a hint that restricts MySQL to these indexes, if there are any."""
+    if shape.order != NEWEST_UPDATE:
+        return statement
+    # Without a hint, MariaDB scans a list from its beginning to get to a later page.
+    indexes = _ordered_indexes(shape.table, shape.wheres)
     hint = f"FORCE INDEX ({', '.join(indexes)})"
-    return statement.with_hint(rows, hint, "mysql") if indexes else statement
+    return statement.with_hint(shape.table, hint, "mysql") if indexes else statement
 
 
 def _ordered_indexes(table: Table, wheres: Iterable[Where]) -> list[str]:

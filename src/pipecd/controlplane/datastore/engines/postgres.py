@@ -46,7 +46,8 @@ from pipecd.controlplane.datastore.expressions import (
     Value,
     Values,
 )
-from pipecd.controlplane.datastore.query import Selection, Shape
+from pipecd.controlplane.datastore.labelled_applications import fill_labelled_applications
+from pipecd.controlplane.datastore.query import Shape
 from pipecd.controlplane.datastore.schema import ExistingTables, missing_definitions
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
@@ -311,8 +312,8 @@ class PostgresDatabase(Database):
                     raise unavailable(e) from e
             return rows
 
-    async def select(self, selection: Selection) -> Sequence[Row]:
-        return await self.query(list_statement(selection.shape), selection.values)
+    def list_statement(self, shape: Shape) -> AnySelect:
+        return list_statement(shape)
 
     async def execute(self, statement: Insert | Update, values: Values = NO_VALUES) -> int:
         self._check_open()
@@ -396,6 +397,7 @@ def prepare(conninfo: str) -> None:
         existing = ExistingTables.of(transaction.query_sql(COLUMNS), transaction.query_sql(INDEXES))
         transaction.run_sql(*missing_definitions(existing, DIALECT))
         ensure_version(transaction, display_name(conninfo))
+        fill_labelled_applications(transaction)
         transaction.run_sql("COMMIT")
 
 
@@ -472,7 +474,7 @@ def _same_document(element: SameDocument, compiler: Any, **options: Any) -> str:
 
 @lru_cache(maxsize=512)
 def list_statement(shape: Shape) -> AnySelect:
-    """The statement of a selection.
+    """The statement of a list that is not a page from ranges of an index.
 
     Before version 17 PostgreSQL scans an index once for every combination of two lists of values.
     So if there are lists of kinds and of statuses, the statuses become OR conditions on the rows

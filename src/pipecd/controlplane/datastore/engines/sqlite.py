@@ -13,16 +13,33 @@ from typing import Any
 
 from sqlalchemy import Insert, Update, delete
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import QueuePool
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction, ensure_version
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Values
+from pipecd.controlplane.datastore.labelled_applications import fill_labelled_applications
+from pipecd.controlplane.datastore.ranges import (
+    ASSUMED_ROWS,
+    DISTINCT_VALUES,
+    OTHER_DISTINCT_VALUES,
+)
 from pipecd.controlplane.datastore.schema import EXT_LEASE, definitions
 from pipecd.model.errors import PipecdError, StorageUnavailable, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
 
+
+class SqliteCompiler(SQLiteCompiler):
+    """Compiles the hint of an index, which SQLAlchemy does not for SQLite."""
+
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        del table
+        return text
+
+
 # Parameters by position: SQLite searches for each named one, which makes long lists slow.
 DIALECT = sqlite_dialect(paramstyle="qmark")
+DIALECT.statement_compiler = SqliteCompiler
 READERS = 3
 BUSY_SECONDS = 5.0
 PRAGMAS = (
@@ -42,26 +59,6 @@ LOOP_PRAGMA = "PRAGMA wal_autocheckpoint = 0"
 CHECKPOINT_AFTER = 256
 
 DUPLICATES = frozenset({sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE})
-
-# Statistics that SQLite gathers while an installation is small make the lists of a large one slow.
-# Plans for a large installation suit a small one as well, so its statistics are set from the start.
-ASSUMED_ROWS = 200_000
-# The number of distinct values of a column; a primary key has one for every row.
-DISTINCT_VALUES = {
-    "ProjectId": 10,
-    "Disabled": 2,
-    "Kind": 6,
-    "Status": 7,
-    "SyncState_Status": 6,
-    "PipedId": 100,
-    "LabelKey": 5,
-    "LabelValue": 50,
-    "Name": 10_000,
-    "EventKey": 10_000,
-    "ApplicationId": 10_000,
-    "ApplicationName": 10_000,
-}
-OTHER_DISTINCT_VALUES = 50_000
 
 
 @asynccontextmanager
@@ -119,6 +116,7 @@ class SqliteDatabase(Database):
         def work(transaction: Transaction) -> None:
             transaction.run_sql(*definitions(DIALECT))
             ensure_version(transaction, str(self._path))
+            fill_labelled_applications(transaction)
             _set_statistics(transaction.connection)
             # No other process has the file open, so any stored lease is stale.
             transaction.execute(delete(EXT_LEASE))
@@ -215,7 +213,10 @@ def _lock_file(path: Path) -> int:
 
 
 def _set_statistics(connection: sqlite3.Connection) -> None:
-    """Replaces the statistics of SQLite's query planner."""
+    """Replaces the statistics of SQLite's query planner.
+
+    Those that it gathers while an installation is small make the lists of a large one slow.
+    """
     # ANALYZE creates the table sqlite_stat1, which CREATE TABLE cannot.
     connection.execute('ANALYZE "ExtMeta"')
     connection.execute("DELETE FROM sqlite_stat1")
@@ -225,7 +226,8 @@ def _set_statistics(connection: sqlite3.Connection) -> None:
         # The number of rows, then the rows per value of the first column, the first two, and so on.
         shared = [ASSUMED_ROWS]
         for (name,) in columns:
-            shared.append(max(1, shared[-1] // DISTINCT_VALUES.get(name, OTHER_DISTINCT_VALUES)))
+            distinct = DISTINCT_VALUES.get(name, OTHER_DISTINCT_VALUES)
+            shared.append(max(1, shared[-1] // distinct))
         if index.startswith("sqlite_autoindex_"):
             shared[-1] = 1
         connection.execute(
