@@ -241,8 +241,8 @@ async def fill(cases: UseCases, stores: Stores, user: User) -> None:
         ChunkWriter(stores.files, chunk_size=1000),
         MonthWriter(stores.files),
     )
-    await collect_deployments(stores, "chunks", chunks.write)
-    await collect_deployments(stores, "months", months.write)
+    await collect_deployments(stores, "chunks", chunks)
+    await collect_deployments(stores, "months", months)
     await collect_applications(stores)
     await DayTotalsWriter(stores.files).update()
     await cases.pipeds.register("tokyo", "the first", by=user)

@@ -114,8 +114,8 @@ class ProjectFiller:
     async def _collect(self) -> None:
         chunks = ChunkWriter(self.stores.files, chunk_size=100)
         months = MonthWriter(self.stores.files)
-        await collect_deployments(self.stores, "chunks", chunks.write, now=self.now)
-        await collect_deployments(self.stores, "months", months.write, now=self.now)
+        await collect_deployments(self.stores, "chunks", chunks, now=self.now)
+        await collect_deployments(self.stores, "months", months, now=self.now)
         await collect_applications(self.stores, now=self.now)
 
     async def _trace(self) -> str:

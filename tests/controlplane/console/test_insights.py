@@ -41,8 +41,8 @@ async def collected(
         deployments.append(deployment)
         advance(3600)
     chunks, months = ChunkWriter(stores.files, chunk_size=100), MonthWriter(stores.files)
-    await collect_deployments(stores, "chunks", chunks.write, now=now)
-    await collect_deployments(stores, "months", months.write, now=now)
+    await collect_deployments(stores, "chunks", chunks, now=now)
+    await collect_deployments(stores, "months", months, now=now)
     return deployments
 
 

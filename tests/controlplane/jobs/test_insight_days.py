@@ -38,6 +38,7 @@ METRICS = (
 
 Add = Callable[..., Awaitable[None]]
 Charts = dict[str, Any]
+Check = Callable[[], Awaitable[Charts]]
 
 
 @pytest.fixture
@@ -64,8 +65,8 @@ async def collect(stores: Stores, now: Now, files: Files, *, with_totals: bool =
     totals = DayTotalsWriter(files, chunks_per_step=2)
     if with_totals:
         await totals.discard_outdated()
-    await collect_deployments(stores, CHUNK_MILESTONE, chunks.write, now=now)
-    await collect_deployments(stores, MONTH_MILESTONE, months.write, now=now)
+    await collect_deployments(stores, CHUNK_MILESTONE, chunks, now=now)
+    await collect_deployments(stores, MONTH_MILESTONE, months, now=now)
     if with_totals:
         await totals.update()
 
@@ -85,33 +86,36 @@ async def charts(cases: UseCases, by: User, now: Now) -> Charts:
     return found
 
 
-async def without_totals(stores: Stores, cases: UseCases, by: User, now: Now) -> Charts:
-    """The charts from chunks and months alone; the totals are there again afterwards."""
-    paths = [path for path in await stores.files.list("insights/") if "/ext-days/" in path]
-    kept = {path: await stores.files.get(path) for path in paths}
-    for path in kept:
-        await stores.files.delete(path)
-    found = await charts(cases, by, now)
-    for path, content in kept.items():
-        await stores.files.put(path, content)
-    return found
-
-
 async def totals_of(stores: Stores) -> dict[str, bytes]:
     """The files of totals."""
     paths = [path for path in await stores.files.list("insights/") if "/ext-days/" in path]
     return {path: await stores.files.get(path) for path in paths}
 
 
+@pytest.fixture
+def check_charts(stores: Stores, cases: UseCases, admin: User, now: Now) -> Check:
+    """Compares the charts with those from chunks and months alone; the totals stay."""
+
+    async def check() -> Charts:
+        found, totals = await charts(cases, admin, now), await totals_of(stores)
+        for path in totals:
+            await stores.files.delete(path)
+        assert found == await charts(cases, admin, now)
+        for path, content in totals.items():
+            await stores.files.put(path, content)
+        return found
+
+    return check
+
+
 async def test_charts_are_the_same_with_totals(
-    stores: Stores, cases: UseCases, admin: User, add: Add, now: Now
+    stores: Stores, check_charts: Check, add: Add, now: Now
 ) -> None:
     await add(21)
     await collect(stores, now, stores.files)
     assert set(await totals_of(stores)) >= {YEAR_TOTALS, MONTH_TOTALS}
-    with_totals = await charts(cases, admin, now)
-    assert sum(r.whole for r in with_totals["all"][Metric.DEPLOYMENT_FREQUENCY].values()) == 21
-    assert with_totals == await without_totals(stores, cases, admin, now)
+    found = await check_charts()
+    assert sum(r.whole for r in found["all"][Metric.DEPLOYMENT_FREQUENCY].values()) == 21
 
 
 class ReadFiles:
@@ -166,12 +170,7 @@ class StoppedFiles:
 
 
 async def test_a_collector_that_stops_at_any_write_leaves_correct_charts(
-    stores: Stores,
-    cases: UseCases,
-    admin: User,
-    add: Add,
-    now: Now,
-    advance: Callable[[float], None],
+    stores: Stores, check_charts: Check, add: Add, now: Now, advance: Callable[[float], None]
 ) -> None:
     await add(5)
     await collect(stores, now, stores.files)
@@ -186,9 +185,9 @@ async def test_a_collector_that_stops_at_any_write_leaves_correct_charts(
             stops += 1
         else:
             break
-        assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
+        await check_charts()
         await collect(stores, now, stores.files)
-        assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
+        await check_charts()
         totals = await totals_of(stores)
         for path in totals:
             await stores.files.delete(path)
@@ -199,19 +198,13 @@ async def test_a_collector_that_stops_at_any_write_leaves_correct_charts(
 
 
 async def test_what_upstream_or_an_earlier_release_collected_is_counted(
-    stores: Stores,
-    cases: UseCases,
-    admin: User,
-    add: Add,
-    now: Now,
-    advance: Callable[[float], None],
+    stores: Stores, check_charts: Check, add: Add, now: Now, advance: Callable[[float], None]
 ) -> None:
     await add(7)
     await collect(stores, now, stores.files, with_totals=False)
     assert await totals_of(stores) == {}
     await collect(stores, now, stores.files)
-    expected = await without_totals(stores, cases, admin, now)
-    assert await charts(cases, admin, now) == expected
+    await check_charts()
     # Back to the earlier release and forth again.
     advance(2 * DAY)
     await add(4)
@@ -220,19 +213,13 @@ async def test_what_upstream_or_an_earlier_release_collected_is_counted(
         await collect(stores, now, stores.files, with_totals=False)
         await stores.files.put(path, kept)
     await collect(stores, now, stores.files)
-    expected = await without_totals(stores, cases, admin, now)
-    assert await charts(cases, admin, now) == expected
+    await check_charts()
     milestones = [await stores.files.get(path) for path in (TOTALS_MILESTONE, MONTH_MILESTONE)]
     assert milestones[0] == milestones[1]
 
 
 async def test_a_block_restored_from_a_backup_is_counted_anew(
-    stores: Stores,
-    cases: UseCases,
-    admin: User,
-    add: Add,
-    now: Now,
-    advance: Callable[[float], None],
+    stores: Stores, check_charts: Check, add: Add, now: Now, advance: Callable[[float], None]
 ) -> None:
     await add(3)
     await collect(stores, now, stores.files)
@@ -245,9 +232,9 @@ async def test_a_block_restored_from_a_backup_is_counted_anew(
         await stores.files.delete(path)
     for path, content in backup.items():
         await stores.files.put(path, content)
-    assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
+    await check_charts()
     await DayTotalsWriter(stores.files).update()
-    assert await charts(cases, admin, now) == await without_totals(stores, cases, admin, now)
+    await check_charts()
     assert len(YearDays.decode((await totals_of(stores))[YEAR_TOTALS]).chunks) == 1
 
 

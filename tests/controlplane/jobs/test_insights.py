@@ -2,7 +2,8 @@
 """Insights are collected incrementally and queried by metric, label and application."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.insight.chunks import decode_chunk
-from pipecd.controlplane.insight.months import months_between
+from pipecd.controlplane.insight.months import Month, decode_month, months_between
 from pipecd.controlplane.insight.series import Metric, Resolution, TimeRange
 from pipecd.controlplane.jobs.insights import (
     CHUNK_MILESTONE,
@@ -74,8 +75,8 @@ def collect(stores: Stores, now: Now) -> Collect:
 
     async def once(chunk_size: int = 1000) -> None:
         chunks, months = ChunkWriter(stores.files, chunk_size=chunk_size), MonthWriter(stores.files)
-        await collect_deployments(stores, CHUNK_MILESTONE, chunks.write, now=now)
-        await collect_deployments(stores, MONTH_MILESTONE, months.write, now=now)
+        await collect_deployments(stores, CHUNK_MILESTONE, chunks, now=now)
+        await collect_deployments(stores, MONTH_MILESTONE, months, now=now)
 
     return once
 
@@ -190,14 +191,83 @@ async def test_the_milestone_stays_until_every_project_is_written(
         await complete(project_id=project)
     writer = ChunkWriter(files, chunk_size=10)  # pyright: ignore[reportArgumentType]
     with pytest.raises(Unavailable):
-        await collect_deployments(full, CHUNK_MILESTONE, writer.write, now=now)
+        await collect_deployments(full, CHUNK_MILESTONE, writer, now=now)
     with pytest.raises(NotFound):
         await stores.files.get(CHUNK_MILESTONE)
     files.project = ""
     advance(HOUR)
-    await collect_deployments(full, CHUNK_MILESTONE, writer.write, now=now)
+    await collect_deployments(full, CHUNK_MILESTONE, writer, now=now)
     assert len(await block_of(stores, 2026, "other")) == 1
     assert len(await collected(stores)) == 1
+
+
+class PagedDeployments:
+    """Yields the completed deployments in pages of two."""
+
+    def __init__(self, deployments: Any) -> None:
+        self._deployments = deployments
+
+    async def iterate_completed(self, start: int, end: int) -> AsyncIterator[tuple[Any, ...]]:
+        async for page in self._deployments.iterate_completed(start, end):
+            for first in range(0, len(page), 2):
+                yield page[first : first + 2]
+
+
+class CountedFiles:
+    """A filestore that counts how often each file is written."""
+
+    def __init__(self, files: Any) -> None:
+        self._files, self.writes = files, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    async def put(self, path: str, content: bytes) -> None:
+        self.writes[path] += 1
+        await self._files.put(path, content)
+
+
+@pytest.mark.parametrize(
+    ("max_kept", "most_writes"),
+    [
+        # With its first deployments, when the next month begins, and without settled deployments.
+        pytest.param(1000, 3, id="each month fits in memory"),
+        pytest.param(5, 9, id="a month is written in parts"),
+    ],
+)
+async def test_the_first_collection_writes_a_month_few_times(
+    stores: Stores,
+    complete: CompleteDeployment,
+    now: Now,
+    max_kept: int,
+    most_writes: int,
+) -> None:
+    for number in range(90):
+        await complete(ago=number * DAY + 60)
+    await complete(ago=30, project_id="other")
+    await collect_deployments(stores, "milestone", MonthWriter(stores.files), now=now)
+    once = await months_of(stores)
+    for path in once:
+        await stores.files.delete(path)
+    files = CountedFiles(stores.files)
+    paged = replace(
+        stores,
+        files=files,  # pyright: ignore[reportArgumentType]
+        deployments=PagedDeployments(stores.deployments),  # pyright: ignore[reportArgumentType]
+    )
+    writer = MonthWriter(files, max_kept=max_kept)  # pyright: ignore[reportArgumentType]
+    await collect_deployments(paged, MONTH_MILESTONE, writer, now=now)
+    paged_months = await months_of(stores)
+    assert {p: (m.totals, m.failing) for p, m in paged_months.items()} == {
+        p: (m.totals, m.failing) for p, m in once.items()
+    }
+    writes = {path: files.writes[path] for path in once}
+    assert max(writes.values()) <= most_writes, writes
+
+
+async def months_of(stores: Stores) -> dict[str, Month]:
+    paths = [path for path in await stores.files.list("insights/") if "/ext/" in path]
+    return {path: decode_month(await stores.files.get(path)) for path in paths}
 
 
 async def test_a_milestone_never_goes_back(

@@ -224,6 +224,7 @@ async def test_every_job_has_its_own_lease(
         "orphan-commands",
         "stale-stats",
         "preview-outputs",
+        "label-index",
         "key-uses",
         "chains",
         "insight-applications",

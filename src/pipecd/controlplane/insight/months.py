@@ -83,8 +83,11 @@ def add_outcomes(
                 recent[outcome.id] = outcome.completed_at
                 group = group_of(outcome)
                 totals[group] = totals.get(group, OutcomeTotals()).plus(totals_of(outcome))
-        recent = {id: at for id, at in recent.items() if at >= forget_before}
         updated[name] = Month(totals, month.failing, recent)
+    for name, month in updated.items():
+        if month.recent and min(month.recent.values()) < forget_before:
+            recent = {id: at for id, at in month.recent.items() if at >= forget_before}
+            updated[name] = replace(month, recent=recent)
     failing: Mapping[str, int] | None = None
     for name in sorted(updated):
         if failing is not None:

@@ -54,6 +54,7 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
                 stores.sessions, stores.session_endings, stores.used_codes
             ),
         ),
+        PeriodicJob("label-index", _DAY, stores.deployments.index_other_releases),
         PeriodicJob("expired-keys", _DAY, lambda: delete_expired_keys(stores.verified_keys)),
         PeriodicJob(
             "key-uses", _TEN_MINUTES, lambda: store_key_uses(stores.cache, stores.api_keys)
@@ -71,8 +72,8 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
 
         async def collect() -> None:
             await totals.discard_outdated()
-            await collect_deployments(stores, CHUNK_MILESTONE, chunks.write)
-            await collect_deployments(stores, MONTH_MILESTONE, months.write)
+            await collect_deployments(stores, CHUNK_MILESTONE, chunks)
+            await collect_deployments(stores, MONTH_MILESTONE, months)
             await totals.update()
 
         jobs.append(PeriodicJob("insight-deployments", schedule, collect))

@@ -8,8 +8,9 @@ late. So the writers see deployments again and must count them once.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Protocol
 
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.filestore import Files
@@ -35,7 +36,7 @@ from pipecd.controlplane.insight.chunks import (
 )
 from pipecd.controlplane.insight.days import month_days_path
 from pipecd.controlplane.insight.deployments import CompletedDeployment, completed_deployment
-from pipecd.controlplane.insight.dora import outcome_of
+from pipecd.controlplane.insight.dora import CompletedOutcome, outcome_of
 from pipecd.controlplane.insight.files import decode_file, go_json
 from pipecd.controlplane.insight.months import (
     Month,
@@ -60,8 +61,23 @@ OVERLAP = timedelta(hours=24)
 
 _MILESTONE_KEY = "deployment_completed_at_milestone"
 
-# Writes deployments of a project; deployments that ended before the given time do not come again.
-WriteDeployments = Callable[[str, Sequence[Deployment], int], Awaitable[None]]
+# A month is written when the next one begins, or after so many deployments.
+MAX_KEPT_DEPLOYMENTS = 50_000
+
+
+class DeploymentWriter(Protocol):
+    """Writes completed deployments to insight files; keeps up to `max_kept` of them in memory."""
+
+    @property
+    def max_kept(self) -> int: ...
+
+    async def write(self, project: str, deployments: Sequence[Deployment], since: int) -> None:
+        """Takes deployments of a project; those that ended before `since` do not come again."""
+        ...
+
+    async def flush(self) -> None:
+        """Stores what `write` has kept in memory."""
+        ...
 
 
 async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:
@@ -81,21 +97,28 @@ async def collect_applications(stores: Stores, *, now: Now = utc_now) -> int:
 
 
 async def collect_deployments(
-    stores: Stores, milestone_path: str, write: WriteDeployments, *, now: Now = utc_now
+    stores: Stores, milestone_path: str, writer: DeploymentWriter, *, now: Now = utc_now
 ) -> int:
     """Writes the deployments that completed since the milestone; returns their number."""
     end = to_unix(now())
     milestone = await Milestone.read(stores.files, milestone_path)
     since = max(end - int(MAX_AGE.total_seconds()), milestone.settled_before)
-    count = 0
+    count = flushed = 0
+    month = ""
     async for page in stores.deployments.iterate_completed(since, end):
         by_project: dict[str, list[Deployment]] = {}
         for deployment in page:
             by_project.setdefault(deployment.project_id, []).append(deployment)
         for project, deployments in by_project.items():
-            await write(project, deployments, milestone.settled_before)
+            await writer.write(project, deployments, milestone.settled_before)
         count += len(page)
-        await milestone.advance(page[-1].completed_at)
+        last = page[-1].completed_at
+        month = month or month_of(page[0].completed_at)
+        if month_of(last) != month or count - flushed >= writer.max_kept:
+            await writer.flush()
+            await milestone.advance(last)
+            month, flushed = month_of(last), count
+    await writer.flush()
     await milestone.advance(end)
     return count
 
@@ -137,10 +160,13 @@ class ChunkWriter:
     A chunk has up to `chunk_size` deployments.
     """
 
+    max_kept = 0
+
     def __init__(self, files: Files, *, chunk_size: int) -> None:
         self._files, self._chunk_size = files, chunk_size
 
-    async def write(self, project: str, deployments: Sequence[Deployment], _since: int) -> None:
+    async def write(self, project: str, deployments: Sequence[Deployment], since: int) -> None:
+        del since
         by_year: dict[int, list[CompletedDeployment]] = {}
         for deployment in deployments:
             if (completed := completed_deployment(deployment)) is not None:
@@ -175,6 +201,9 @@ class ChunkWriter:
             # The block is written last, so the chunks it lists exist.
             await self._files.put(path, encode_block(updated))
 
+    async def flush(self) -> None:
+        """Does nothing, since `write` keeps nothing in memory."""
+
     async def _read(self, path: str) -> bytes | None:
         try:
             return await self._files.get(path)
@@ -183,15 +212,29 @@ class ChunkWriter:
 
 
 class MonthWriter:
-    """Adds completed deployments to the monthly totals of lead time and time to restore."""
+    """Adds completed deployments to the monthly totals of lead time and time to restore.
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    A month is read and written as a whole, so the deployments are kept until `flush`.
+    """
+
+    def __init__(self, files: Files, *, max_kept: int = MAX_KEPT_DEPLOYMENTS) -> None:
+        self._files, self.max_kept = files, max_kept
+        self._kept: dict[str, list[CompletedOutcome]] = {}
+        self._since = 0
 
     async def write(self, project: str, deployments: Sequence[Deployment], since: int) -> None:
         outcomes = [outcome for d in deployments if (outcome := outcome_of(d)) is not None]
-        if not outcomes:
-            return
+        self._kept.setdefault(project, []).extend(outcomes)
+        self._since = since
+
+    async def flush(self) -> None:
+        # What is lost by an error is collected again, since the milestone is written afterwards.
+        kept, self._kept = self._kept, {}
+        for project, outcomes in kept.items():
+            if outcomes:
+                await self._add(project, outcomes, self._since)
+
+    async def _add(self, project: str, outcomes: Sequence[CompletedOutcome], since: int) -> None:
         first = month_of(min(outcome.completed_at for outcome in outcomes))
         stored = sorted(month_from_path(p) for p in await self._files.list(months_prefix(project)))
         earlier = [name for name in stored if name < first]
