@@ -10,9 +10,10 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -24,6 +25,7 @@ from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.errors import AlreadyExists
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.common_pb2 import ApplicationKind
@@ -32,16 +34,17 @@ from pipecd.proto.service import api_pb2 as pb
 from pipecd.secrets.keys import hash_key, new_api_key
 from pipecd.wire.credentials import api_key
 from rig.control_plane import run_control_plane
+from rig.cpu_time import cpu_clock
+from rig.curve import Curve, draw
 from rig.engines import NotInstalled, analyze, engine
 from rig.grpc_client import GrpcClient, Request, request
-from rig.history import LARGE, SMALL, YEAR, Scale, id_of, write_history
-from rig.seed import CREATED_AT
+from rig.history import BEGINNING, LARGE, SMALL, YEAR, Scale, id_of, write_history
 
 TARGET_MS = 100.0
 REPEATS = 3
 PAGE = 30
 CALL = "/grpc.service.apiservice.APIService/ListDeployments"
-MIDDLE = Position(id_of("deployment", 0), CREATED_AT + YEAR // 2)
+MIDDLE = Position(id_of("deployment", 0), BEGINNING + YEAR // 2)
 
 RUNNING, ROLLING_BACK = int(DeploymentStatus.RUNNING), int(DeploymentStatus.ROLLING_BACK)
 SUCCESS, FAILURE = int(DeploymentStatus.SUCCESS), int(DeploymentStatus.FAILURE)
@@ -97,6 +100,12 @@ DEPLOYMENT_FILTERS = {
     "name of one, kind of another": {"application_name": "app-4321", "kinds": (0,)},
     "trace": {"trace_commit_hash": f"{777:040x}"},
     "trace of none": {"trace_commit_hash": "f" * 40},
+    "piped": {"piped_id": id_of("piped", 21)},
+    "piped, status ROLLING_BACK (none)": {
+        "piped_id": id_of("piped", 21),
+        "statuses": (ROLLING_BACK,),
+    },
+    "piped of none": {"piped_id": id_of("piped", 999)},
     "label of all": {"labels": {"org": "acme"}},
     "label of a third": {"labels": {"env": "prod"}},
     "label of few": {"labels": {"team": "t7"}},
@@ -156,8 +165,10 @@ def list_queries(stores: Stores) -> Iterator[ListQuery]:
 def calls(key: str) -> Iterator[tuple[str, Request]]:
     """Yields a call for the first page of every list of deployments that the API supports."""
     for name, filters in DEPLOYMENT_FILTERS.items():
-        # No call can query by a trace, or by a kind that has no name.
-        if "trace_commit_hash" in filters or not set(filters.get("kinds", ())) <= set(KINDS):
+        # No call can query by a trace or a piped, or by a kind that has no name.
+        if filters.keys() & {"trace_commit_hash", "piped_id"} or not set(
+            filters.get("kinds", ())
+        ) <= set(KINDS):
             continue
         # The RPC uses only the first status and the first kind.
         fields: dict[str, Any] = dict(filters)
@@ -190,33 +201,50 @@ async def add_key(stores: Stores) -> str:
     id = new_id()
     key = new_api_key(id)
     admin = ProjectStaticUser(username="admin", password_hash="no password")
-    await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
+    with suppress(AlreadyExists):
+        await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
     record = APIKey(id=id, name="bench", creator="bench", project_id=LARGE, role=APIKey.READ_ONLY)
     record.key_hash = hash_key(key)
     await stores.api_keys.add(record)
     return key
 
 
-async def timed(query: Callable[[], Awaitable[object]]) -> float:
-    taken: list[float] = []
+class Taken(NamedTuple):
+    """Milliseconds of CPU time, of this process and the database, and of the clock."""
+
+    cpu: float
+    clock: float
+
+
+async def timed(query: Callable[[], Awaitable[object]], cpu_clock: Callable[[], float]) -> Taken:
+    """Returns the medians; the first call, which builds and plans the statement, counts too."""
+    taken: list[Taken] = []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        cpu, began = cpu_clock(), time.perf_counter()
         await query()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken) * 1000
+        clock = time.perf_counter() - began
+        taken.append(Taken((cpu_clock() - cpu) * 1000, clock * 1000))
+    return Taken(*(statistics.median(values) for values in zip(*taken, strict=True)))
 
 
-async def measure(stores: Stores, verbose: bool) -> None:
+async def measure(
+    stores: Stores, cpu_clock: Callable[[], float], verbose: bool
+) -> dict[str, Taken]:
+    """Measures every page; returns the worst by CPU time and by the clock."""
     pages = {
         "first page": PageRequest(size=PAGE),
-        "of the last month": PageRequest(size=PAGE, min_updated_at=CREATED_AT + YEAR * 11 // 12),
+        "of the last month": PageRequest(size=PAGE, min_updated_at=BEGINNING + YEAR * 11 // 12),
         "page in the middle": PageRequest(size=PAGE, cursor=encode_cursor(MIDDLE, "UpdatedAt")),
     }
-    timings: list[tuple[float, str]] = []
+    timings: dict[str, Taken] = {}
     for name, query in list_queries(stores):
         for which, page in pages.items():
-            timings.append((await timed(lambda a=query, p=page: a(p)), f"{name}, {which}"))
-    print_summary(timings, verbose)
+            timings[f"{name}, {which}"] = await timed(lambda a=query, p=page: a(p), cpu_clock)
+    print("CPU time of this process and the database:")
+    print_summary([(taken.cpu, name) for name, taken in timings.items()], verbose)
+    print("by the clock:")
+    print_summary([(taken.clock, name) for name, taken in timings.items()], verbose)
+    return timings
 
 
 def print_summary(timings: list[tuple[float, str]], verbose: bool) -> None:
@@ -231,37 +259,63 @@ def print_summary(timings: list[tuple[float, str]], verbose: bool) -> None:
     )
 
 
-async def measure_engine(datastore: DatastoreSpec, options: argparse.Namespace) -> str:
-    """Fills the database and measures it; returns an API key for the calls that follow."""
+async def fill(datastore: DatastoreSpec, scale: Scale) -> None:
+    began = time.perf_counter()
+    await write_history(datastore, scale)
+    analyze(datastore)
+    print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+async def measure_engine(datastore: DatastoreSpec, *, verbose: bool) -> tuple[float, str]:
+    """Measures a filled database.
+
+    Returns the CPU time of the slowest list and an API key for the calls that follow.
+    """
     with tempfile.TemporaryDirectory() as directory:
         files = await LocalFiles.open(Path(directory))
         began = time.perf_counter()
-        await write_history(datastore, Scale(options.applications, options.deployments))
-        print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-        analyze(datastore)
         async with open_datastore(datastore) as database:
+            print(f"opened in {time.perf_counter() - began:.1f} s", flush=True)
             stores = create_stores(database, files, MemoryCache())
-            await measure(stores, options.verbose)
-            return await add_key(stores)
+            taken = await measure(stores, cpu_clock(datastore), verbose)
+            return max(taken.values()).cpu, await add_key(stores)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--applications", type=int, default=10_000)
-    parser.add_argument("--deployments", type=int, default=200_000)
+    parser.add_argument("--deployments", default="200000", help="sizes, by commas")
     parser.add_argument("--engines", default="sqlite,postgres,mariadb")
     parser.add_argument(
         "--verbose", action="store_true", help="print every page, not only the slowest"
     )
+    parser.add_argument("--pictures", type=Path, help="a directory for the curve over the sizes")
     options = parser.parse_args()
+    lines: dict[str, list[tuple[float, float]]] = {}
     for name in options.engines.split(","):
-        print(f"-- {name}", flush=True)
-        try:
-            with engine(name) as datastore:
-                key = asyncio.run(measure_engine(datastore, options))
-                measure_calls(datastore, key, options.verbose)
-        except NotInstalled as e:
-            print(e)
+        for deployments in map(int, options.deployments.split(",")):
+            print(f"-- {name}, {deployments:,} deployments", flush=True)
+            try:
+                with engine(name) as datastore:
+                    asyncio.run(fill(datastore, Scale(options.applications, deployments)))
+                    slowest, key = asyncio.run(measure_engine(datastore, verbose=options.verbose))
+                    lines.setdefault(name, []).append((deployments, slowest))
+                    measure_calls(datastore, key, options.verbose)
+            except NotInstalled as e:
+                print(e)
+    if options.pictures:
+        (options.pictures / "lists.svg").write_text(draw(list_curve(lines)))
+
+
+def list_curve(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Curve:
+    return Curve(
+        "lists",
+        "The slowest of all lists with 10,000 applications",
+        "deployments",
+        "milliseconds of CPU time, with those of the database",
+        lines,
+        {f"{TARGET_MS:.0f} ms": TARGET_MS},
+    )
 
 
 if __name__ == "__main__":

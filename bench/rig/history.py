@@ -7,30 +7,31 @@ a small project measures lists of few documents in large tables.
 
 import json
 import random
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import Table, insert
+from sqlalchemy import delete
 
 from pipecd.config.controlplane import DatastoreSpec
-from pipecd.controlplane.datastore.database import Transaction
-from pipecd.controlplane.datastore.documents import ADD_LABEL, label_rows
-from pipecd.controlplane.datastore.expressions import Values, param
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import row_id
-from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL
+from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL, EXT_META
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import to_json
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationKind
 from pipecd.proto.model.deployment_pb2 import DeploymentStatus as Status
 from rig.bulk import bulk_writer, create_tables
-from rig.seed import CREATED_AT, deployment
+from rig.seed import deployment
 
 LARGE, SMALL = "large", "small"
-YEAR = 365 * 24 * 3600
+DAY = 24 * 3600
+YEAR = 365 * DAY
+# Pages show what happened in the last day or month, so that the year has just ended.
+BEGINNING = int(time.time()) // DAY * DAY - YEAR
 PIPEDS = 50
 AT_ONCE = 2000
 RUNNING = 40
@@ -64,12 +65,6 @@ def labels_of(number: int) -> dict[str, str]:
 async def write_history(datastore: DatastoreSpec, scale: Scale) -> None:
     """Fills an empty database."""
     tables = ((APPLICATION, _applications(scale)), (DEPLOYMENT, _deployments(scale)))
-    if datastore.type == "MYSQL":
-        async with open_datastore(datastore) as database:
-            for table, documents in tables:
-                for part in _parts(documents):
-                    await database.write(lambda writing, t=table, p=part: _add(writing, t, p))
-        return
     await create_tables(datastore)
     with bulk_writer(datastore) as writer:
         for table, documents in tables:
@@ -82,21 +77,20 @@ async def write_history(datastore: DatastoreSpec, scale: Scale) -> None:
                 ]
                 columns = ("Kind", "DocumentId", "LabelKey", "LabelValue")
                 writer.write(EXT_LABEL.name, columns, labels)
+    await forget_watermark(datastore)
+
+
+async def forget_watermark(datastore: DatastoreSpec) -> None:
+    """Lets the next open index the labels of the rows, as that of an earlier release."""
+    forget = delete(EXT_META).where(EXT_META.c.Name == "labelled_applications")
+    async with open_datastore(datastore) as database:
+        await database.write(lambda transaction: transaction.execute(forget))
 
 
 def _parts(documents: Iterable[Document]) -> Iterator[Sequence[Document]]:
     remaining = iter(documents)
     while part := tuple(islice(remaining, AT_ONCE)):
         yield part
-
-
-def _add(writing: Transaction, table: Table, part: Sequence[Document]) -> None:
-    add = insert(table).values(Id=param("id"), Data=param("data"))
-    writing.execute_many(add, [{"id": row_id(id), "data": text} for id, text, _ in part])
-    labels: list[Values] = []
-    for id, _, of in part:
-        labels += label_rows(table.name, row_id(id), of)
-    writing.execute_many(ADD_LABEL, labels)
 
 
 def _applications(scale: Scale) -> Iterator[Document]:
@@ -112,9 +106,9 @@ def _applications(scale: Scale) -> Iterator[Document]:
             labels=labels,
             disabled=number % 100 == 7,
             description="An application among many.",
-            sync_state=ApplicationSyncState(status=1 + (number % 50 == 3), timestamp=CREATED_AT),  # type: ignore[arg-type]
-            created_at=CREATED_AT,
-            updated_at=CREATED_AT + chance.randrange(YEAR),
+            sync_state=ApplicationSyncState(status=1 + (number % 50 == 3), timestamp=BEGINNING),  # type: ignore[arg-type]
+            created_at=BEGINNING,
+            updated_at=BEGINNING + chance.randrange(YEAR),
         )
         document.git_path.CopyFrom(deployment("a", "p").git_path)
         yield document.id, to_json(document, extra=name), labels
@@ -157,7 +151,7 @@ def history_of(scale: Scale) -> Iterator[PastDeployment]:
     """The deployments in the order of time, more or less."""
     chance = random.Random(2)
     for number in range(scale.deployments):
-        at = CREATED_AT + YEAR * number // scale.deployments + chance.randrange(3600)
+        at = BEGINNING + YEAR * number // scale.deployments + chance.randrange(3600)
         yield PastDeployment(number % scale.applications, at, _status(number, scale))
 
 
