@@ -13,7 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from pipecd.config.controlplane import InsightCollectorSpec
 from pipecd.controlplane.app import ControlPlane
+from pipecd.controlplane.jobs import background_jobs
+from pipecd.controlplane.jobs.runner import PeriodicJob
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -28,7 +31,7 @@ from servers.every_object import PASSWORD, PROJECT, ObjectWriter, WrittenObjects
 from servers.fixtures import running
 from servers.piped import piped_config
 from servers.programs import OUR_PIPECD
-from servers.stored_answers import API, PIPED, WEB, AnswerReader, differences, requests
+from servers.stored_answers import API, PIPED, WEB, AnswerReader, Answers, differences, requests
 from servers.upstream import UpstreamInstallation, Visitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -172,6 +175,24 @@ class Ground:
         return None
 
 
+async def collect_insights(plane: ControlPlane) -> tuple[str, ...]:
+    """Runs our jobs that write the insight files; returns the files."""
+    for job in background_jobs(plane.stores, plane.bus, InsightCollectorSpec()):
+        if isinstance(job, PeriodicJob) and job.name.startswith("insight-"):
+            await job.work()
+    return await plane.stores.files.list("insights/")
+
+
+def deployment_counts(answers: Answers) -> list[float]:
+    """The highest deployment frequency of each selection and resolution."""
+    charts: list[Any] = [
+        answer
+        for what, answer in answers.items()
+        if ".GetInsightData " in what and "CHANGE_FAILURE_RATE" not in what
+    ]
+    return [max(point.value for point in chart.matrix[0].data_points) for chart in charts]
+
+
 async def unseal(installation: UpstreamInstallation) -> None:
     """The step of the guide before upstream's server is started."""
     config = installation.plane.config
@@ -218,7 +239,12 @@ async def test_a_database_goes_from_ours_to_upstream_and_back(
         ids = await ObjectWriter(plane).write(sso_of(dex), [repository(installation)])
         await ours.admin.sign_in(PROJECT, "root", PASSWORD)
         await ground.add(ours.admin, ids)
+        files = await collect_insights(plane)
         written = await ours.everything(ids)
+    # Upstream reads the first two of these; the others are ours.
+    for name in ("applications.json", "milestone.json", "ext-days", "ext/"):
+        assert any(name in file for file in files), name
+    assert min(deployment_counts(written)) > 0
     await unseal(installation)
 
     await asyncio.to_thread(installation.plane.start)

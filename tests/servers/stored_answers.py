@@ -80,7 +80,7 @@ def requests(ids: WrittenObjects) -> Iterator[Request]:
     yield from _requests_about_applications(ids)
     yield from _requests_about_deployments(ids)
     yield from _requests_of_a_piped(ids)
-    yield from _requests_about_insights()
+    yield from _requests_about_insights(ids)
 
 
 def _requests_about_the_project(ids: WrittenObjects) -> Iterator[Request]:
@@ -170,18 +170,25 @@ def _requests_of_a_piped(ids: WrittenObjects) -> Iterator[Request]:
             yield PIPED, "InChainDeploymentPlannable", request
 
 
-def _requests_about_insights() -> Iterator[Request]:
+def _requests_about_insights(ids: WrittenObjects) -> Iterator[Request]:
     yield WEB, "GetInsightApplicationCount", web.GetInsightApplicationCountRequest()
     today = to_unix(utc_now()) // DAY * DAY
+    selections: tuple[dict[str, Any], ...] = (
+        {},
+        {"application_id": ids.applications[0]},
+        {"labels": {"tier": "front"}},
+    )
     for kind in (insight_pb2.DEPLOYMENT_FREQUENCY, insight_pb2.CHANGE_FAILURE_RATE):
         for resolution in (insight_pb2.DAILY, insight_pb2.MONTHLY):
-            request = web.GetInsightDataRequest(
-                metrics_kind=kind,
-                range_from=today - 30 * DAY,
-                range_to=today,
-                resolution=resolution,
-            )
-            yield WEB, "GetInsightData", request
+            for selection in selections:
+                request = web.GetInsightDataRequest(
+                    metrics_kind=kind,
+                    range_from=today - 30 * DAY,
+                    range_to=today,
+                    resolution=resolution,
+                    **selection,
+                )
+                yield WEB, "GetInsightData", request
 
 
 def comparable(answer: Any) -> Any:
