@@ -23,6 +23,7 @@ import yaml
 
 import pipecd.proto.service
 from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
+from servers import upstream_tasks
 from servers.databases import MariaDb, Redis
 from servers.google import GoogleCloud
 from servers.layout import (
@@ -234,29 +235,6 @@ async def test_the_tasks_of_the_layout_run_and_a_piped_with_its_configuration_in
         await pipectl.deploy_with(piped, tmp_path)
 
 
-GUIDE = "echo $CONTROL_PLANE_CONFIG; echo $CONTROL_PLANE_CONFIG | base64 -d >> control-plane-config.yaml; sed -i -e s/pipecd-mysql/127.0.0.1/ control-plane-config.yaml; echo $ENCRYPTION_KEY >> encryption-key;"
-GUIDE_CONFIG = """\
-apiVersion: "pipecd.dev/v1beta1"
-kind: ControlPlane
-spec:
-  datastore:
-    type: MYSQL
-    config:
-      url: pipecd:a-password@tcp(pipecd-mysql:{port})
-      database: quickstart
-  filestore:
-    type: S3
-    config:
-      bucket: logs
-      region: eu-west-1
-  projects:
-    - id: quickstart
-      staticAdmin:
-        username: hello-pipecd
-        passwordHash: "$2a$10$ye96mUqUqTnjUqgwQJbJzel/LJibRhUnmzyypACkvrTSnQpVFZ7qK"
-"""
-
-
 async def test_the_tasks_of_upstreams_guide_run_unchanged(
     aws: S3, database: str, redis: Redis, tmp_path: Path
 ) -> None:
@@ -265,11 +243,9 @@ async def test_the_tasks_of_upstreams_guide_run_unchanged(
     The configuration of the piped comes from a file in S3.
     """
     create_bucket("logs")
-    cache = f"--cache-address=127.0.0.1:{redis.port}"
-    tail = "--config-file=control-plane-config.yaml"
-    server = f"pipecd server --insecure-cookie=true {cache} {tail} --enable-grpc-reflection=false --encryption-key-file=encryption-key --log-encoding=humanize --metrics=true;"
-    ops = f"pipecd ops {cache} {tail} --log-encoding=humanize --metrics=true;"
-    config = GUIDE_CONFIG.format(port=database.partition(":")[2])
+    host, _, database_port = database.partition(":")
+    cache = f"127.0.0.1:{redis.port}"
+    config = upstream_tasks.CONFIG.format(user="pipecd", password="a-password", port=database_port)
     port = free_port()
     secrets = {
         **aws.environment,
@@ -278,16 +254,13 @@ async def test_the_tasks_of_upstreams_guide_run_unchanged(
         "ENCRYPTION_KEY": "k" * 64,
     }
 
-    def guide(command: str) -> dict[str, Any]:
-        return {"entryPoint": ["sh", "-c"], "command": [f"/bin/sh -c '{GUIDE} {command}'"]}
-
     container = Container(tmp_path / "server")
     async with (
-        running(container, guide(server), secrets) as log,
-        running(Container(tmp_path / "ops"), guide(ops), secrets),
+        running(container, upstream_tasks.server(mysql=host, redis=cache), secrets) as log,
+        running(Container(tmp_path / "ops"), upstream_tasks.ops(mysql=host, redis=cache), secrets),
     ):
         await until_ready(log)
-        written = container.home / "control-plane-config.yaml"
+        written = container.home / upstream_tasks.CONFIG_FILE
         pipectl = Pipectl(port, await first_key(written, "quickstart"))
 
         @asynccontextmanager

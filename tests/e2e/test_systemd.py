@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from servers.pages import console_blocks
 from servers.polling import eventually
 from servers.server import free_port, free_ports
 
@@ -231,7 +232,6 @@ async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> N
         assert [each["name"] for each in restored["applications"]] == ["web", "web"]
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 # What the pages call and this machine has not: users, systemd, an installation by pip.
 REPLACED = {
     "chgrp": "",
@@ -244,12 +244,6 @@ printf '#!/bin/sh\\n' > "$3/bin/pip"
 chmod 0755 "$3/bin/pip"
 """,
 }
-
-
-def console_blocks(page: str, section: str) -> list[str]:
-    """The commands of a section of a page, block by block."""
-    text = (GUIDE / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 class Reader(Machine):
