@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from dataclasses import dataclass, field
 import h11
 
 from pipecd.plugins.process.router import Backend, Limits, Router
+
+# Of the buffers of a connection, in bytes.
+SMALL = 4096
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -172,6 +176,21 @@ class Rig:
     async def raw(self, sent: bytes) -> bytes:
         return await (await self.connect()).raw(sent)
 
+    async def send_without_reading(
+        self, listener: str, sent: bytes, *, is_last: bool = False
+    ) -> None:
+        """Sends as a client that never reads, with hardly any room for an answer on its way."""
+        # Accepted connections have the size of their listener.
+        self.router.sockets()[listener].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+        client = self.lifetime.enter_context(socket.socket())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", self.port))
+        await loop.sock_sendall(client, sent)
+        if is_last:
+            client.shutdown(socket.SHUT_WR)
+
 
 @asynccontextmanager
 async def routing(limits: Limits | None = None) -> AsyncIterator[Rig]:
@@ -185,7 +204,5 @@ async def routing(limits: Limits | None = None) -> AsyncIterator[Rig]:
 
 def closed_port() -> int:
     """Returns a port where nothing listens."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as opened:
         return opened.getsockname()[1]

@@ -195,5 +195,6 @@ async def test_a_preview_counts_in_singular_and_plural(
     [preview] = await service.plugin.preview(two.preview_context(running=one.source))
     assert preview.summary == summary
     [first] = await service.plugin.preview(one.preview_context(running=None))
+    assert all(line.startswith("+ ") for line in first.details.splitlines())
     number = len(first.details.splitlines())
     assert first.summary == f"{number} file{'' if number == 1 else 's'} will be deployed"

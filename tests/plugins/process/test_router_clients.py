@@ -8,6 +8,7 @@ from ipaddress import ip_network
 
 import pytest
 
+from pipecd.plugins.process import router
 from pipecd.plugins.process.router import Limits, RouteProtocol
 from pipecd.plugins.process.router_route import client_network
 from pipecd.sdk import StageStatus
@@ -49,6 +50,29 @@ async def test_one_address_has_a_part_of_the_connections(protocol: RouteProtocol
             assert not await is_served(rig, "127.0.0.2")
             assert await is_served(rig, "127.0.0.3")
         await eventually(lambda: is_served(rig, "127.0.0.2"), 10)
+
+
+@pytest.mark.parametrize("protocol", RouteProtocol)
+async def test_the_clients_of_one_listener_leave_connections_to_the_others(
+    protocol: RouteProtocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The files of eight connections.
+    monkeypatch.setattr(router.resource, "getrlimit", lambda _: (80, 80))
+    async with routing() as rig:
+        share = {"primary": (1, [await rig.serve(Service())])}
+        crowded = await rig.router.listen("crowded", "127.0.0.1", 0, protocol, variants=share)
+        rig.router.route("web", share)
+        own, rig.port = rig.port, crowded
+        for address in range(2, 22):
+            await connect_from(rig, f"127.0.0.{address}")
+
+        def admitted() -> int:
+            stats = rig.router.stats("crowded")
+            return stats.connections + stats.refused_connections == 20 and stats.connections
+
+        assert await eventually(admitted, 10) == 4
+        rig.port = own
+        assert await is_served(rig, "127.0.0.99")
 
 
 async def test_a_proxy_may_have_all_connections() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pipecd.plugins.process.router import Backend, Limits, Share
 from plugins.process.router_rig import Message, Rig, Service, closed_port, routing
+from servers.polling import eventually
 
 
 @pytest.fixture
@@ -347,3 +348,20 @@ async def test_connections_beyond_the_limit_are_refused() -> None:
         assert [(await client.get()).status for client in clients] == [503, 503]
         assert b"too many connections" in await rig.raw(b"")
         assert rig.router.stats("web").refused_connections == 1
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(connection: str) -> None:
+    body = b"x" * 60_000
+    length = [(b"Content-Length", b"%d" % len(body))]
+    service = Service(answer=lambda _: (200, length, body))
+    async with routing(Limits(idle=0.1, stream=0.1, linger=0.1)) as rig:
+        rig.router.route("web", {"primary": (1, [await rig.serve(service)])})
+        request = f"GET / HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n"
+        await rig.send_without_reading("web", request.encode())
+
+        def is_gone() -> bool:
+            stats = rig.router.stats("web")
+            return stats.variants["primary"].requests == 1 and not stats.connections
+
+        await eventually(is_gone, 10)

@@ -10,6 +10,7 @@ import pytest
 from pipecd.plugins.process.router import Backend, RouteProtocol, Share
 from pipecd.plugins.process.router_route import Limits
 from plugins.process.router_rig import Rig, closed_port, routing
+from servers.polling import eventually
 
 
 @pytest.fixture
@@ -81,3 +82,28 @@ async def test_a_drained_backend_keeps_its_connections(rig: Rig) -> None:
     assert await client.reader.readexactly(10) == b"still here"
     client.close()
     assert await rig.router.drain("db", backend, 5) == 0
+
+
+@pytest.mark.parametrize("is_client_first", [True, False])
+async def test_a_client_that_does_not_read_is_cut_off_after_the_backend_has_ended(
+    is_client_first: bool,
+) -> None:
+    async def say_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if is_client_first:
+            await reader.read()
+        writer.write(b"x" * 60_000)
+
+    async with routing(Limits(flush=0.1)) as rig:
+        rig.port = await rig.router.listen("db", "127.0.0.1", 0, RouteProtocol.TCP)
+        rig.router.route("db", {"primary": (1, [await rig.serve(say_much)])})
+        await rig.send_without_reading("db", b"hello", is_last=True)
+
+        def has_been_served() -> bool:
+            stats = rig.router.stats("db").variants["primary"]
+            return bool(stats.requests) and not stats.in_flight
+
+        await eventually(has_been_served, 10)
+        # It counts as long as it is open, so that such clients cannot take all files.
+        assert rig.router.stats("db").connections == 1
+
+        await eventually(lambda: not rig.router.stats("db").connections, 10)

@@ -2,12 +2,15 @@
 """The status page answers its own name only, and a limited number of clients at once."""
 
 import asyncio
+import select
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from pipecd.plugins.process import status_page
 from pipecd.plugins.process.applications import Supervisor
 from pipecd.plugins.process.instance import StatusPage
 from pipecd.plugins.process.state_file import SupervisorDirectory
@@ -78,3 +81,21 @@ async def test_idle_connections_are_limited(port: int) -> None:
         return await get_metrics(port, "Host: localhost\r\n") == 200
 
     await eventually(is_served, 10)
+
+
+async def test_a_client_that_does_not_read_is_cut_off(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_page, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(status_page, "metrics", lambda _: ["x" * 16_000_000])
+    (await connect(port))[1].close()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        await loop.sock_sendall(client, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        polled = select.poll()
+        polled.register(client, 0)
+
+        await eventually(lambda: any(event & select.POLLERR for _, event in polled.poll(0)), 10)

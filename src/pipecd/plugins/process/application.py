@@ -19,7 +19,7 @@ from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant
 from pipecd.plugins.process.endpoint import Endpoint
 from pipecd.plugins.process.foreign_listener import foreign_listener
 from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase, Usage
-from pipecd.plugins.process.probes import HOST, probe
+from pipecd.plugins.process.probes import HOST, pause_after_probe, probe
 from pipecd.plugins.process.reconcile import (
     Action,
     Drain,
@@ -37,7 +37,6 @@ from pipecd.plugins.process.state_file import StoredApplication, create_passable
 
 logger = logging.getLogger("supervisor")
 
-_FIRST_PROBES = 0.05
 _LONGEST_PROBE = 10.0
 _UNHEALTHY_AFTER = 3
 _AFTER_ERROR_SECONDS = 1.0
@@ -372,8 +371,9 @@ class SupervisedApplication:
                 self._wake.set()
             elif error != instance.health:
                 self._update(id, health=error)
-            interval = instance.probe.interval
-            await asyncio.sleep(min(_FIRST_PROBES, interval) if is_new and error else interval)
+            await asyncio.sleep(
+                pause_after_probe(instance.probe, is_pending=is_new and bool(error))
+            )
 
     async def _probe(self, instance: Instance) -> str:
         if not instance.port:

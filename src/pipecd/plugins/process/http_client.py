@@ -500,7 +500,10 @@ class ClientConnection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Ends what has taken longer than its deadline."""
         self.deadline = now + self._limits.linger
-        if self._state is _LINGER or self._state is _TUNNEL or self._response is not None:
+        if self._transport.is_closing():
+            # The client does not read the rest of its last answer.
+            self.abort()
+        elif self._state is _LINGER or self._state is _TUNNEL or self._response is not None:
             self.abort()
         elif self._state is _HEAD:
             if self._buffer:

@@ -140,7 +140,9 @@ class ProcessPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
             after, wanted = await self._wanted(change, change.target, target)
             if change.running is None:
                 text = f"{_count(len(after.files), 'file')} will be deployed"
-                previews.append(Preview(target.name, text, "\n".join(after.files)))
+                previews.append(
+                    Preview(target.name, text, "\n".join(f"+ {n}" for n in after.files))
+                )
                 continue
             before, running = await self._wanted(change, change.running, target)
             names = changed_names(before.contents, after)

@@ -3,10 +3,17 @@
 
 import asyncio
 
-from pipecd.plugins.process.desired import Protocol
+from pipecd.plugins.process.desired import HealthProbe, Protocol
 
 HOST = "127.0.0.1"
+# All applications of a deploy target share the supervisor, and none must keep it busy.
+_SHORTEST_PAUSE = 0.05
 _LONGEST_HEAD = 64 * 1024
+
+
+def pause_after_probe(health: HealthProbe, *, is_pending: bool) -> float:
+    """Returns the seconds until the next probe, few while an instance has yet to become healthy."""
+    return _SHORTEST_PAUSE if is_pending else max(health.interval, _SHORTEST_PAUSE)
 
 
 async def probe(protocol: Protocol, port: int, path: str, *, at_most: float) -> str:

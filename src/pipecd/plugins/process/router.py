@@ -26,7 +26,15 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from pipecd.plugins.process.http_client import ClientConnection
-from pipecd.plugins.process.router_route import Backend, Limits, Network, Route, Share, shares_of
+from pipecd.plugins.process.router_route import (
+    Backend,
+    Capacity,
+    Limits,
+    Network,
+    Route,
+    Share,
+    shares_of,
+)
 from pipecd.plugins.process.router_stats import RouteStats, VariantStats, Window
 from pipecd.plugins.process.tcp_relay import TcpRelay
 
@@ -74,7 +82,9 @@ class Router:
     """Listeners by name, each with its route. Used within one event loop."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = _possible(limits or Limits())
+        connections = _possible_connections()
+        self._capacity = Capacity(connections)
+        self._limits = _within(connections, limits or Limits())
         self._listeners: dict[str, _Listener] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -96,7 +106,7 @@ class Router:
         if name in self._listeners:
             raise ValueError(f"{name} listens already")
         listening = sock or await _open(host, port)
-        route = Route(self._limits)
+        route = Route(self._limits, self._capacity)
         route.update(shares_of(variants))
         factory = ClientConnection if protocol is RouteProtocol.HTTP else TcpRelay
         loop = asyncio.get_running_loop()
@@ -177,10 +187,14 @@ class Router:
         self._sweep = loop.call_later(_SWEEP_SECONDS, self._expire)
 
 
-def _possible(limits: Limits) -> Limits:
-    """Limits the connections to what the process may open: a client needs two, and others some."""
+def _possible_connections() -> int:
+    """Returns how many clients the process can serve: each needs two files, and others some."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = min(limits.connections, max((files - _OTHER_FILES) // 2, 1))
+    return max((files - _OTHER_FILES) // 2, 1)
+
+
+def _within(possible: int, limits: Limits) -> Limits:
+    connections = min(limits.connections, possible)
     # One client leaves at least half of them to others.
     one_client = min(limits.address_connections, max(connections // 2, 1))
     return replace(limits, connections=connections, address_connections=one_client)

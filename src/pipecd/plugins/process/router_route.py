@@ -55,7 +55,8 @@ class Limits:
     `connections` are those of a listener, `address_connections` those of one client of it.
     `head` is the time for a whole request head, `idle` for the next request on a connection,
     `body` for the next piece of a request body, `answer` for the head of a response, `stream` for
-    the next piece of a response, `tunnel` for the next piece of an upgraded or TCP connection.
+    the next piece of a response, `tunnel` for the next piece of an upgraded or TCP connection,
+    `flush` for what is left to send to one side of a TCP connection when the other one has ended.
     """
 
     connections: int = 10_000
@@ -68,11 +69,32 @@ class Limits:
     answer: float = 60.0
     stream: float = 300.0
     tunnel: float = 3600.0
+    flush: float = 60.0
     linger: float = 2.0
     skip: float = 1.0
     idle_backend: float = 30.0
     idle_backends: int = 128
     trusted_proxies: tuple[Network, ...] = tuple(ip_network(each) for each in LOOPBACK)
+
+
+class Capacity:
+    """How many connections the process may have; the listeners of a router share them.
+
+    A listener may have as many as it leaves free, so that its clients do not take those of others.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._free = connections
+
+    def take(self, own: int) -> bool:
+        """Takes a connection for a listener that has some already; False if it may not have it."""
+        if own >= self._free:
+            return False
+        self._free -= 1
+        return True
+
+    def give_back(self) -> None:
+        self._free += 1
 
 
 class Connection(Protocol):
@@ -153,8 +175,8 @@ Choice = tuple[Variant, Target]
 class Route:
     """Where the requests of one listener go, and what all its connections share."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, capacity: Capacity) -> None:
+        self.limits, self._capacity = limits, capacity
         self.connections: dict[Connection, str] = {}
         """Each with the address or network that it counts for, "" if it is that of a proxy."""
         self.is_closing = False
@@ -173,8 +195,11 @@ class Route:
     def admit(self, connection: Connection, address: str) -> bool:
         """Counts a new connection, unless the listener or its client has too many of them."""
         client = "" if self.is_trusted(address) else client_network(address)
-        if len(self.connections) >= self.limits.connections or (
-            client and self._clients[client] >= self.limits.address_connections
+        own = len(self.connections)
+        if (
+            own >= self.limits.connections
+            or (client and self._clients[client] >= self.limits.address_connections)
+            or not self._capacity.take(own)
         ):
             self.refused_connections += 1
             return False
@@ -186,6 +211,7 @@ class Route:
         """Counts the end of a connection that was admitted."""
         client = self.connections.pop(connection, None)
         if client is not None:
+            self._capacity.give_back()
             self._clients[client] -= 1
             if not self._clients[client]:
                 del self._clients[client]

@@ -17,12 +17,13 @@ import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pipecd.plugins.process.applications import Supervisor
 from pipecd.plugins.process.endpoint import TRAFFIC_SECONDS
 from pipecd.plugins.process.instance import ApplicationStatus, Phase, StatusPage, VariantTraffic
+from pipecd.plugins.process.tcp_relay import reset
 
 logger = logging.getLogger("supervisor")
 
@@ -218,7 +219,10 @@ async def _serve(
             head = await reader.readuntil(b"\r\n\r\n")
             writer.write(respond(supervisor, head.decode("latin-1")))
             await writer.drain()
-    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+    except TimeoutError:
+        # A client that does not read would keep the connection open until it does.
+        reset(cast("asyncio.Transport", writer.transport))
+    except (OSError, ValueError, asyncio.IncompleteReadError):
         pass
     except asyncio.LimitOverrunError:
         pass

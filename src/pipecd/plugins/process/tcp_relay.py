@@ -45,7 +45,11 @@ class _Side(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Passes on that this side will say no more; the other one may still speak."""
         self.has_ended = True
-        if self.other is None or self.other.has_ended or not self.other.transport.can_write_eof():
+        if self.other is None or not self.other.transport.can_write_eof():
+            return False
+        if self.other.has_ended:
+            # Both are closed at once: one must not wait for what the other one does not read.
+            self.other.transport.close()
             return False
         self.other.transport.write_eof()
         return True
@@ -58,7 +62,7 @@ class _Side(asyncio.Protocol):
                 other.transport.close()
             else:
                 reset(other.transport)
-        self._relay.end()
+        self._relay.lose(self)
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -83,6 +87,7 @@ class TcpRelay(_Side):
         self._is_assigned = False
         self._tried: list[Target] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._open: set[_Side] = {self}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -133,6 +138,7 @@ class TcpRelay(_Side):
         now = self._loop.time()
         variant.meter.accepted(now, now - self._started)
         self.other, side.other = side, self
+        self._open.add(side)
         self.progress()
         self.transport.resume_reading()
 
@@ -140,18 +146,23 @@ class TcpRelay(_Side):
         """Moves the deadline, since something was sent."""
         self.deadline = self._loop.time() + self._route.limits.tunnel
 
-    def end(self) -> None:
-        """Ends with its first connection that is lost."""
-        self._route.leave(self)
+    def lose(self, side: _Side) -> None:
+        """Ends with its first connection that is lost; the other one sends what is left."""
+        self._open.discard(side)
         if self._connecting is not None:
             self._connecting.cancel()
         self._release()
+        if self._open:
+            self.deadline = self._loop.time() + self._route.limits.flush
+        else:
+            self._route.leave(self)
 
     def expire(self, now: float) -> None:
-        """Ends a connection on which nothing was sent for too long."""
+        """Ends a connection on which nothing was sent, or could be sent, for too long."""
         del now
         self.abort()
 
     def abort(self) -> None:
         """Ends at once."""
-        self.transport.abort()
+        for side in [*self._open]:
+            side.transport.abort()
