@@ -81,6 +81,8 @@ class CloudRun(WebServer):
         """The images whose containers do not start, with the reason."""
         self.faults: list[Answer | None] = []
         """Answers to the next requests instead of the right ones; None closes the connection."""
+        self.refuse: Callable[[Request], Answer | None] = lambda _: None
+        """Chooses the requests that fail, and the answers to them."""
         self.on_answer: Callable[[Request], None] | None = None
         """Is called when a request was carried out and before its client knows."""
         self.tokens = 0
@@ -126,6 +128,8 @@ class CloudRun(WebServer):
             self.calls.append(f"{request.method} {request.path.rpartition('namespaces/')[2]}")
             if self.faults:
                 return self.faults.pop(0)
+            if refused := self.refuse(request):
+                return refused
             try:
                 answer = in_json(self._respond(request))
             except Refused as e:

@@ -101,20 +101,24 @@ class Cloud:
         kind = self.v0_kind if is_first else "Application"
         return {"apiVersion": "pipecd.dev/v1beta1", "kind": kind, "spec": spec}
 
-    def with_approval(self, generation: str) -> "Cloud":
-        """Returns the application with a pipeline that waits for an approval after its canary."""
+    def with_approval(self, generation: str, *more: Fields) -> "Cloud":
+        """Returns the application with a pipeline that waits for an approval after its canary.
+
+        `more` are stages before the approval.
+        """
         before = self.canary.stages
         approval: Fields = {"name": "WAIT_APPROVAL"}
         if generation == "second":
             approval["with"] = {"anyone": True}
-        return replace(self, stages=(*self.stages[:before], approval, *self.stages[before:]))
+        stages = (*self.stages[:before], *more, approval, *self.stages[before:])
+        return replace(self, stages=stages)
 
     def piped(self, generation: str) -> Fields:
         target = {"name": "cloud", "config": self.target}
         if generation == "first":
             return {"platformProviders": [{"type": self.kind.name, **target}]}
-        plugins = [{"name": self.plugin, "deployTargets": [target]}, {"name": "waitapproval"}]
-        return {"plugins": plugins}
+        others = [{"name": name} for name in ("wait", "waitapproval")]
+        return {"plugins": [{"name": self.plugin, "deployTargets": [target]}, *others]}
 
     def fields(self, generation: str) -> Fields:
         if generation == "first":
@@ -123,10 +127,7 @@ class Cloud:
         return {"deploy_targets_by_plugin": chosen}
 
 
-def cloud_run_cloud(directory: Path, request: pytest.FixtureRequest) -> Cloud:
-    server = CloudRun(directory)
-    request.addfinalizer(server.close)
-
+def cloud_run_cloud(server: CloudRun) -> Cloud:
     def files(tag: str) -> dict[str, str]:
         spec = {"template": {"spec": {"containers": [{"image": f"gcr.io/example/shop:{tag}"}]}}}
         service = {
@@ -328,7 +329,9 @@ def open_cloud(name: str, directory: Path, amazon: Amazon, request: pytest.Fixtu
         return ecs_cloud(amazon)
     if name == "lambda":
         return lambda_cloud(amazon)
-    return cloud_run_cloud(directory, request)
+    server = CloudRun(directory)
+    request.addfinalizer(server.close)
+    return cloud_run_cloud(server)
 
 
 async def add_application(
