@@ -243,3 +243,42 @@ async def test_commands_are_read_newest_first_across_batches(
         advance(60)
     batches = stores.commands.iterate_of_pipeds([piped.piped], 1, size=1)
     assert [command.id async for batch in batches for command in batch] == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(b"what is this", id="no JSON"),
+        pytest.param(b"[1]", id="a list"),
+        pytest.param(b"[" * 100_000, id="lists without an end"),
+        pytest.param(b'{"results": [{"labels": 1}]}', id="a field of another type"),
+        pytest.param(b'{"results": [{"created_at": ' + b"9" * 5000 + b"}]}", id="a huge number"),
+        pytest.param(
+            b'{"results": [{"application_id": "app", "sync_strategy": 99}]}',
+            id="an unknown strategy",
+        ),
+    ],
+)
+async def test_a_result_that_cannot_be_read_does_not_hide_others(
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    admin: User,
+    now: Now,
+    output: bytes,
+) -> None:
+    good = to_json(PlanPreviewCommandResult(results=[ApplicationPlanPreviewResult()])).encode()
+    ids: list[str] = []
+    for by, content in ((piped, output), (other_piped, good)):
+        command = Command(project_id=by.project, piped_id=by.piped, type=Command.BUILD_PLAN_PREVIEW)
+        ids.append(await cases.commands.add(command))
+        report = CommandResult(ids[-1], CommandStatus.SUCCEEDED, to_unix(now()), output=content)
+        await cases.commands.report_handled(report, by=by)
+    unreadable, others = await cases.plan_previews.results(ids, by=program)
+    assert "cannot be read" in unreadable.error
+    assert (others.error, len(others.results)) == ("", 1)
+    shown = await cases.plan_previews.get(ids[0], by=admin)
+    assert shown.result is not None
+    assert "cannot be read" in shown.result.error
+    assert await cases.plan_previews.list_recent("app", by=admin) == ()

@@ -18,6 +18,7 @@ from pipecd.controlplane.usecases.piped_connections import (
 )
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.command import CommandStatus
+from pipecd.model.deployment import SyncStrategy
 from pipecd.model.document import from_json
 from pipecd.model.errors import Conflict, Denied, NotFound
 from pipecd.proto.model.command_pb2 import Command
@@ -33,6 +34,7 @@ _GET = Permission(Resource.APPLICATION, Action.GET)
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
 
 _NOT_FOUND = "Plan preview is not found"
+_UNREADABLE = "The result that the piped reported cannot be read."
 
 COMMANDER = "pipectl"
 HANDLE_SECONDS = 5 * 60
@@ -268,9 +270,21 @@ class PlanPreviews:
             self._stores.files.get(output_path(command.id)),
             f"the output of command {command.id} is not found",
         )
-        if len(content) > _SHORT_OUTPUT:
-            result = await asyncio.to_thread(from_json, content, PlanPreviewCommandResult)
-        else:
-            result = from_json(content, PlanPreviewCommandResult)
+        try:
+            if len(content) > _SHORT_OUTPUT:
+                result = await asyncio.to_thread(_read_result, content)
+            else:
+                result = _read_result(content)
+        except (ValueError, RecursionError):
+            # Pipeds report any bytes, and one of them must not hide the results of the others.
+            result = PlanPreviewCommandResult(error=_UNREADABLE)
         result.command_id, result.piped_id = command.id, command.piped_id
         return result
+
+
+def _read_result(content: bytes) -> PlanPreviewCommandResult:
+    """Raises ValueError or RecursionError for what no piped should report."""
+    result = from_json(content, PlanPreviewCommandResult)
+    for application in result.results:
+        SyncStrategy(application.sync_strategy)
+    return result
