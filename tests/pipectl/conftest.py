@@ -41,19 +41,20 @@ def piped_with_repository() -> Callable[[Any], Awaitable[str]]:
 class Typed:
     """Types command lines for one control plane."""
 
-    def __init__(self, plane: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        self._plane, self._capsys = plane, capsys
+    def __init__(self, plane: Any, capsys: pytest.CaptureFixture[str], api_key: str) -> None:
+        self._plane, self._capsys, self._api_key = plane, capsys, api_key
 
     async def __call__(self, line: str) -> tuple[int, str, str]:
-        how = ["--address", self._plane.address, "--api-key", self._plane.api_key, "--insecure"]
+        how = ["--address", self._plane.address, "--api-key", self._api_key, "--insecure"]
         code = await asyncio.to_thread(run, tree(), [*line.split(), *how])
         shown = self._capsys.readouterr()
         return code, shown.out, shown.err
 
 
 @pytest.fixture
-def typed_at(capsys: pytest.CaptureFixture[str]) -> Callable[[Any], Typed]:
-    return lambda plane: Typed(plane, capsys)
+def typed_at(capsys: pytest.CaptureFixture[str]) -> Callable[..., Typed]:
+    """Types for a control plane, with its read-write key or another one."""
+    return lambda plane, api_key="": Typed(plane, capsys, api_key or plane.api_key)
 
 
 @pytest.fixture

@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may use each RPC and each page of the control plane, declared independently of the code."""
 
+# The services of ours whose RPCs are served beside those of one of upstream's.
+SERVED_AS = {
+    "pipecd.batch.Batch": "grpc.service.pipedservice.PipedService",
+    "pipecd.deploymentchanges.DeploymentChangeReports": "grpc.service.pipedservice.PipedService",
+    "pipecd.deploymentcontrol.DeploymentControl": "grpc.service.apiservice.APIService",
+    "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
+    "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
+    "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
+    "pipecd.planpreviewpages.PlanPreviewPages": "grpc.service.apiservice.APIService",
+    "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
+    "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
+}
+
 PIPED_RPCS = frozenset(
     [
         "ReportStat",
@@ -86,12 +99,10 @@ API_WRITING = frozenset(
         "ApproveStage",
         "RejectStage",
         "SkipStage",
-        "ListSessions",
-        "EndSession",
-        "EndUserSessions",
-        "EndAllSessions",
     ]
 )
+# What only an admin may do in the console needs a key that was generated for it.
+API_SESSIONS = frozenset(["ListSessions", "EndSession", "EndUserSessions", "EndAllSessions"])
 # The lowest of the built-in roles that may call an RPC of WebService.
 WEB_VIEWER = frozenset(
     [

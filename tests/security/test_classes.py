@@ -37,6 +37,7 @@ CLASSES = {
     "local users": "test_local_users.py",
     "confusable remotes": "test_confusable_remotes.py",
     "label scopes": "test_label_scopes.py",
+    "API keys": "test_api_keys.py",
 }
 MIN_ROWS = 12
 MIN_ROWS_IN_ALL = 300
@@ -71,8 +72,8 @@ def count_attacks(file: Path) -> int:
     return len(rows)
 
 
-def test_there_are_25_classes() -> None:
-    assert len(CLASSES) == 25
+def test_there_are_26_classes() -> None:
+    assert len(CLASSES) == 26
 
 
 def test_every_class_has_a_file_and_every_file_a_class() -> None:

@@ -56,10 +56,12 @@ from security.access_rules import (
     ADMIN_FORMS,
     ADMIN_PAGES,
     API_READING,
+    API_SESSIONS,
     API_WRITING,
     EDITOR_FORMS,
     PIPED_RPCS,
     PUBLIC_PAGES,
+    SERVED_AS,
     VIEWER_PAGES,
     WEB_ADMIN,
     WEB_EDITOR,
@@ -89,17 +91,6 @@ REQUESTS: Mapping[str, type[Message]] = {
     )
     for service in module.DESCRIPTOR.services_by_name.values()
     for rpc in service.methods
-}
-SERVED_AS = {
-    "pipecd.batch.Batch": "grpc.service.pipedservice.PipedService",
-    "pipecd.deploymentchanges.DeploymentChangeReports": "grpc.service.pipedservice.PipedService",
-    "pipecd.deploymentcontrol.DeploymentControl": "grpc.service.apiservice.APIService",
-    "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
-    "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
-    "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
-    "pipecd.planpreviewpages.PlanPreviewPages": "grpc.service.apiservice.APIService",
-    "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
-    "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
 }
 
 UNAUTHENTICATED, DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
@@ -238,6 +229,8 @@ def sweeps() -> dict[str, Sweep]:
     """Every service with every caller that it must refuse, for some or all of its RPCs."""
     read_only: Caller = lambda p: authorization(api_key(p.own.read_only_key))  # noqa: E731
     own_key: Caller = lambda p: authorization(api_key(p.own.api_key))  # noqa: E731
+    approving: Caller = lambda p: authorization(api_key(p.own.approving_key))  # noqa: E731
+    sessions: Caller = lambda p: authorization(api_key(p.own.session_key))  # noqa: E731
     wrong_kinds: dict[str, dict[str, Caller]] = {
         "PipedService": {"an API key": own_key, "a read-only API key": read_only, "the session of an admin": role("Admin")},
         "APIService": {"a piped": own_piped, "the session of an admin": role("Admin")},
@@ -260,7 +253,16 @@ def sweeps() -> dict[str, Sweep]:
         f"WebService: {name}": Sweep("WebService", caller, allowed, DENIED)
         for name, (caller, allowed) in web.items()
     }
-    made["APIService: a read-only API key"] = Sweep("APIService", read_only, API_READING, DENIED)
+    keys: dict[str, tuple[Caller, frozenset[str]]] = {
+        "a read-only API key": (read_only, API_READING),
+        "a read-write API key": (own_key, API_READING | API_WRITING),
+        "an API key that approves": (approving, API_READING | API_WRITING),
+        "an API key that manages sessions": (sessions, API_READING | API_SESSIONS),
+    }
+    made |= {
+        f"APIService: {name}": Sweep("APIService", caller, allowed, DENIED)
+        for name, (caller, allowed) in keys.items()
+    }
     return made
 
 
@@ -286,7 +288,7 @@ def rpcs_of(plane: Planes, service: str) -> dict[str, type[Message]]:
 
 DECLARED = {
     "PipedService": PIPED_RPCS,
-    "APIService": API_READING | API_WRITING,
+    "APIService": API_READING | API_WRITING | API_SESSIONS,
     "WebService": WEB_VIEWER | WEB_EDITOR | WEB_ADMIN,
 }
 FULL_NAMES = {
@@ -307,7 +309,7 @@ def test_every_page_has_a_declared_rule(planes: Planes) -> None:
 
 
 def test_every_rest_route_calls_a_declared_rpc() -> None:
-    assert {route.rpc for route in ROUTES} == API_READING | API_WRITING
+    assert {route.rpc for route in ROUTES} == DECLARED["APIService"]
 
 
 async def grpc_code(call: Any) -> str:
@@ -447,6 +449,12 @@ ATTACKS_BY_REST: dict[str, RestCaller] = {
     ),
     "REST: a read-only API key": RestCaller(
         bearer(lambda p: p.own.read_only_key), allowed=API_READING, status=403
+    ),
+    "REST: a read-write API key": RestCaller(
+        bearer(lambda p: p.own.api_key), allowed=API_READING | API_WRITING, status=403
+    ),
+    "REST: an API key that manages sessions": RestCaller(
+        bearer(lambda p: p.own.session_key), allowed=API_READING | API_SESSIONS, status=403
     ),
 }
 

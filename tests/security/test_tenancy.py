@@ -28,6 +28,7 @@ from pipecd.proto.model import deployment_pb2 as model
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.secrets.session import session_id
 from pipecd.wire.credentials import api_key, piped_token
+from security.access_rules import API_SESSIONS
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.rpc_requests import fill_required
 from servers.tenants import PipedObjects, Tenant, add_tenant
@@ -138,7 +139,11 @@ class Installation:
     channel: grpc.aio.Channel
     http: httpx2.AsyncClient
 
-    def metadata(self, service: str) -> tuple[tuple[str, str], ...]:
+    def key_for(self, rpc: str) -> str:
+        """The API key of the attacker's project that may call the RPC for its own objects."""
+        return self.own.session_key if rpc in API_SESSIONS else self.own.api_key
+
+    def metadata(self, service: str, rpc: str) -> tuple[tuple[str, str], ...]:
         piped = self.own.piped
         match service:
             case "piped":
@@ -146,7 +151,7 @@ class Installation:
                     ("authorization", piped_token(self.own.project, piped.caller.piped, piped.key)),
                 )
             case "API":
-                return (("authorization", api_key(self.own.api_key)),)
+                return (("authorization", api_key(self.key_for(rpc))),)
             case _:
                 return (("cookie", f"token={self.token}"),)
 
@@ -271,7 +276,7 @@ async def answer_of(
     method: Any = installation.channel.unary_unary(f"/{name}/{rpc}")
     try:
         response: bytes = await method(
-            request.SerializeToString(), metadata=installation.metadata(service), timeout=20
+            request.SerializeToString(), metadata=installation.metadata(service, rpc), timeout=20
         )
     except grpc.aio.AioRpcError as e:
         return e.code().name, str(e.details()).encode()
@@ -398,7 +403,7 @@ async def test_rest_reaches_only_the_own_project(installation: Installation, rou
         route.method,
         path,
         json=content if route.has_body else None,
-        headers={"authorization": f"Bearer {installation.own.api_key}"},
+        headers={"authorization": f"Bearer {installation.key_for(route.rpc)}"},
     )
     assert await documents(stores, victim, tenant) == before
     assert answer.status_code in ((404,) if route.rpc == "EndSession" else (400, 403)), answer.text

@@ -45,13 +45,15 @@ class PipedObjects:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A project with two pipeds and API keys."""
+    """A project with two pipeds and API keys, one for each of their roles."""
 
     project: str
     piped: PipedObjects
     sibling: PipedObjects
     api_key: str
     read_only_key: str
+    approving_key: str
+    session_key: str
 
     def user(self, *roles: str) -> User:
         return User(self.project, roles[0].lower() if roles else "nobody", roles)
@@ -66,6 +68,12 @@ async def add_tenant(cases: UseCases, project: str) -> Tenant:
         await add_objects(cases, admin, f"{project}-two"),
         await cases.api_keys.generate(f"{project}-write", APIKey.READ_WRITE, by=admin),
         await cases.api_keys.generate(f"{project}-read", APIKey.READ_ONLY, by=admin),
+        await cases.api_keys.generate(
+            f"{project}-approve", APIKey.READ_WRITE, may_approve=True, by=admin
+        ),
+        await cases.api_keys.generate(
+            f"{project}-sessions", APIKey.READ_ONLY, may_manage_sessions=True, by=admin
+        ),
     )
 
 

@@ -183,7 +183,8 @@ def add_api_key(**options: Any) -> None:
 def set_api_key_role(**options: Any) -> None:
     """Change what an API key may do, at once.
 
-    READ_WRITE_APPROVE lets it approve and reject stages in the name of its creator.
+    READ_WRITE_APPROVE lets it approve and reject stages in the name of its creator, and
+    MANAGE_SESSIONS lets it read, and list and end the sessions of users.
     """
     arguments = {name: options[name] for name in ("project", "id", "role")}
     _run(options, "set-api-key-role", arguments)

@@ -18,7 +18,7 @@ from servers.control_plane import start_control_plane
 ADMIN = User("shop", "admin", ("Admin",))
 VERA = User("shop", "vera", ("Viewer",))
 RIVAL = User("bank", "vera", ("Admin",))
-KEY = ApiKeyCaller("shop", "key-1", "ci", may_write=True)
+KEY = ApiKeyCaller("shop", "key-1", "ci", may_write=False, may_manage_sessions=True)
 
 
 @pytest.fixture
@@ -78,6 +78,11 @@ async def test_the_session_of_another_project_is_not_found(cases: UseCases) -> N
         pytest.param(VERA, id="a viewer"),
         pytest.param(User("shop", "eve", ("Editor",)), id="an editor"),
         pytest.param(ApiKeyCaller("shop", "k", "ci", may_write=False), id="a key that reads"),
+        pytest.param(ApiKeyCaller("shop", "k", "ci", may_write=True), id="a key that writes"),
+        pytest.param(
+            ApiKeyCaller("shop", "k", "ci", may_write=True, may_approve=True),
+            id="a key that approves",
+        ),
     ],
 )
 async def test_sessions_are_neither_shown_to_nor_ended_by(

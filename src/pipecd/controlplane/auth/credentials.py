@@ -152,6 +152,8 @@ class Credentials:
             may_write=may_write,
             creator=record.creator,
             may_approve=may_write and await self._stores.key_approvals.is_granted(record.id),
+            may_manage_sessions=not may_write
+            and await self._stores.session_keys.is_granted(record.id),
         )
         return _Result(record.id, caller)
 

@@ -121,6 +121,18 @@ BUILT_IN_ROLES: tuple[ProjectRBACRole, ...] = (
 )
 BUILT_IN_NAMES = frozenset(role.name for role in BUILT_IN_ROLES)
 
+# What API keys have access to, as with upstream; only users administer a project and its keys.
+API_KEY_RESOURCES = frozenset(
+    {
+        Resource.APPLICATION,
+        Resource.DEPLOYMENT,
+        Resource.EVENT,
+        Resource.PIPED,
+        Resource.DEPLOYMENT_CHAIN,
+        Resource.INSIGHT,
+    }
+)
+
 
 def roles_of(project: Project) -> tuple[ProjectRBACRole, ...]:
     """The built-in roles and then the project's own; a stored role cannot take a built-in name."""

@@ -15,7 +15,10 @@ class PipedCaller:
 
 @dataclass(frozen=True)
 class ApiKeyCaller:
-    """An API key; `creator` is the user who created it, and for whom it approves if it may."""
+    """An API key; `creator` is the user who created it, and for whom it approves if it may.
+
+    One that `may_manage_sessions` lists and ends the sessions of the project's users.
+    """
 
     project: str
     key_id: str
@@ -23,6 +26,7 @@ class ApiKeyCaller:
     may_write: bool
     creator: str = ""
     may_approve: bool = False
+    may_manage_sessions: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,25 +11,33 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.console.formatting import Timestamp, timestamp
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
+from pipecd.controlplane.usecases.api_keys import (
+    MANAGE_SESSIONS,
+    READ_ONLY,
+    READ_WRITE,
+    READ_WRITE_APPROVE,
+    KeyRole,
+)
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.apikey_pb2 import APIKey
 
 PATH = "/settings/api-key"
 _CREATE = Permission(Resource.API_KEY, Action.CREATE)
 _UPDATE = Permission(Resource.API_KEY, Action.UPDATE)
-# The roles of a key by their values in the form: the role on the wire and whether a key may
-# approve, the name, and what a key of the role may do.
+_UPDATE_PROJECT = Permission(Resource.PROJECT, Action.UPDATE)
+# The roles of a key by their values in the form: the role, its name, and what its keys may do.
 ROLES = {
-    "read": ((APIKey.READ_ONLY, False), "Read only", "lists and reads, and changes nothing"),
-    "write": (
-        (APIKey.READ_WRITE, False),
-        "Read and write",
-        "also syncs, adds and changes applications",
-    ),
+    "read": (READ_ONLY, "Read only", "lists and reads, and changes nothing"),
+    "write": (READ_WRITE, "Read and write", "also syncs, adds and changes applications"),
     "approve": (
-        (APIKey.READ_WRITE, True),
+        READ_WRITE_APPROVE,
         "Read, write and approve",
         "also approves and rejects stages, in your name",
+    ),
+    "sessions": (
+        MANAGE_SESSIONS,
+        "Manage sessions",
+        "reads, and lists and ends the sessions of users",
     ),
 }
 _ROLE_NAMES = {role: name for role, name, _ in ROLES.values()}
@@ -48,11 +56,11 @@ class ApiKeyRow:
     disabled: bool
 
 
-def api_key_row(key: APIKey, may_approve: bool, now: datetime) -> ApiKeyRow:
+def api_key_row(key: APIKey, role: KeyRole, now: datetime) -> ApiKeyRow:
     return ApiKeyRow(
         id=key.id,
         name=key.name,
-        role=_ROLE_NAMES[key.role, may_approve],
+        role=_ROLE_NAMES[role],
         creator=key.creator,
         created=timestamp(key.created_at, now),
         last_used=timestamp(key.last_used_at, now),
@@ -83,15 +91,20 @@ class ApiKeyPages:
     ) -> Response:
         user, now = session.user, self._context.local_now(request)
         keys = await self._context.cases.api_keys.list(by=user)
-        approving = await self._context.cases.api_keys.list_approving(by=user)
+        roles = await self._context.cases.api_keys.roles(by=user)
+        offered = dict(ROLES)
+        if await self._context.denied_reason(user, _UPDATE_PROJECT):
+            del offered["sessions"]
         # Those in use come first, the newest on top.
         ordered = sorted(keys, key=lambda key: (key.disabled, -key.created_at, key.id))
         return self._context.render(
             request,
             "api_keys.html",
             status=422 if error else 200,
-            rows=tuple(api_key_row(key, key.id in approving, now) for key in ordered),
-            roles=ROLES,
+            rows=tuple(
+                api_key_row(key, roles.get(key.id, KeyRole(key.role)), now) for key in ordered
+            ),
+            roles=offered,
             may_disable=not await self._context.denied_reason(user, _UPDATE),
             disabled_reason=await self._context.denied_reason(user, _CREATE),
             error=error,
@@ -104,12 +117,12 @@ class ApiKeyPages:
             raise UserMistake("Give the key a name that says what it is for.")
         if role not in ROLES:
             raise UserMistake("Choose what the key may do.")
-        wire_role, may_approve = ROLES[role][0]
+        key_role = ROLES[role][0]
         generate = self._context.cases.api_keys.generate
         # A double click must not generate a second key whose secret nobody sees.
         key = await self._context.deduplicator.run(
             (session.token, PATH, name, role),
-            lambda: generate(name, wire_role, may_approve=may_approve, by=session.user),
+            lambda: generate(name, **key_role._asdict(), by=session.user),
         )
         return self._context.render(
             request,

@@ -9,11 +9,12 @@ from pipecd.controlplane.datastore.applications import Applications
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
 from pipecd.controlplane.datastore.events import Events
-from pipecd.controlplane.datastore.key_approvals import KeyApprovals
+from pipecd.controlplane.datastore.key_grants import KeyGrants
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.piped_leases import PipedLeases
 from pipecd.controlplane.datastore.plugin_failures import PluginFailures
 from pipecd.controlplane.datastore.projects import ApiKeys, Pipeds, Projects, WebhookSecrets
+from pipecd.controlplane.datastore.schema import EXT_KEY_APPROVAL, EXT_SESSION_KEY
 from pipecd.controlplane.datastore.sign_ins import SessionEndings, SessionRecords, UsedCodes
 from pipecd.controlplane.datastore.stage_logs import StageLogs
 from pipecd.controlplane.datastore.verified_keys import VerifiedKeyDigests
@@ -32,7 +33,8 @@ class Stores:
     commands: Commands
     pipeds: Pipeds
     api_keys: ApiKeys
-    key_approvals: KeyApprovals
+    key_approvals: KeyGrants
+    session_keys: KeyGrants
     events: Events
     chains: Chains
     traces: Traces
@@ -60,7 +62,8 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         commands=Commands(database, now=now),
         pipeds=Pipeds(database, now=now),
         api_keys=ApiKeys(database, now=now),
-        key_approvals=KeyApprovals(database, now=now),
+        key_approvals=KeyGrants(database, EXT_KEY_APPROVAL, now=now),
+        session_keys=KeyGrants(database, EXT_SESSION_KEY, now=now),
         events=Events(database, now=now),
         chains=Chains(database, now=now),
         traces=Traces(database, now=now),

@@ -76,7 +76,9 @@ class Access:
         match by:
             case ApiKeyCaller():
                 needs_write = not permission.action.is_reading if writes is None else writes
-                if needs_write and not by.may_write:
+                if permission.resource not in rbac.API_KEY_RESOURCES or (
+                    needs_write and not by.may_write
+                ):
                     raise Denied("Permission denied")
                 return EVERYTHING
             case User():

@@ -9,7 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
+from pipecd.controlplane.usecases.api_keys import (
+    MANAGE_SESSIONS,
+    READ_ONLY,
+    READ_WRITE,
+    READ_WRITE_APPROVE,
+    ApiKeyUseCases,
+    KeyRole,
+)
 from pipecd.controlplane.usecases.projects import (
     ProjectUseCases,
     StaticAdmin,
@@ -17,22 +24,20 @@ from pipecd.controlplane.usecases.projects import (
 )
 from pipecd.model.clock import from_unix
 from pipecd.model.errors import NotFound, UserMistake
-from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.keys import new_secret
 
 Arguments: TypeAlias = Mapping[str, str]
 Rows: TypeAlias = list[dict[str, str]]
 
-# What an API key may do: its role on the wire, and whether it may approve, which is ours.
-KEY_ROLES: Mapping[str, tuple[APIKey.Role.ValueType, bool]] = {
-    "READ_ONLY": (APIKey.READ_ONLY, False),
-    "READ_WRITE": (APIKey.READ_WRITE, False),
-    "READ_WRITE_APPROVE": (APIKey.READ_WRITE, True),
+# What an API key may do, by the names that commands have for it.
+KEY_ROLES: Mapping[str, KeyRole] = {
+    "READ_ONLY": READ_ONLY,
+    "READ_WRITE": READ_WRITE,
+    "READ_WRITE_APPROVE": READ_WRITE_APPROVE,
+    "MANAGE_SESSIONS": MANAGE_SESSIONS,
 }
-_KEY_ROLE_NAMES: Mapping[tuple[APIKey.Role.ValueType, bool], str] = {
-    role: name for name, role in KEY_ROLES.items()
-}
+_KEY_ROLE_NAMES: Mapping[KeyRole, str] = {role: name for name, role in KEY_ROLES.items()}
 
 # The creator of what an operator adds.
 OPERATOR = "operator"
@@ -137,26 +142,24 @@ class InstallationUseCases:
 
     async def _add_api_key(self, arguments: Arguments) -> Rows:
         operator = await self._operator_of(arguments["project"])
-        role, may_approve = KEY_ROLES[arguments["role"]]
-        key = await self._api_keys.generate(
-            arguments["name"], role, may_approve=may_approve, by=operator
-        )
+        role = KEY_ROLES[arguments["role"]]
+        key = await self._api_keys.generate(arguments["name"], **role._asdict(), by=operator)
         return [{"key": key}]
 
     async def _set_api_key_role(self, arguments: Arguments) -> Rows:
         operator = await self._operator_of(arguments["project"])
-        role, may_approve = KEY_ROLES[arguments["role"]]
-        await self._api_keys.set_role(arguments["id"], role, may_approve=may_approve, by=operator)
+        role = KEY_ROLES[arguments["role"]]
+        await self._api_keys.set_role(arguments["id"], **role._asdict(), by=operator)
         return []
 
     async def _list_api_keys(self, arguments: Arguments) -> Rows:
         operator = await self._operator_of(arguments["project"])
-        approving = await self._api_keys.list_approving(by=operator)
+        roles = await self._api_keys.roles(by=operator)
         return [
             {
                 "id": key.id,
                 "name": key.name,
-                "role": _KEY_ROLE_NAMES[key.role, key.id in approving],
+                "role": _KEY_ROLE_NAMES[roles.get(key.id, KeyRole(key.role))],
                 "status": "disabled" if key.disabled else "enabled",
                 "creator": key.creator,
                 "last_used_at": _time(key.last_used_at),

@@ -19,7 +19,7 @@ from pipecd.controlplane.auth.sessions import (
     SessionTokens,
     VerifiedSession,
 )
-from pipecd.controlplane.auth.subject import User, UserOrApiKey
+from pipecd.controlplane.auth.subject import ApiKeyCaller, User, UserOrApiKey
 from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
 from pipecd.controlplane.cache import Cache
@@ -213,7 +213,7 @@ class Sessions:
 
         Sessions that began at a control plane of upstream are not listed.
         """
-        await self._projects.require_update(by)
+        await self._require_management(by)
         now = to_unix(self._now())
         subject = _subject(user) if user else ""
         records = await self._records.list(
@@ -232,6 +232,16 @@ class Sessions:
         sessions = (*newest, *active[MAX_LISTED_USES:])
         return SessionList(sessions, has_more=len(records) > MAX_LISTED)
 
+    async def _require_management(self, by: UserOrApiKey) -> None:
+        """Denied unless the caller may see and end the sessions of others."""
+        if not isinstance(by, ApiKeyCaller):
+            await self._projects.require_update(by)
+        elif not by.may_manage_sessions:
+            raise Denied(
+                f"the API key {by.name} may neither list nor end sessions",
+                hint="use a key of the role MANAGE_SESSIONS",
+            )
+
     async def _with_last_use(self, session: ActiveSession) -> ActiveSession:
         try:
             used = await self._cache.get(_seen_key(session.id)) or b""
@@ -241,7 +251,7 @@ class Sessions:
 
     async def end_one(self, id: str, *, by: UserOrApiKey) -> None:
         """Ends a session of the caller's project; NotFound if none with this id is stored."""
-        await self._projects.require_update(by)
+        await self._require_management(by)
         record = await self._records.find(by.project, id)
         if record is None:
             raise NotFound("Session is not found")
@@ -250,13 +260,13 @@ class Sessions:
 
     async def end_of_user(self, name: str, *, by: UserOrApiKey) -> None:
         """Ends all sessions of a user of the caller's project; they may sign in again."""
-        await self._projects.require_update(by)
+        await self._require_management(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.USER, name))
         log.info("sessions of a user ended", project=by.project, user=name, by=commander(by))
 
     async def end_all(self, *, by: UserOrApiKey) -> None:
         """Ends all sessions of the caller's project, the caller's own too."""
-        await self._projects.require_update(by)
+        await self._require_management(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.ALL))
         log.info("all sessions ended", project=by.project, by=commander(by))
 
