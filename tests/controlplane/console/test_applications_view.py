@@ -39,13 +39,13 @@ def synced(status: SyncStatus, **state: Any) -> Application:
         pytest.param(
             synced(SyncStatus.UNKNOWN),
             "The live state has not been compared with Git yet. "
-            "The first deployment starts with the next commit or with Sync.",
+            "The first deployment starts by itself, or at once with Sync.",
             id="new",
         ),
         pytest.param(
             synced(SyncStatus.UNKNOWN, timestamp=1),
             "This application has no live state to compare. "
-            "The first deployment starts with the next commit or with Sync.",
+            "The first deployment starts by itself, or at once with Sync.",
             id="no plugin reads a live state",
         ),
         pytest.param(

@@ -157,3 +157,18 @@ def test_what_is_not_planned_yet_removes_nothing(make_deployment: Build) -> None
     before = make_deployment(id="d0", versions=[version("web", "v1")])
     assert deployment_changes(make_deployment(), before).versions == ()
     assert deployment_changes(before, None).previous_id == ""
+
+
+def test_the_first_deployment_is_one_that_surely_has_none_before(make_deployment: Build) -> None:
+    first = make_deployment(versions=[version("web", "v1")])
+    assert deployment_changes(first, None).is_first
+    assert [each.name for each in deployment_changes(first, None).changed] == ["web"]
+    denied = deployment_changes(first, None, is_denied=True)
+    assert not denied.is_first
+    assert denied.changed == ()
+    assert "do not allow listing" in denied.unknown
+    forgotten = deployment_changes(
+        make_deployment(running_commit_hash="9c01ab2f" * 5, versions=[version("web", "v1")]), None
+    )
+    assert not forgotten.is_first
+    assert forgotten.unknown

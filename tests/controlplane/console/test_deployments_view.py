@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from pipecd.controlplane.console import deployments_view as view
 from pipecd.controlplane.console.list_filters import parse_deployment_query
 from pipecd.controlplane.console.status_badge import PipedStatus
-from pipecd.model.deployment import SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.proto.model import chain_pb2, deployment_pb2
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -41,7 +41,50 @@ def test_the_commands_that_roll_back_name_a_commit_of_git_only(
     deployment = make_deployment()
     deployment.trigger.commit.hash = hash
     shown = view.deployment_view(deployment, online_piped, "ann", noon)
-    assert shown.revert_command == f"git revert --no-edit {reverted}\ngit push"
+    assert shown.roll_back.commands == f"git revert --no-edit {reverted}\ngit push"
+
+
+@pytest.mark.parametrize(
+    ("remote", "commands"),
+    [
+        ("git@github.com:shop/site.git", "git revert --no-edit 7f3c91ab7f3c\ngit push"),
+        ("https://git.example/shop/site", "git revert --no-edit 7f3c91ab7f3c\ngit push"),
+        ("file:///srv/site.git", "git revert --no-edit 7f3c91ab7f3c\ngit push"),
+        ("file:///home/a%20b/site", "cd '/home/a b/site'\ngit revert --no-edit 7f3c91ab7f3c"),
+        ("file:///a%0Areboot", "git revert --no-edit 7f3c91ab7f3c\ngit push"),
+        ("file:///x;$(reboot)", "cd '/x;$(reboot)'\ngit revert --no-edit 7f3c91ab7f3c"),
+        ("file://[", "git revert --no-edit 7f3c91ab7f3c\ngit push"),
+    ],
+)
+def test_a_repository_on_the_same_machine_is_reverted_where_it_is(
+    remote: str,
+    commands: str,
+    make_deployment: MakeDeployment,
+    online_piped: PipedStatus,
+    noon: datetime,
+) -> None:
+    deployment = make_deployment()
+    deployment.trigger.commit.hash = "7f3c91ab" * 5
+    deployment.git_path.repo.remote = remote
+    shown = view.deployment_view(deployment, online_piped, "ann", noon)
+    assert shown.roll_back.commands == commands
+
+
+def test_what_was_rolled_back_by_itself_is_still_in_git(
+    make_deployment: MakeDeployment,
+    make_stage: MakeStage,
+    online_piped: PipedStatus,
+    noon: datetime,
+) -> None:
+    rolled_back = make_deployment(
+        make_stage("1", "SYNC", status=StageStatus.FAILURE),
+        make_stage("2", "ROLLBACK", status=StageStatus.SUCCESS),
+        status=DeploymentStatus.FAILURE,
+    )
+    text = view.deployment_view(rolled_back, online_piped, "ann", noon).roll_back.text
+    assert text.startswith("It was rolled back, but Git still has its commit")
+    text = view.deployment_view(make_deployment(), online_piped, "ann", noon).roll_back.text
+    assert text.startswith("Git says what runs")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,13 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
         ),
         pytest.param(
             DeploymentStatus.FAILURE,
+            [{**BROKEN, "status_reason": "\u202eeslaf"}, {**ROLLED, "status": 2}],
+            {},
+            "SMOKE failed: \u2068\u202eeslaf.\u2069 It was rolled back.",
+            id="a reason that would turn the words after it around",
+        ),
+        pytest.param(
+            DeploymentStatus.FAILURE,
             [BROKEN, {**ROLLED, "status": 3}],
             {},
             "SMOKE failed: got HTTP 503. The rollback failed too.",

@@ -91,6 +91,13 @@ def command_notice(command: Command, piped: PipedStatus) -> Notice:
     return Notice(command.id, badge, text, is_pending=False, deployment_id=triggered)
 
 
+def is_approval_done(command: Command) -> bool:
+    """Whether the command is an approval that the piped has counted."""
+    is_approval = command.type == CommandKind.APPROVE_STAGE
+    is_approval = is_approval and REJECTION_KEY not in command.metadata
+    return is_approval and command.status == CommandStatus.SUCCEEDED
+
+
 def refusal_text(noun: str, error: PipecdError, deployment: Deployment, stage_id: str = "") -> str:
     """Why a command for a deployment, or for a stage of it, was refused at once."""
     stage = next((stage for stage in deployment.stages if stage.id == stage_id), None)

@@ -39,20 +39,35 @@ class ChangesView:
     """What a deployment changes; `previous_id` is empty if nothing ran before.
 
     Changed artifacts come first. `targets_before` is empty if the targets are the same.
+    `unknown` says why it is not known what ran before.
     """
 
     versions: tuple[VersionChange, ...]
     previous_id: str = ""
     commit_before: str = ""
     targets_before: str = ""
+    unknown: str = ""
 
     @property
     def changed(self) -> tuple[VersionChange, ...]:
+        """The artifacts that surely change."""
+        if self.unknown:
+            return ()
         return tuple(version for version in self.versions if version.is_changed)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no deployment of the application had succeeded before."""
+        return not (self.previous_id or self.unknown)
 
-def deployment_changes(deployment: Deployment, previous: Deployment | None) -> ChangesView:
-    """The changes from the deployment that ran before to this one."""
+
+def deployment_changes(
+    deployment: Deployment, previous: Deployment | None, *, is_denied: bool = False
+) -> ChangesView:
+    """The changes from the deployment that ran before to this one.
+
+    `is_denied` means that the user may not list the deployments before.
+    """
     before = _by_artifact(previous.versions if previous else ())
     after = _by_artifact(deployment.versions)
     # Before it is planned nothing is known, which is not a removal.
@@ -64,7 +79,17 @@ def deployment_changes(deployment: Deployment, previous: Deployment | None) -> C
         previous_id=previous.id if previous else "",
         commit_before=previous.trigger.commit.hash[:7] if previous else "",
         targets_before="" if targets == target_names(deployment) else targets,
+        unknown="" if previous else _why_unknown(deployment, is_denied=is_denied),
     )
+
+
+def _why_unknown(deployment: Deployment, *, is_denied: bool) -> str:
+    if is_denied:
+        return "Your roles do not allow listing deployments, so what ran before is not shown."
+    if deployment.running_commit_hash:
+        # The piped knew a deployment that the user cannot see, or that is not stored any more.
+        return "The deployment before is not among those you can see."
+    return ""
 
 
 _Key = tuple[int, str, int]

@@ -13,7 +13,12 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.command_notice import Notice, command_notice, refusal_text
+from pipecd.controlplane.console.command_notice import (
+    Notice,
+    command_notice,
+    is_approval_done,
+    refusal_text,
+)
 from pipecd.controlplane.console.deployment_changes import ChangesView, deployment_changes
 from pipecd.controlplane.console.deployment_timeline import TimelineStep, deployment_timeline
 from pipecd.controlplane.console.deployments_view import (
@@ -143,6 +148,9 @@ class DeploymentPages:
         command = await self._context.requested_command(
             request, user, lambda command: command.deployment_id == deployment.id
         )
+        # Of an ended deployment it matters how it ended, not that it was approved before.
+        if command and view.completed and is_approval_done(command):
+            command = None
         notice = command and command_notice(command, piped_status(command.piped_id, pipeds))
         return self._context.render(
             request,
@@ -174,10 +182,11 @@ class DeploymentPages:
         )
 
     async def _changes(self, deployment: Deployment, user: User) -> ChangesView:
-        previous: Deployment | None = None
-        with suppress(Denied):
+        try:
             deployments = self._context.cases.deployments
             previous = await deployments.previous_success(deployment, by=user)
+        except Denied:
+            return deployment_changes(deployment, None, is_denied=True)
         return deployment_changes(deployment, previous)
 
     async def _resources(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of deployments: the list by day, the page of one, its deployment chain."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pipecd.controlplane.console.pipeline_view import (
     is_skippable,
     pipeline_view,
 )
+from pipecd.controlplane.console.roll_back_view import RollBackView, roll_back_view
 from pipecd.controlplane.console.status_badge import (
     WAITING,
     WAITING_FOR_APPROVAL,
@@ -66,8 +66,6 @@ STATUS_FILTERS = (
         )
     ),
 )
-
-_COMMIT_HASH = re.compile(r"[0-9a-f]{7,64}")
 
 
 @dataclass(frozen=True)
@@ -143,14 +141,7 @@ class DeploymentView:
     approvals: tuple[ApprovalView, ...]
     skippable: tuple[StageView, ...]
     completed: bool
-
-    @property
-    def revert_command(self) -> str:
-        """What a user types in the repository to go back to the state before."""
-        commit = self.row.commit.hash
-        # Nothing but a commit of Git gets into a shell.
-        what = commit[:12] if _COMMIT_HASH.fullmatch(commit) else "HEAD"
-        return f"git revert --no-edit {what}\ngit push"
+    roll_back: RollBackView
 
 
 @dataclass(frozen=True)
@@ -252,6 +243,7 @@ def deployment_view(
         approvals=approval_views(deployment, user, now),
         skippable=tuple(stage for stage in pipeline.stages if stage.id in skippable),
         completed=status.is_completed,
+        roll_back=roll_back_view(deployment, pipeline),
     )
 
 

@@ -142,7 +142,7 @@ def clause(text: str) -> str:
 def isolate(text: str) -> str:
     """The text so that its direction does not turn the words beside it around, without elements.
 
-    For the titles of pages, which cannot have `<bdi>`.
+    For sentences with names in them and the titles of pages, which cannot have `<bdi>`.
     """
     is_plain = all(bidirectional(c) not in _OTHER_DIRECTIONS for c in text)
     return text if is_plain else f"\u2068{text}\u2069"

@@ -44,13 +44,18 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of the pipeline; `detail` is a short text below its name."""
+    """One stage of the pipeline.
+
+    `facts` is what its plugin says about it, `detail` the same with the status where the icon
+    does not suffice.
+    """
 
     id: str
     name: str
     desc: str
     status: str
     badge: Badge
+    facts: str
     detail: str
     elapsed: Elapsed | None
     reason: str
@@ -166,13 +171,15 @@ def stage_view(stage: PipelineStage, deployment: Deployment, now: datetime) -> S
         elapsed = elapsed_time(started_at(stage, deployment), 0, now)
     elif status.is_completed and status is not StageStatus.SKIPPED and stage.completed_at:
         elapsed = elapsed_time(started_at(stage, deployment), stage.completed_at, now)
+    facts = _facts(stage)
     return StageView(
         id=stage.id,
         name=stage.name,
         desc=stage.desc,
         status=status.name,
         badge=stage_badge(status, waiting=is_waiting_for_approval(stage)),
-        detail=_detail(stage, status),
+        facts=facts,
+        detail=_detail(facts, status),
         elapsed=elapsed,
         reason=clause(stage.status_reason),
         started=status is not StageStatus.NOT_STARTED_YET,
@@ -203,8 +210,8 @@ def elapsed_time(start: int, end: int, now: datetime) -> Elapsed:
     return Elapsed(duration(to_unix(now) - start), at.iso if at else "")
 
 
-def _detail(stage: PipelineStage, status: StageStatus) -> str:
-    """What the metadata of the stage says, and the status where the icon does not suffice."""
+def _facts(stage: PipelineStage) -> str:
+    """What the metadata of the stage says."""
     metadata, parts = stage.metadata, list[str]()
     if text := metadata.get(DISPLAY_KEY):
         parts.append(text.replace("SkippedBy:", "Skipped by:"))
@@ -217,11 +224,16 @@ def _detail(stage: PipelineStage, status: StageStatus) -> str:
     else:
         shares = [(variant, metadata.get(f"{key}-percentage")) for variant, key in _VARIANTS]
         parts.append(", ".join(f"{variant} {share} %" for variant, share in shares if share))
-    if status is StageStatus.NOT_STARTED_YET:
-        parts.append("not started")
-    elif status in (StageStatus.SKIPPED, StageStatus.CANCELLED, StageStatus.EXITED):
-        parts.append(stage_badge(status).text.lower())
     return " · ".join(filter(None, parts))
+
+
+def _detail(facts: str, status: StageStatus) -> str:
+    text = ""
+    if status is StageStatus.NOT_STARTED_YET:
+        text = "not started"
+    elif status in (StageStatus.SKIPPED, StageStatus.CANCELLED, StageStatus.EXITED):
+        text = stage_badge(status).text.lower()
+    return " · ".join(filter(None, (facts, text)))
 
 
 def approved_by(stage: PipelineStage) -> tuple[str, ...]:

@@ -4,7 +4,14 @@
 import re
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.formatting import clause, duration, join_words, plural, sentence
+from pipecd.controlplane.console.formatting import (
+    clause,
+    duration,
+    isolate,
+    join_words,
+    plural,
+    sentence,
+)
 from pipecd.controlplane.console.pipeline_view import (
     PipelineView,
     StageView,
@@ -45,7 +52,7 @@ def application_status_text(
     status, state = sync_status(application), application.sync_state
     if piped.is_unavailable:
         text = (
-            f"Piped {piped.name} is {piped.badge.text.lower()}: this is the last known state, "
+            f"Piped {isolate(piped.name)} is {piped.badge.text.lower()}: this is the last known state, "
             "and a sync waits until that piped is back."
         )
         # What to fix in Git meanwhile.
@@ -70,7 +77,7 @@ def application_status_text(
         text = "This application has no live state to compare." if state.timestamp else text
         latest = application.most_recently_triggered_deployment.deployment_id
         if not latest:
-            reason = "The first deployment starts with the next commit or with Sync."
+            reason = "The first deployment starts by itself, or at once with Sync."
         elif application.most_recently_successful_deployment.deployment_id != latest:
             reason = "The latest deployment has not succeeded."
     return f"{text} {reason}".strip()
@@ -83,7 +90,7 @@ def deployment_status_text(
     status = DeploymentStatus(deployment.status)
     if not status.is_completed and piped.is_unavailable:
         return StatusText(
-            f"No progress: piped {piped.name} is {piped.badge.text.lower()}. "
+            f"No progress: piped {isolate(piped.name)} is {piped.badge.text.lower()}. "
             "The deployment resumes when that piped is back."
         )
     waiting_for = sentence(deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, ""))
@@ -96,7 +103,7 @@ def deployment_status_text(
     stage: StageView | None = None
     match status:
         case DeploymentStatus.PENDING:
-            text = f"Waiting for piped {piped.name} to plan the deployment."
+            text = f"Waiting for piped {isolate(piped.name)} to plan the deployment."
         case DeploymentStatus.PLANNED:
             text = (
                 f"Planned with {plural(len(pipeline.stages), 'stage')}; the first one starts next."
@@ -117,7 +124,7 @@ def deployment_status_text(
         case DeploymentStatus.CANCELLED:
             stage = next((each for each in pipeline.stages if each.status == "CANCELLED"), None)
             reason = with_stage_names(deployment.status_reason, deployment)
-            text = sentence(reason) or "The deployment was cancelled."
+            text = isolate(sentence(reason)) or "The deployment was cancelled."
             if pipeline.rollback and is_rolled_back:
                 text += f" It was rolled back{to_commit}."
     return StatusText(text, stage)
@@ -150,8 +157,8 @@ def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
 def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
     seconds = deployment.completed_at - deployment.created_at
     elapsed = duration(seconds) if seconds > 0 else "less than a second"
-    skipped = [stage.name for stage in pipeline.stages if stage.status == "SKIPPED"]
-    exited = [stage.name for stage in pipeline.stages if stage.status == "EXITED"]
+    skipped = [isolate(stage.name) for stage in pipeline.stages if stage.status == "SKIPPED"]
+    exited = [isolate(stage.name) for stage in pipeline.stages if stage.status == "EXITED"]
     text = f"Completed {plural(len(pipeline.stages) - len(skipped), 'stage')} in {elapsed}."
     if skipped:
         text += f" Skipped: {join_words(skipped)}."
@@ -163,7 +170,9 @@ def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
 def _cause(deployment: Deployment, failed: StageView | None) -> str:
     """The reason of the failed stage, which is more specific than the deployment's."""
     if failed and failed.reason:
-        return f"{failed.name} failed: {failed.reason}"
-    reason = sentence(with_stage_names(deployment.status_reason, deployment))
-    default = f"{failed.name} failed." if failed else "The deployment failed without a reason."
+        return f"{isolate(failed.name)} failed: {isolate(failed.reason)}"
+    reason = isolate(sentence(with_stage_names(deployment.status_reason, deployment)))
+    default = (
+        f"{isolate(failed.name)} failed." if failed else "The deployment failed without a reason."
+    )
     return reason or default

@@ -25,6 +25,10 @@ if (isOtherZone && document.querySelector("main[data-poll]")) refresh();
 const nav = document.querySelector(".topbar > nav");
 if (nav && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = (nav.querySelector("[aria-current]")?.offsetLeft ?? 0) - nav.clientWidth / 3;
 
+// A link to a menu opens it.
+const linked = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+if (linked && linked.matches("details.menu")) linked.open = true;
+
 document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-swap]");
   if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View model of the way back from an ended deployment, which is a revert in Git."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from pipecd.controlplane.console.pipeline_view import PipelineView
+from pipecd.proto.model.common_pb2 import ApplicationGitRepository
+from pipecd.proto.model.deployment_pb2 import Deployment
+
+_COMMIT_HASH = re.compile(r"[0-9a-f]{7,64}")
+
+
+@dataclass(frozen=True)
+class RollBackView:
+    """What a user types to go back to the state before a deployment, and why it is in Git."""
+
+    text: str
+    commands: str
+
+
+def roll_back_view(deployment: Deployment, pipeline: PipelineView) -> RollBackView:
+    repository = deployment.git_path.repo
+    was_rolled_back = pipeline.rollback and all(s.status == "SUCCESS" for s in pipeline.rollback)
+    why = (
+        "It was rolled back, but Git still has its commit, and the next sync deploys it again:"
+        if was_rolled_back
+        else "Git says what runs, so go back in Git:"
+    )
+    revert = f"git revert --no-edit {_reverted(deployment.trigger.commit.hash)}"
+    if directory := _working_copy(repository):
+        text = f"{why} revert the commit in the repository. The revert is deployed by itself."
+        return RollBackView(text, f"cd {shlex.quote(directory)}\n{revert}")
+    where = f"a clone of {repository.id}" if repository.id else "a clone of the repository"
+    text = f"{why} revert the commit in {where} and push. The revert is deployed by itself."
+    return RollBackView(text, f"{revert}\ngit push")
+
+
+def _reverted(commit: str) -> str:
+    """The commit; nothing but a commit of Git gets into a shell."""
+    return commit[:12] if _COMMIT_HASH.fullmatch(commit) else "HEAD"
+
+
+def _working_copy(repository: ApplicationGitRepository) -> str:
+    """The directory of a repository on the machine of the piped; empty if it is a remote one.
+
+    A bare repository, whose name ends with `.git`, needs a clone like a remote one.
+    """
+    try:
+        remote = urlsplit(repository.remote)
+    except ValueError:
+        return ""
+    path = unquote(remote.path)
+    is_local = remote.scheme == "file" and not remote.netloc and path.startswith("/")
+    return path if is_local and path.isprintable() and not path.endswith(".git") else ""
