@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console on a phone: nothing is cut off that somebody has to read or press."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.async_api import Locator, Page, ViewportSize, expect
+
+from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.usecases import UseCases
+from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.deployment_pb2 import Deployment
+from servers.browser import OpenPage
+from servers.filled_project import FilledProject
+
+pytestmark = pytest.mark.browser
+
+PHONE: ViewportSize = {"width": 390, "height": 844}
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+async def assert_within(page: Page, shown: Locator) -> None:
+    """Asserts that something is visible and not beyond the edges of the window."""
+    await expect(shown).to_be_visible()
+    box = await shown.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= PHONE["width"]
+    assert await page.evaluate(OVERFLOW) == 0
+
+
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["scripts", "no scripts"])
+@pytest.mark.parametrize("path", ["/applications", "/deployments"])
+async def test_filters_beside_the_search_are_shown_on_demand(
+    *, path: str, java_script_enabled: bool, open_page: OpenPage, filled: FilledProject
+) -> None:
+    del filled
+    page = await open_page(path, viewport=PHONE, java_script_enabled=java_script_enabled)
+    status = page.get_by_test_id("filter-status")
+    await expect(page.get_by_test_id("filter-q")).to_be_visible()
+    await expect(status).not_to_be_visible()
+    await page.get_by_test_id("more-filters").focus()
+    await page.keyboard.press("Space")
+    await expect(status).to_be_visible()
+    await expect(page.get_by_test_id("more-filters")).to_be_checked()
+    wide = await open_page(path, viewport={"width": 1440, "height": 900})
+    await expect(wide.get_by_test_id("filter-status")).to_be_visible()
+    await expect(wide.locator(".more-filters")).not_to_be_visible()
+
+
+async def test_menus_in_lists_stay_within_the_window(
+    *, open_page: OpenPage, cases: UseCases, admin: User
+) -> None:
+    await cases.roles.add_group("shop/payments", "Editor", by=admin)
+    await cases.api_keys.generate("CI of the shop", APIKey.READ_ONLY, by=admin)
+    await cases.sessions.begin(User("shop", "olga", ("Viewer",)))
+    for path, row in (
+        ("/settings/project", "group"),
+        ("/settings/api-key", "apikey-row"),
+        ("/settings/users?user=olga", "session-row"),
+    ):
+        page = await open_page(path, viewport=PHONE)
+        menu = page.get_by_test_id(row).first.locator("details.menu")
+        await menu.locator("summary").click()
+        await assert_within(page, menu.locator("> div"))
+        await assert_within(page, menu.get_by_role("button").last)
+
+
+async def test_the_name_of_an_application_is_read_whole(
+    *,
+    open_page: OpenPage,
+    new_deployment: Callable[[], Deployment],
+    cases: UseCases,
+    piped: PipedCaller,
+) -> None:
+    deployment = new_deployment()
+    deployment.application_name = "thumbnailer-of-the-marketing-team-x1"
+    subject = "Use the new tax rates of 2027 for orders from Switzerland and Liechtenstein"
+    deployment.trigger.commit.message = subject
+    await cases.deployment_reports.create(deployment, by=piped)
+    page = await open_page("/deployments", viewport=PHONE)
+    row = page.get_by_test_id("dep-row")
+    for text in (row.locator(".row-link"), row.get_by_text(subject)):
+        await assert_within(page, text)
+        assert await text.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+        assert await text.evaluate("e => e.scrollHeight <= e.clientHeight + 1")
+    # The overview has the commit below the name.
+    await page.goto(page.url.replace("/deployments", "/overview"))
+    tile = page.get_by_test_id("tile-running")
+    name, commit = tile.get_by_role("link", name="thumbnailer"), tile.get_by_text(subject)
+    upper, lower = await name.bounding_box(), await commit.bounding_box()
+    assert upper is not None
+    assert lower is not None
+    assert lower["y"] >= upper["y"] + upper["height"]
+    assert lower["width"] > 250
+
+
+async def test_results_of_the_palette_have_their_commit(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page("/overview", viewport=PHONE)
+    await page.get_by_test_id("find-link").click()
+    await page.keyboard.type(running.application_name)
+    result = page.get_by_test_id("result").filter(has_text=re.compile("c0ffee"))
+    name = result.locator("b")
+    await expect(name).to_contain_text("c0ffee")
+    assert await name.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+    # The status is an icon here, and words for who cannot see it.
+    await expect(result).to_contain_text("Running")
+
+
+async def test_the_sign_in_page_says_what_it_is(open_page: OpenPage) -> None:
+    page = await open_page("/login", user=None, viewport=PHONE)
+    await expect(page.get_by_text("PipeCD", exact=True)).to_be_visible()
+
+
+async def test_an_overview_without_pipeds_has_the_first_step_and_no_empty_tiles(
+    open_page: OpenPage, cases: UseCases
+) -> None:
+    admin = await cases.projects.add("empty", "")
+    user = User("empty", admin.username, ("Admin",))
+    page = await open_page("/overview", user=user, viewport=PHONE)
+    await expect(page.get_by_test_id("first-step")).to_be_visible()
+    await expect(page.locator(".tile")).to_have_count(0)
