@@ -6,7 +6,7 @@ import pytest
 from pipecd.controlplane.console.markdown import (
     MAX_CHARACTERS,
     description_html,
-    document_html,
+    render_document,
     slug,
 )
 
@@ -67,11 +67,23 @@ def test_deep_nesting_does_not_crash() -> None:
 def test_the_headings_of_a_document_are_anchors() -> None:
     links = {"api.md": "/docs/api"}
     text = "## Keys on the keyboard\n[a](api.md) [b](b.png)"
-    html = document_html(text, lambda url: links.get(url, ""))
+    html = render_document(text, lambda url: links.get(url, "")).html
     assert '<h2 id="keys-on-the-keyboard">' in html
     assert '<a href="/docs/api">a</a>' in html
     assert "b.png" not in html
 
 
+def test_the_sections_of_a_document_are_its_contents() -> None:
+    document = render_document("## Keys of `pipectl` & more\n### Below\n## Last", lambda _: "")
+    assert document.sections == (
+        ("keys-of-pipectl--more", "Keys of pipectl & more"),
+        ("last", "Last"),
+    )
+
+
 def test_anchors_are_those_of_git_hosts() -> None:
     assert slug("`pipectl event register`: how?") == "pipectl-event-register-how"
+
+
+def test_code_can_be_scrolled_by_the_keyboard() -> None:
+    assert '<pre tabindex="0">' in description_html("    make test\n")

@@ -2,6 +2,7 @@
 """The documentation of this version, what is new in it, and the keys of the keyboard."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.markdown import document_html, web_link
+from pipecd.controlplane.console.markdown import render_document, web_link
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.model.errors import NotFound
 
@@ -18,7 +19,18 @@ PATH = "/help"
 CHANGES = "whats-new"
 _PACKAGE = Path(__file__).parents[2]
 _GUIDE_LINK = re.compile(r"(?:\./)?([a-z-]+)\.md(#[\w-]*)?")
-_FIRST = ("quickstart", "installation", "console", "configuration", "deployments")
+# The pages of the guide by what a reader wants to do.
+_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Deploy", ("quickstart", "console", "deployments", "stages", "configuration", "plan-preview",
+                "chains", "drift", "event-watcher", "secrets", "notifications", "webhooks")),
+    ("Platforms", ("kubernetes", "terraform", "ecs", "lambda", "cloud-run", "process", "plugins")),
+    ("Install", ("installation", "piped-installation", "systemd", "compose", "helm",
+                 "ecs-control-plane", "packages", "sizing", "air-gapped", "launcher", "migration")),
+    ("Operate", ("operations", "sign-in", "control-plane-configuration", "piped-configuration",
+                 "monitoring", "backup", "upgrade", "capacity", "dogfooding")),
+    ("Commands and API", ("commands", "api")),
+)  # fmt: skip
+_OTHERS = "More"
 
 # The keys of console.js and what they do.
 KEYS = (
@@ -69,7 +81,9 @@ class Document:
         if body.startswith("|"):
             return ""
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`]", r"\1", body.replace("\n", " "))
-        return re.split(r"(?<=\w\.)\s", plain, maxsplit=1)[0]
+        first = re.split(r"(?<=\w\.)\s", plain, maxsplit=1)[0]
+        # What a list or sample would follow says nothing without it.
+        return "" if first.endswith(":") else first
 
 
 class DocumentationPages:
@@ -87,13 +101,10 @@ class DocumentationPages:
         ]
 
     async def index(self, request: Request, _session: BrowserSession) -> Response:
-        documents = [d for name, d in self._documents.items() if name != CHANGES]
-        ranks = {name: number for number, name in enumerate(_FIRST)}
-        documents.sort(key=lambda each: (ranks.get(each.name, len(ranks)), each.title))
         return self._context.render(
             request,
             "documentation.html",
-            documents=documents,
+            groups=grouped_documents(self._documents),
             has_changes=CHANGES in self._documents,
             keys=KEYS,
         )
@@ -106,7 +117,7 @@ class DocumentationPages:
             request,
             "document.html",
             document=document,
-            content=document_html(document.text.partition("\n")[2], self._link),
+            rendered=render_document(document.text.partition("\n")[2], self._link),
         )
 
     def _link(self, url: str) -> str:
@@ -117,6 +128,17 @@ class DocumentationPages:
         if found and found[1] in self._documents:
             return f"{PATH}/{found[1]}{found[2] or ''}"
         return web_link(url)
+
+
+def grouped_documents(documents: Mapping[str, Document]) -> dict[str, list[Document]]:
+    """The pages of the guide by group; those of no group come last."""
+    grouped = {name for _, names in _GROUPS for name in names} | {CHANGES}
+    others = sorted(documents.keys() - grouped)
+    groups = {
+        title: [documents[name] for name in names if name in documents]
+        for title, names in (*_GROUPS, (_OTHERS, tuple(others)))
+    }
+    return {title: group for title, group in groups.items() if group}
 
 
 def read_documents() -> dict[str, Document]:

@@ -6,6 +6,7 @@ HTML in the text is shown as text, images are not loaded, and links lead to http
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -50,17 +51,39 @@ def description_html(text: str) -> Markup:
     for token in tokens:
         if token.tag[:1] == "h" and token.tag[1:].isdigit():
             token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
-    return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # noqa: S704
+    return _html(_PARSER, tokens)
 
 
-def document_html(text: str, link: Callable[[str], str]) -> Markup:
+@dataclass(frozen=True)
+class RenderedDocument:
+    """A document as HTML, and the anchors and texts of its sections."""
+
+    html: Markup
+    sections: tuple[tuple[str, str], ...]
+
+
+def render_document(text: str, link: Callable[[str], str]) -> RenderedDocument:
     """A document whose headings can be linked to; `link` translates the links to other files."""
     tokens = _DOCUMENT_PARSER.parse(text)
     _set_links(tokens, link)
+    sections: list[tuple[str, str]] = []
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":
-            heading.attrSet("id", slug(inline.content))
-    return Markup(_DOCUMENT_PARSER.renderer.render(tokens, _DOCUMENT_PARSER.options, {}))  # noqa: S704
+            anchor = slug(inline.content)
+            heading.attrSet("id", anchor)
+            if heading.tag == "h2":
+                sections.append((anchor, _plain_text(inline)))
+    return RenderedDocument(_html(_DOCUMENT_PARSER, tokens), tuple(sections))
+
+
+def _html(parser: MarkdownIt, tokens: Sequence[Token]) -> Markup:
+    """The tokens as HTML; code that is wider than the page can be scrolled by the keyboard."""
+    html = parser.renderer.render(tokens, parser.options, {})
+    return Markup(html.replace("<pre>", '<pre tabindex="0">'))  # noqa: S704
+
+
+def _plain_text(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
 
 
 def slug(heading: str) -> str:
