@@ -24,6 +24,7 @@ from pipecd.controlplane.console.page_context import (
     PageContext,
 )
 from pipecd.controlplane.console.project_settings_view import (
+    FIRST_SSO_FIELDS,
     GITHUB,
     OIDC,
     SSO_FIELDS,
@@ -145,6 +146,7 @@ class ProjectSettingsPages:
             project=await self._project(request, session.user),
             error=error,
             sso_fields=SSO_FIELDS,
+            first_sso_fields=FIRST_SSO_FIELDS,
             secret_fields=CLIENT_FIELDS,
             resources=RESOURCE_NAMES,
             actions=ACTIONS,

@@ -13,6 +13,8 @@ from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOConfig
 
 GITHUB, OIDC = "github", "oidc"
+# The fields without a default, which a form shows first.
+FIRST_SSO_FIELDS = ("client_id", "client_secret", "issuer", "redirect_uri")
 # The form fields of each single sign-on provider, and their labels.
 SSO_FIELDS: Mapping[str, Mapping[str, str]] = {
     GITHUB: {
