@@ -57,6 +57,8 @@ async def open_page(
             context = await chromium.new_context(**options)
             opened.push_async_callback(context.close)
             context.set_default_timeout(10_000)
+            # A page that is slow to load is no finding of these tests; bench/ measures that.
+            context.set_default_navigation_timeout(30_000)
             if user is not None:
                 token = cases.sessions.issue(user)
                 await context.add_cookies(

@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The overview, the list of applications and the life of one, in a real browser."""
 
+from collections.abc import Callable
+
 import pytest
 from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.application import SyncStatus
 from pipecd.model.command import TRIGGERED_KEY, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model import application_pb2 as model
+from pipecd.proto.model.application_pb2 import (
+    Application,
+    ApplicationDeploymentReference,
+    ApplicationSyncState,
+)
+from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.browser import OpenPage
@@ -56,6 +65,64 @@ async def test_a_row_tells_the_truth_at_a_glance(
     await row.get_by_role("link", name="cart").click()
     await page.get_by_test_id("waiting").click()
     await expect(page.get_by_test_id("approval-card")).to_be_visible()
+
+
+async def test_the_overview_shows_drift_and_lost_pipeds_as_they_come(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    advance: Callable[[float], None],
+) -> None:
+    await reports.online()
+    page = await open_page("/overview")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    for tile, count in (("different", "0"), ("offline", "0")):
+        shown = page.get_by_test_id(f"tile-{tile}").get_by_test_id("tile-count")
+        await expect(shown).to_have_text(count)
+    state = ApplicationSyncState(
+        status=model.ApplicationSyncStatus.ValueType(SyncStatus.OUT_OF_SYNC), timestamp=1
+    )
+    await cases.application_reports.report_sync_state(application.id, state, by=piped)
+    drift = page.get_by_test_id("tile-different")
+    await expect(drift.get_by_test_id("tile-count")).to_have_text("1")
+    advance(125)
+    await cases.pipeds.offline_detector.check()
+    lost = page.get_by_test_id("tile-offline")
+    await expect(lost.get_by_test_id("tile-count")).to_have_text("1")
+    await lost.get_by_role("heading").get_by_role("link").click()
+    await expect(page.get_by_test_id("piped-row")).to_have_count(1)
+    await page.go_back()
+    await drift.get_by_role("heading").get_by_role("link").click()
+    await expect(page.get_by_test_id("app-row")).to_have_count(1)
+
+
+async def test_a_row_shows_what_runs_and_how_the_last_deployment_ended(
+    *,
+    open_page: OpenPage,
+    application: Application,
+    running: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    version = ArtifactVersion(kind=ArtifactVersion.CONTAINER_IMAGE, name="web", version="v1.4.2")
+    reference = ApplicationDeploymentReference(
+        deployment_id=running.id, trigger=running.trigger, versions=[version], started_at=1
+    )
+    report = cases.application_reports.report_most_recent_deployment
+    for status in (DeploymentStatus.SUCCESS, DeploymentStatus.PENDING):
+        await report(application.id, status, reference, by=piped)
+    page = await open_page("/applications")
+    row = page.get_by_test_id("app-row")
+    await expect(row.locator("td[data-label=Running]")).to_contain_text("v1.4.2")
+    commit = await row.locator("td[data-label=Running] [title]").get_attribute("title")
+    assert "c0ffee" in (commit or "")
+    await expect(row).to_contain_text("more coffee")
+    await expect(row).to_contain_text("Failed")
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -15,6 +15,7 @@ from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.console import PipedReports
+from servers.console_pages import NO_PAGE, ShownObjects
 from servers.driver_window import DriverWindow
 from servers.filled_project import FilledProject
 from servers.firefox import firefox
@@ -27,6 +28,7 @@ OVERFLOW = "return document.documentElement.scrollWidth - document.documentEleme
 
 OpenWindow = Callable[[Path], AbstractAsyncContextManager[DriverWindow]]
 BROWSERS = [pytest.param(firefox, id="firefox"), pytest.param(webkit, id="webkit")]
+NO_SCRIPTS = pytest.param(partial(firefox, scripts=False), id="firefox without scripts")
 
 
 @pytest.mark.parametrize("open_window", BROWSERS)
@@ -69,72 +71,26 @@ async def test_a_deployment_is_followed_searched_approved_and_cancelled(
     }
 
 
-def pages(application: Application, running: Deployment, filled: FilledProject) -> tuple[str, ...]:
-    """The addresses of all pages."""
-    return (
-        "/overview",
-        "/applications",
-        "/applications/add",
-        f"/applications/{application.id}",
-        f"/applications/{application.id}/live",
-        f"/applications/{application.id}/live?view=graph",
-        f"/applications/{application.id}/live?res=tokyo%2Fweb-1",
-        f"/applications/{application.id}/encrypt",
-        f"/applications/{application.id}/settings",
-        "/deployments",
-        f"/deployments/{running.id}",
-        f"/deployments/{running.id}?tab=changes",
-        f"/deployments/{running.id}?tab=timeline",
-        "/chains",
-        f"/chains/{filled.chain}",
-        f"/deployments/{filled.deployment}?tab=changes&diff=split",
-        "/plan-previews",
-        f"/plan-previews/{filled.preview}",
-        "/deployment-traces",
-        "/events",
-        f"/events/{filled.event}",
-        "/insights",
-        "/insights?at=1767225600",
-        "/search?q=cart",
-        "/help",
-        "/help/console",
-        "/settings/piped",
-        f"/settings/piped/{application.piped_id}",
-        "/settings/api-key",
-        "/settings/users?user=vera",
-        "/settings/project",
-        "/nowhere",
-    )
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "open_window",
-    [
-        *BROWSERS,
-        pytest.param(partial(firefox, scripts=False), id="firefox without scripts"),
-    ],
-)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("open_window", [*BROWSERS, NO_SCRIPTS])
 async def test_every_page_is_whole(
     *,
     open_window: OpenWindow,
     tmp_path: Path,
     console_url: str,
-    running: Deployment,
-    application: Application,
-    filled: FilledProject,
+    all_pages: tuple[str, ...],
     cases: UseCases,
     admin: User,
-    piped: PipedCaller,
 ) -> None:
-    await cases.livestate.report(snapshot(application, *resources(4, 3, broken=True)), by=piped)
     async with open_window(tmp_path / "profile") as page:
         await page.sign_in(console_url, cases.sessions.issue(admin))
         for width in (1440, 500):
             await page.resize(width, 900)
-            for path in pages(application, running, filled):
+            for path in all_pages:
                 await page.open(console_url + path)
                 assert await page.text("main h1"), path
+                shown = await page.run("return document.querySelector('main').dataset.page")
+                assert (shown == "error") is (path == NO_PAGE), path
                 assert await page.run(OVERFLOW) == 0, (path, width)
 
 
@@ -173,6 +129,83 @@ async def test_resources_are_explored_and_anything_is_found(
         await page.click("[data-testid=open-palette]")
         await page.fill("[data-testid=palette] input", "checkou")
         await page.wait_for_text("[data-testid=palette] [data-testid=result]", "checkout")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("open_window", [*BROWSERS, NO_SCRIPTS])
+async def test_changes_are_read_and_settings_changed(
+    *,
+    open_window: OpenWindow,
+    tmp_path: Path,
+    console_url: str,
+    shown: ShownObjects,
+    cases: UseCases,
+    admin: User,
+) -> None:
+    async with open_window(tmp_path / "profile") as page:
+        await page.sign_in(console_url, cases.sessions.issue(admin))
+        await page.resize(1440, 900)
+        # What a deployment changed, and how to take it back.
+        await page.open(f"{console_url}/deployments/{shown.succeeded}")
+        await page.click("[data-testid=roll-back]")
+        await page.wait_for_text("[data-testid=revert-command]", "git revert")
+        await page.open(f"{console_url}/deployments/{shown.succeeded}?tab=changes")
+        await page.wait_for_text("[data-testid=resource-changes]", "aws_s3_bucket.assets")
+        await page.click("[data-testid=resource-changes] a[href*='diff=split']")
+        await page.wait_for_text("[data-testid=resource-changes] .pair .add", "replicas: 2")
+        # What a branch would change.
+        await page.open(f"{console_url}/deployments")
+        await page.click("main a[href='/plan-previews']")
+        await page.click(f"#preview-{shown.preview} .row-link")
+        await page.wait_for_text("[data-testid=preview-text]", "Merging deploys 1 application")
+        await page.wait_for_text("[data-testid=preview-app]", "it has no chart")
+        # Sessions, roles and keys.
+        await page.open(f"{console_url}/settings/users?user=vera")
+        await page.click("[data-testid=session-row] summary")
+        await page.click("[data-testid=session-row] details[open] button")
+        await page.wait_for_text("[data-testid=flash]", "A session of vera has ended.")
+        await page.open(f"{console_url}/settings/project")
+        await page.click("[data-testid=role-add-form] > summary")
+        await page.fill("#role-name", "night")
+        await page.click("[data-testid=role-add] [aria-label='Pipeds: list']")
+        await page.click("[data-testid=role-add] button.primary")
+        await page.wait_for_text("[data-testid=flash]", "The role night is added.")
+        await page.open(f"{console_url}/settings/api-key")
+        await page.fill("#key-name", "nightly")
+        await page.click("[data-testid=apikey-add] button.primary")
+        key = await page.text("[data-testid=api-key]")
+    assert (await cases.api_keys.verify(key.strip())).name == "nightly"
+    assert await cases.pipeds.list(by=User(admin.project, "nora", ("night",)))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("open_window", [*BROWSERS, NO_SCRIPTS])
+async def test_several_applications_are_added_and_synced(
+    *,
+    open_window: OpenWindow,
+    tmp_path: Path,
+    console_url: str,
+    live_state: Application,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+) -> None:
+    async with open_window(tmp_path / "profile") as page:
+        await page.sign_in(console_url, cases.sessions.issue(admin))
+        await page.resize(1440, 900)
+        await page.open(f"{console_url}/applications/add")
+        for name in ("api", "web"):
+            await page.click(f"[aria-label='Add {name} with the others']")
+        await page.click("[data-testid=add-several]")
+        await page.wait_for_text("main h1", "2 applications are added")
+        await page.open(f"{console_url}/applications")
+        for name in ("api", live_state.name):
+            await page.click(f"[aria-label='Select {name}']")
+        await page.click("[data-testid=bulk-sync]")
+        await page.click("#bulk-form button")
+        await page.wait_for_text("[data-testid=summary]", "2 syncs: 2 in progress.")
+    commands = await cases.commands.list_unhandled(by=piped)
+    assert [command.type for command in commands] == [CommandKind.SYNC_APPLICATION] * 2
 
 
 async def test_a_deployment_is_read_and_approved_in_firefox_without_scripts(

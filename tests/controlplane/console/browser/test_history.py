@@ -5,13 +5,17 @@ from collections.abc import Callable
 
 import pytest
 from playwright.async_api import expect
+from starlette.datastructures import QueryParams
 
-from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.console.insights_view import parse_insights_query, time_range
 from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.insight.series import Metric
 from pipecd.controlplane.jobs.chains import ChainController
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.events import EventReport
+from pipecd.controlplane.usecases.insights import InsightQuery
 from pipecd.model.clock import Now
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model import event_pb2
@@ -132,6 +136,12 @@ async def test_insights_lead_to_the_deployments_behind_a_point(
     await page.keyboard.press("Enter")
     await expect(page.get_by_test_id("chip-filter")).to_contain_text("cart")
     await expect(page.get_by_test_id("chart-value").first).to_have_text("16")
+    # Labels narrow it down, too.
+    await page.get_by_test_id("filter-label").fill("tier:none")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_test_id("chart-value").first).to_have_text("none")
+    await page.get_by_role("link", name="Remove filter tier: none").click()
+    await expect(page.get_by_test_id("chart-value").first).to_have_text("16")
     bar = page.get_by_test_id("chart-frequency").locator("a").last
     label = await bar.get_attribute("aria-label") or ""
     await bar.focus()
@@ -184,3 +194,33 @@ async def test_the_log_of_a_phone_has_times_on_demand_and_their_zone(
         )
         == 0
     )
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_the_numbers_behind_the_charts_are_read_downloaded_and_those_of_the_api(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    filled: FilledProject,
+    cases: UseCases,
+    admin: User,
+    now: Now,
+) -> None:
+    del filled
+    page = await open_page("/insights?range=1m", java_script_enabled=scripts)
+    await page.get_by_text("Show the charts as a table").click()
+    rows = page.get_by_test_id("numbers-row")
+    deployed = [
+        int(text) for text in await rows.locator("td[data-label=Deployments]").all_text_contents()
+    ]
+    async with page.expect_download() as downloading:
+        await page.get_by_role("link", name="Download CSV").click()
+    lines = (await (await downloading.value).path()).read_text().splitlines()[1:]
+    # The table begins with the last day.
+    deployed.reverse()
+    assert [int(line.split(",")[1]) for line in lines] == deployed
+    whole = time_range(parse_insights_query(QueryParams("range=1m")), now())
+    query = InsightQuery(whole)
+    points = await cases.insights.series(Metric.DEPLOYMENT_FREQUENCY, query, by=admin)
+    assert [value for _, value in points] == deployed
+    assert sum(deployed) > 20

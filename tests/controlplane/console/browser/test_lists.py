@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists tell about the whole project, in a real browser."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model import application_pb2 as model
+from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -63,3 +68,136 @@ async def test_counts_and_search_are_of_the_whole_project(
     await page.keyboard.press("Enter")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("A needle")
+
+
+@pytest.fixture
+async def many_applications(
+    cases: UseCases, draft: Application, admin: User, piped: PipedCaller
+) -> list[str]:
+    """The names of 120 applications; the first 70 differ from Git."""
+    names = [f"app-{number:03}" for number in range(119)] + ["xylophone"]
+    state = ApplicationSyncState(
+        status=model.ApplicationSyncStatus.ValueType(SyncStatus.OUT_OF_SYNC), timestamp=1
+    )
+    for number, name in enumerate(names):
+        draft.name, draft.git_path.path = name, f"apps/{name}"
+        draft.labels["env"] = "dev" if number < 100 else "prod"
+        id = await cases.applications.add(draft, by=admin)
+        if number < 70:
+            await cases.application_reports.report_sync_state(id, state, by=piped)
+    return names
+
+
+async def shown_rows(page: Page, rows: str) -> list[str]:
+    return await page.locator(rows).evaluate_all("all => all.map((each) => each.id)")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_bookmark_of_upstream_shows_its_page_and_three_letters_find_a_name(
+    *, scripts: bool, open_page: OpenPage, console_url: str, many_applications: list[str]
+) -> None:
+    bookmark = "/applications?kind=0&syncStatus=3&labels%5B0%5D=env:dev&page="
+    page = await open_page(f"{bookmark}2", java_script_enabled=scripts)
+    second = await page.locator(".row-link").all_text_contents()
+    await page.goto(f"{console_url}{bookmark}1")
+    first = await page.locator(".row-link").all_text_contents()
+    assert (len(first), len(second)) == (50, 20)
+    assert sorted(first + second) == many_applications[:70]
+    # A name of the last page is found by a part of it.
+    await page.goto(f"{console_url}/applications?sort=name")
+    await expect(page.get_by_test_id("app-row")).to_have_count(50)
+    assert "xylophone" not in await page.locator("main").inner_text()
+    await page.get_by_test_id("filter-q").fill("lop")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_test_id("app-row")).to_have_count(1)
+    await expect(page.get_by_test_id("app-row")).to_contain_text("xylophone")
+
+
+Create = Callable[[int], Awaitable[str]]
+
+
+@pytest.fixture(params=["/deployments", "/events", "/deployment-traces"])
+def long_list(
+    request: pytest.FixtureRequest,
+    cases: UseCases,
+    piped: PipedCaller,
+    program: ApiKeyCaller,
+    new_deployment: Callable[[], Deployment],
+) -> tuple[str, Create]:
+    """The address of a list, and what adds an object to it and returns the id of its row."""
+
+    async def deploy(number: int) -> str:
+        del number
+        deployment = new_deployment()
+        await cases.deployment_reports.create(deployment, by=piped)
+        return f"dep-{deployment.id}"
+
+    async def register(number: int) -> str:
+        event = RegisterEventRequest(name="image", data=f"v{number}", labels={"app": "cart"})
+        return f"event-{await cases.events.register(event, by=program)}"
+
+    async def push(number: int) -> str:
+        event = RegisterEventRequest(
+            name="image",
+            data=f"v{number}",
+            commit_hash=f"{number:040x}",
+            commit_url="https://git.example/c",
+            commit_title=f"commit {number}",
+            commit_author="ann",
+        )
+        await cases.events.register(event, by=program)
+        return f"commit {number}"
+
+    creates = {"/deployments": deploy, "/events": register, "/deployment-traces": push}
+    return request.param, creates[request.param]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_older_rows_are_reached_page_by_page_each_once(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    long_list: tuple[str, Create],
+    advance: Callable[[float], None],
+) -> None:
+    path, create = long_list
+    created: list[str] = []
+    for number in range(110):
+        # Over more than a quarter of a year.
+        advance(86400)
+        created.append(await create(number))
+    page = await open_page(path, java_script_enabled=scripts)
+    names = page.locator("article h3") if path == "/deployment-traces" else None
+    older, seen = page.locator("a[rel=next]"), list[str]()
+    while True:
+        await expect(page.locator("h1")).to_be_visible()
+        seen += await names.all_text_contents() if names else await shown_rows(page, "tbody tr[id]")
+        if not await older.count():
+            break
+        # What comes meanwhile shifts nothing on the pages behind; the first one shows it.
+        if not scripts or "before=" in page.url:
+            advance(1)
+            await create(len(created) + len(seen))
+        address = page.url
+        await older.click()
+        await page.wait_for_url(lambda url, before=address: url != before)
+    assert len(seen) == len(set(seen))
+    assert [each for each in seen if each in created] == created[::-1]
+
+
+async def test_the_search_reaches_beyond_the_newest_thousand(
+    open_page: OpenPage,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    for number in range(1_100):
+        deployment = new_deployment()
+        deployment.created_at = deployment.updated_at = number + 1
+        if number == 0:
+            deployment.trigger.commit.message = "A needle below the hay"
+        await stores.deployments.add(deployment)
+    page = await open_page("/deployments?q=needle")
+    await expect(page.get_by_test_id("dep-row")).to_have_count(1)
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("needle")
+    await expect(page.get_by_test_id("result").first).to_contain_text("needle")

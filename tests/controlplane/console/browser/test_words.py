@@ -7,11 +7,13 @@ import pytest
 from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.browser import OpenPage
@@ -91,3 +93,45 @@ async def test_a_notice_does_not_outlive_its_news(
     advance(61)
     await page.reload()
     await expect(notice).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        pytest.param("replicaCount is unknown", "replicaCount is unknown.", id="an identifier"),
+        pytest.param("exited with code 1: ", "Exited with code 1.", id="nothing after a colon"),
+        pytest.param(
+            "failed while executing stage s3",
+            "Failed while executing stage ANALYSIS.",
+            id="the id of a stage",
+        ),
+    ],
+)
+async def test_reasons_are_sentences_that_leave_names_as_they_are(
+    *, reason: str, shown: str, open_page: OpenPage, running: Deployment, stores: Stores
+) -> None:
+    def fail(stored: Deployment) -> None:
+        stored.status = pb.DeploymentStatus.ValueType(DeploymentStatus.FAILURE)
+        stored.status_reason, stored.completed_at = reason, stored.created_at + 1
+
+    await stores.deployments.update(running.id, fail)
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(page.get_by_test_id("status-text")).to_contain_text(shown)
+
+
+async def test_a_deployment_that_ended_before_it_was_planned_does_not_wait_for_a_plan(
+    *,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    new_deployment: Callable[[], Deployment],
+) -> None:
+    deployment = new_deployment()
+    await cases.deployment_reports.create(deployment, by=piped)
+    page = await open_page(f"/deployments/{deployment.id}")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await expect(page.locator("#facts")).to_contain_text("Not planned yet")
+    await reports.deployment(deployment, DeploymentStatus.CANCELLED)
+    await expect(page.locator("#facts")).to_contain_text("Never planned")
+    await expect(page.get_by_test_id("pipeline")).to_contain_text("ended before its stages")
