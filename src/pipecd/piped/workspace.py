@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from pipecd.model.errors import UserMistake
 from pipecd.program.dirlock import DirectoryInUse, lock_directory
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -52,6 +53,12 @@ def _create_private_directories(workspace: Path) -> None:
     """Keeps other users out, also of a workspace that existed before with wider permissions."""
     for name in _PRIVATE_DIRECTORIES:
         directory = workspace / name
-        directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as e:
+            raise UserMistake(
+                f"cannot create {directory}: {e.strerror}",
+                hint="free some space, or choose another directory with --workspace-dir",
+            ) from e
         if directory.stat().st_uid == os.geteuid():
             directory.chmod(0o700)

@@ -4,7 +4,7 @@
 import fcntl
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipecd.model.errors import UserMistake
@@ -23,7 +23,7 @@ def lock_directory(directory: Path, *, program: str, elsewhere: str) -> Generato
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = (directory / "lock").open("a+")
+        file = (directory / "lock").open("a+b", buffering=0)
     except OSError as e:
         raise UserMistake(f"cannot write to {directory}: {e.strerror}", hint=elsewhere) from e
     with file:
@@ -31,13 +31,13 @@ def lock_directory(directory: Path, *, program: str, elsewhere: str) -> Generato
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = file.read().decode(errors="replace").strip() or "unknown"
             raise DirectoryInUse(
                 f"another {program} (process {holder}) is using {directory}",
                 hint=f"stop it or {elsewhere}",
             ) from e
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        file.truncate(0)
+        # Only a hint for users, for which a full disk may have no space.
+        with suppress(OSError):
+            file.write(str(os.getpid()).encode())
         yield

@@ -234,3 +234,31 @@ async def test_a_chain_deploys_its_commit_although_a_later_one_breaks_the_file(
             await env.wait_until_idle()
     assert second.trigger.commit.hash == commit
     assert second.deployment_chain_block_index == 1
+
+
+async def test_a_chain_waits_for_a_repository_that_is_away(
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
+) -> None:
+    joins = "  trigger:\n    onCommit: {disabled: true}\n    onChain: {disabled: false}\n"
+    commit = origin.commit({"cart/app.pipecd.yaml": CART, "shop/app.pipecd.yaml": CART + joins})
+    async with open_trigger() as env:
+        plane = env.plane
+        cart = await plane.piped.add_application("cart")
+        async with env.triggering(site):
+            (first,) = await eventually(env.has_deployments(1, cart))
+        shop = await plane.piped.add_application("shop")
+        first.id = str(uuid.uuid4())
+        request = CreateDeploymentChainRequest(first_deployment=first)
+        request.matchers.add(name="shop")
+        async with plane.piped.api() as api:
+            await api.create_deployment_chain(request)
+        by_hand = await plane.cases.applications.sync(shop, SyncStrategy.AUTO, by=plane.admin)
+        away = origin.path.rename(origin.path.with_name("away"))
+        async with env.triggering(site):
+            rejected = await eventually(lambda: env.handled_command(by_hand))
+            away.rename(origin.path)
+            (second,) = await eventually(env.has_deployments(1, shop))
+    assert rejected.status == CommandStatus.FAILED
+    assert "the repository was not found" in rejected.metadata["Reason"]
+    assert second.trigger.commit.hash == commit
+    assert second.deployment_chain_block_index == 1

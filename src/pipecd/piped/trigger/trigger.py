@@ -8,6 +8,7 @@ import structlog
 
 from pipecd.git.mirror import Mirror, Mirrors
 from pipecd.model.clock import Now, utc_now
+from pipecd.model.command import CommandKind
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.changes import watch_any
@@ -91,7 +92,8 @@ class Trigger:
                     # A sync command deploys what is pushed by now.
                     head = await self.heads.poll(id)
                 if head.error is not None and not isinstance(head.error, Unavailable):
-                    await self._reject(applications, str(head.error))
+                    # Git hosts answer "not found" during an outage, too, which chains wait out.
+                    await self._reject(applications, str(head.error), with_chains=False)
                 elif head.commit is not None:
                     trigger_pass = TriggerPass(self._context, mirror, head.commit)
                     all_decided = await trigger_pass.run(applications)
@@ -117,8 +119,11 @@ class Trigger:
                     )
             await watch.wait(self.interval)
 
-    async def _reject(self, applications: tuple[Application, ...], error: str) -> None:
+    async def _reject(
+        self, applications: tuple[Application, ...], error: str, *, with_chains: bool = True
+    ) -> None:
         for application in applications:
             self.states.set_config_error(application, error)
             for command in self._commands.of(application.id):
-                await self._commands.reject(command, error)
+                if with_chains or command.type != CommandKind.CHAIN_SYNC_APPLICATION:
+                    await self._commands.reject(command, error)
