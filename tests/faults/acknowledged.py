@@ -30,7 +30,8 @@ class AcknowledgedLogs:
         for rpc, request in answered(call, response):
             if message := _LOGS.get(rpc):
                 report = message.FromString(request)
-                lines = {block.log for block in report.blocks if LINE.search(block.log)}
+                logged = (line for block in report.blocks for line in block.log.splitlines())
+                lines = {line for line in logged if LINE.search(line)}
                 key = (report.deployment_id, report.stage_id)
                 self.lines.setdefault(key, set()).update(lines)
 

@@ -17,6 +17,8 @@ CONFIG = "app.pipecd.yaml"
 EVENT_FILE = "values.yaml"
 BROKEN = "}]\n"
 """What a configuration begins with that does not parse."""
+TOOL_VERSION = "given"
+"""The version of Terraform for a first-generation piped, which has it as a file of that name."""
 APPROVERS = ("root", "ann", "ben")
 # Runs without the stepped clock: the truth has one clock for all programs.
 NOW = "$(LD_PRELOAD= date +%s.%N)"
@@ -43,6 +45,13 @@ class Shape(StrEnum):
     EVENTS = "values that events write"
 
 
+class Upstream(StrEnum):
+    """A generation of upstream's piped, which has application files of its own."""
+
+    FIRST = "piped"
+    SECOND = "pipedv1"
+
+
 @dataclass(frozen=True)
 class FaultyApplication:
     """One application and the number of its piped."""
@@ -53,6 +62,8 @@ class FaultyApplication:
     shape: Shape = Shape.PLAIN
     follower: str = ""
     """The application that its chain deploys next."""
+    upstream: Upstream | None = None
+    """The generation of upstream's piped that deploys it; None if ours does."""
 
     @property
     def event(self) -> str:
@@ -117,9 +128,18 @@ class Targets:
                 spec, more = self._terraform(application, revision)
             case Platform.KUBERNETES:
                 spec, more = self._kubernetes(application, revision)
+        kind = "Application"
+        match application.upstream:
+            case Upstream.FIRST:
+                kind, spec = "TerraformApp", {"input": {"terraformVersion": TOOL_VERSION}}
+            case Upstream.SECOND:
+                # Its plugin of scripts has no quick sync.
+                spec = {**spec, "planner": {"alwaysUsePipeline": True}}
+            case None:
+                pass
         document = {
             "apiVersion": "pipecd.dev/v1beta1",
-            "kind": "Application",
+            "kind": kind,
             "spec": {"name": application.name, **spec},
         }
         text = f"{json.dumps(document, indent=1)}\n# {revision.nonce}\n"

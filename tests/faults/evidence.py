@@ -12,6 +12,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
 
 FOREVER = float("inf")
+# How long a piped may take to write again after its disk was full, in seconds.
+_WRITTEN_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -136,15 +138,27 @@ class Evidence:
         return next(of_name, None)
 
     def is_workspace_lost(self, piped: str, begin: float, end: float) -> bool:
-        """Whether the workspace of a piped was lost, damaged, replaced or full in that time."""
+        """Whether the workspace of a piped was lost, damaged or replaced in that time.
+
+        A full one loses nothing that the piped still knows; what it could not write is lost with it.
+        """
         return any(
-            fault.piped == piped and fault.name in WORKSPACE_FAULTS and fault.overlaps(begin, end)
+            fault.piped == piped
+            and fault.overlaps(begin, end)
+            and (
+                fault.name in WORKSPACE_FAULTS
+                or (fault.name == "fill_workspace" and self._is_interrupted(fault))
+            )
             for fault in self.faults
         )
 
+    def _is_interrupted(self, fault: InjectedFault) -> bool:
+        times = self.interruptions.get(fault.piped, ())
+        return any(fault.begin - 1 <= at <= fault.end + _WRITTEN_WITHIN for at in times)
+
 
 WORKSPACE_FAULTS = frozenset({
-    "lose_workspace", "restore_old_workspace", "damage_workspace", "fill_workspace",
+    "lose_workspace", "restore_old_workspace", "damage_workspace",
     # The one that is ended takes with it what it has not sent.
     "duplicate_piped",
 })  # fmt: skip

@@ -2,13 +2,11 @@
 """The faults: every one of a schedule is a method here, and `heal` undoes all of them."""
 
 import asyncio
-import os
 import random
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from faults.history import History
 from faults.network import LinkState, TcpProxy
 from faults.program import Program
 from faults.schedule import REPORTS, Step
+from faults.signals import kill_all, pause_all, processes_with, signal_process
 from faults.stores_on_disk import OnSmallDisk
 from faults.whole_installation import PLUGIN_PIPED, FaultyPiped, WholeInstallation
 from servers.origin import Origin
@@ -27,7 +26,9 @@ from servers.server import Server
 _PULSE_SECONDS = 0.1
 _RECORDED_CALLS = 1000
 _REPEATED_CALLS = 20
-_LOSING_LOOKS, _TERRAFORM_LOOKS = 50, 80
+_LOSING_SECONDS, _TERRAFORM_LOOKS = 5.0, 80
+# How long a kill waits for a line of a target, and how quickly it follows it.
+_LINE_SECONDS, _LINE_PAUSE = 8.0, 0.02
 _SLOW_SECONDS = 0.1
 
 
@@ -40,6 +41,7 @@ class Injector:
     faults: list[InjectedFault] = field(default_factory=list[InjectedFault])
     """What happened, in the order in which it began."""
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
+    _losing_until: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def counts(self) -> Counter[str]:
@@ -73,7 +75,7 @@ class Injector:
                 return f"{key}-{step.options[key]}"
         if "server" in step.options:
             return str(step.options["server"])
-        named = {"git_away": "git", "recreate_repository": "git", "api_server_away": "cluster"}
+        named = {"git_away": "git", "recreate_repository": "git", "api_server_away": "cluster", "pause_api_server": "cluster"}  # fmt: skip
         return named.get(step.name, "plugin" if step.name.endswith("plugin") else "network")
 
     def interruptions(self, piped: FaultyPiped) -> list[float]:
@@ -106,7 +108,7 @@ class Injector:
 
     async def kill_launched_piped(self) -> bool:
         """Kills the piped of a launcher, which has to start it again by itself."""
-        return _kill_all(each.launched_pid() for each in self.installed.pipeds)
+        return kill_all(each.launched_pid() for each in self.installed.pipeds)
 
     async def kill_piped_at_call(self, rpc: str, *, when: str) -> bool:
         """The piped that makes the next call of this RPC is killed before or after its effect.
@@ -117,7 +119,7 @@ class Injector:
         def kill(piped_id: str) -> bool:
             for piped in self.installed.pipeds:
                 if piped.id == piped_id and not piped.program.lock.locked():
-                    if not _signal(piped.pid, signal.SIGKILL):
+                    if not signal_process(piped.pid, signal.SIGKILL):
                         return False
                     self.history.add(piped.program.name, f"killed {when} {rpc}", "fault")
                     self._begin("kill_piped_at_call", piped.number).end = time.time()
@@ -130,6 +132,24 @@ class Injector:
             return False
 
         self.installed.calls.at_call[rpc, when] = kill
+        return False
+
+    async def kill_piped_at_line(self, piped: int, *, what: str) -> bool:
+        """A piped is killed as soon as one of its targets writes a line of this kind."""
+        installed, faulty = self.installed, self.installed.pipeds[piped]
+        own = {each.name for each in installed.applications.values() if each.piped == piped}
+        known, ends = len(installed.truth.read()), time.monotonic() + _LINE_SECONDS
+        while time.monotonic() < ends:
+            lines = installed.truth.read()
+            if any(line.what == what and line.application in own for line in lines[known:]):
+                if faulty.program.lock.locked():
+                    return False
+                if faulty.is_launched:
+                    return signal_process(faulty.pid, signal.SIGKILL)
+                await self._kill(faulty.program, 0.1)
+                return True
+            known = len(lines)
+            await asyncio.sleep(_LINE_PAUSE)
         return False
 
     async def pause_piped(self, piped: int, *, seconds: float) -> bool:
@@ -158,17 +178,17 @@ class Injector:
         return True
 
     async def kill_plugin(self) -> bool:
-        return _signal(self._plugin_pid(), signal.SIGKILL)
+        return signal_process(self._plugin_pid(), signal.SIGKILL)
 
     async def flood_plugin(self) -> bool:
         """The plugin program writes 20 MB to its piped."""
-        return _signal(self._plugin_pid(), signal.SIGUSR1)
+        return signal_process(self._plugin_pid(), signal.SIGUSR1)
 
     async def hang_plugin(self, seconds: float) -> bool:
         pid = self._plugin_pid()
-        is_stopped = _signal(pid, signal.SIGSTOP)
+        is_stopped = signal_process(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
-        _signal(pid, signal.SIGCONT)
+        signal_process(pid, signal.SIGCONT)
         return is_stopped
 
     def _plugin_pid(self) -> int:
@@ -185,19 +205,28 @@ class Injector:
 
     async def kill_supervisor(self, piped: int) -> bool:
         """Kills the process that runs the programs of process applications of a piped."""
+        return kill_all(await asyncio.to_thread(self._supervisors, piped))
+
+    async def pause_supervisor(self, piped: int, *, seconds: float) -> bool:
+        return await pause_all(await asyncio.to_thread(self._supervisors, piped), seconds)
+
+    def _supervisors(self, piped: int) -> list[int]:
         directory = self.installed.directory / "programs" / str(piped)
-        words = (b"pipecd.plugins.process.supervisor", str(directory).encode())
-        found = await asyncio.to_thread(processes_with, *words)
-        return _kill_all(found)
+        return processes_with(b"pipecd.plugins.process.supervisor", str(directory).encode())
 
     async def kill_terraform(self) -> bool:
         """Kills every Terraform that runs; waits some time for one."""
+        return kill_all(await self._running_terraforms())
+
+    async def pause_terraform(self, seconds: float) -> bool:
+        return await pause_all(await self._running_terraforms(), seconds)
+
+    async def _running_terraforms(self) -> list[int]:
         for _ in range(_TERRAFORM_LOOKS):
-            found = await asyncio.to_thread(self._terraforms)
-            if _kill_all(found):
-                return True
+            if found := await asyncio.to_thread(self._terraforms):
+                return found
             await asyncio.sleep(_PULSE_SECONDS)
-        return False
+        return []
 
     def _terraforms(self) -> list[int]:
         here = str(self.installed.directory)
@@ -256,12 +285,16 @@ class Injector:
         calls = self.installed.calls
         before = calls.effects["lost"]
         calls.losing.update(dict.fromkeys(rpcs, 2))
-        for _ in range(_LOSING_LOOKS):
+        ends = time.monotonic() + _LOSING_SECONDS
+        self._losing_until.update(dict.fromkeys(rpcs, ends))
+        while time.monotonic() < ends:
             if not any(calls.losing.get(rpc) for rpc in rpcs):
                 break
             await asyncio.sleep(_PULSE_SECONDS)
         for rpc in rpcs:
-            calls.losing.pop(rpc, None)
+            # What a later fault loses is left to it.
+            if self._losing_until[rpc] == ends:
+                calls.losing.pop(rpc, None)
         return calls.effects["lost"] > before
 
     async def hold_requests(self, rpcs: list[str], *, seconds: float) -> bool:
@@ -442,9 +475,9 @@ class Injector:
         return True
 
     async def fail_over(self, server: str) -> bool:
-        """A synchronous standby takes the place of the database server."""
+        """Another server takes the place of the database or the cache."""
         async with self.installed.server_locks[server]:
-            await asyncio.to_thread(self.installed.stores.fail_over)
+            await asyncio.to_thread(self.installed.stores.fail_over, server)
         return True
 
     async def api_server_away(self, seconds: float) -> bool:
@@ -454,6 +487,15 @@ class Injector:
             await asyncio.to_thread(kubernetes.api_server.stop)
             await asyncio.sleep(seconds)
             await asyncio.to_thread(kubernetes.api_server.start)
+        return True
+
+    async def pause_api_server(self, seconds: float) -> bool:
+        kubernetes = self.installed.kubernetes
+        assert kubernetes is not None
+        async with self.installed.server_locks["cluster"]:
+            kubernetes.api_server.signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            kubernetes.api_server.signal(signal.SIGCONT)
         return True
 
     async def heal(self) -> None:
@@ -505,34 +547,6 @@ def _start_again(server: Server) -> None:
     if not server.is_up():
         server.stop()
         server.start()
-
-
-def _signal(pid: int, number: int) -> bool:
-    """Whether there is a process of this id, which gets the signal."""
-    if not pid:
-        return False
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _kill_all(pids: Iterable[int]) -> bool:
-    """Whether at least one of these processes was killed."""
-    return sum(_signal(pid, signal.SIGKILL) for pid in pids) > 0
-
-
-def processes_with(*words: bytes) -> list[int]:
-    """The processes whose command line has all these words."""
-    found: list[int] = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            with suppress(OSError):
-                command = (process / "cmdline").read_bytes()
-                if all(word in command for word in words):
-                    found.append(int(process.name))
-    return found
 
 
 def _recreate(path: Path) -> None:

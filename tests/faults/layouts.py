@@ -20,9 +20,11 @@ import pymysql
 from faults.network import TcpProxy
 from faults.stores_on_disk import (
     BucketOnSmallDisk,
+    MariaDbOfStorage,
     MariaDbOnSmallDisk,
     PostgresOnSmallDisk,
-    Standby,
+    promoted_replica,
+    promoted_standby,
 )
 from pipecd.config.controlplane import (
     DatastoreConfig,
@@ -88,20 +90,19 @@ class Stores:
             case _:
                 pass
 
-    def fail_over(self) -> None:
-        """Replaces PostgreSQL by a synchronous standby; what was committed is not lost by that."""
-        primary = self.servers["database"]
-        assert isinstance(primary, Postgres)
-        standby = Standby(primary)
-        try:
-            standby.await_synchronous()
-            primary.stop()
-            standby.promote()
-        except BaseException:
-            standby.close()
-            raise
-        self.servers["database"] = standby
-        self.links["database"].targets = [standby.port]
+    def fail_over(self, name: str) -> None:
+        """Replaces a server by another one that has its data; what was committed is not lost by that."""
+        match self.servers[name]:
+            case Postgres() as primary:
+                successor = promoted_standby(primary)
+            case Redis() as primary:
+                successor = promoted_replica(primary)
+            case primary:
+                assert isinstance(primary, MariaDb)
+                primary.stop()
+                successor = MariaDbOfStorage(primary)
+        self.servers[name] = successor
+        self.links[name].targets = [successor.port]
         primary.close()
 
 

@@ -40,6 +40,8 @@ class Release:
     """The directory of the programs of an installed release."""
     sources: Path | None = None
     """The directory with the package of another version, which runs with the dependencies of this one."""
+    upstream_piped: Path | None = None
+    """A piped of upstream, of the first or the second generation."""
 
 
 CURRENT = Release()
@@ -106,6 +108,9 @@ class Program:
 
     def _command(self, clock: Path) -> tuple[list[str], dict[str, str]]:
         executables, sources = self.release.executables, self.release.sources
+        if self.release.upstream_piped is not None:
+            _, *arguments = self.arguments
+            return [str(self.release.upstream_piped), *arguments], {}
         if executables is None:
             variables = {"PYTHONPATH": str(sources)} if sources else {}
             command = [sys.executable, str(shifted_clock.__file__), str(clock), *self.arguments]

@@ -89,7 +89,7 @@ class Reader:
             request = pb.ListStageLogsRequest(deployment_id=deployment)
             answer = await api.ListStageLogs(request, timeout=_CALL_SECONDS)
         return {
-            (deployment, stage): [block.log for block in log.blocks]
+            (deployment, stage): [line for block in log.blocks for line in block.log.splitlines()]
             for stage, log in answer.stage_logs.items()
         }
 

@@ -5,7 +5,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from faults.applications import FaultyApplication, Platform, Revision, Shape, values
+from faults.applications import FaultyApplication, Platform, Revision, Shape, Upstream, values
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -15,7 +15,7 @@ from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
+from pipecd.proto.model.common_pb2 import TERRAFORM, ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 
@@ -26,6 +26,7 @@ PROJECT = "shop"
 PEOPLE = ("root", "ann", "ben")
 REPOSITORY = "site"
 TARGET = "here"
+UPSTREAM_PROVIDER = "tf"
 ENCRYPTION_KEY = "k" * 64
 
 
@@ -75,7 +76,9 @@ def new_application(
         repo=repository, path=application.name, config_filename="app.pipecd.yaml"
     )
     draft = Application(name=application.name, piped_id=piped_id, git_path=path)
-    if application.platform is Platform.SCRIPT:
+    if application.upstream is Upstream.FIRST:
+        draft.kind, draft.platform_provider = TERRAFORM, UPSTREAM_PROVIDER
+    elif application.platform is Platform.SCRIPT:
         draft.platform_provider = "p"
     else:
         chosen = DeployTargets(deploy_targets=[TARGET])

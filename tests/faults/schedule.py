@@ -32,6 +32,8 @@ REPORTS = (
 )
 # A late one is refused, so that these are only lost.
 LEASES = ("AcquirePipedLease", "ReleasePipedLease")
+# What scripts, programs and Terraform write when they begin and end.
+TARGET_LINES = ("begin", "end", "start", "apply")
 CLOCK_STEPS = (-7200, -60, 0, 60, 7200)
 SERVERS = ("database", "cache", "bucket")
 SERVERS_OF = {
@@ -148,6 +150,10 @@ def _kill_at_call(chance: random.Random, scene: Scene) -> dict[str, Any]:
     return {"rpc": chance.choice(REPORTS), "when": chance.choice(("before", "after"))}
 
 
+def _kill_at_line(chance: random.Random, scene: Scene) -> dict[str, Any]:
+    return {"piped": chance.randrange(scene.pipeds), "what": chance.choice(TARGET_LINES)}
+
+
 def _rpcs(count: int, *, among: Sequence[str] = REPORTS, **ranges: tuple[float, float]) -> Choose:
     def choose(chance: random.Random, scene: Scene) -> dict[str, Any]:
         chosen = {name: round(chance.uniform(*limits), 2) for name, limits in ranges.items()}
@@ -239,6 +245,7 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "kill_piped": (6, _piped(pause=(0, 2))),
     "kill_launched_piped": (2, _with_pipeds(3, _nothing)),
     "kill_piped_at_call": (8, _kill_at_call),
+    "kill_piped_at_line": (4, _kill_at_line),
     "pause_piped": (3, _piped(seconds=(1, 6))),
     "kill_replica": (4, _replica(pause=(0, 3))),
     "pause_replica": (3, _replica(seconds=(1, 8))),
@@ -264,7 +271,9 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "hang_plugin": (2, _with_pipeds(2, _seconds(1, 6))),
     "flood_plugin": (1, _with_pipeds(2, _nothing)),
     "kill_supervisor": (1, _with_platform(Platform.PROCESS, _piped())),
+    "pause_supervisor": (1, _with_platform(Platform.PROCESS, _piped(seconds=(1, 4)))),
     "kill_terraform": (2, _with_platform(Platform.TERRAFORM, _nothing)),
+    "pause_terraform": (1, _with_platform(Platform.TERRAFORM, _seconds(1, 4))),
     "git_away": (2, _seconds(0.5, 5)),
     "recreate_repository": (1, _nothing),
     "kill_server": (4, _server(seconds=(0, 4))),
@@ -275,8 +284,9 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "fill_server": (2, _on_small_disk(_server(among=("database", "bucket"), seconds=(1, 5)))),
     "cut_server": (3, _server(seconds=(0.5, 5))),
     "silence_server": (1, _server()),
-    "fail_over": (1, _only(_server(among=("database",)), Layout.POSTGRESQL)),
+    "fail_over": (2, _server(among=("database", "cache"))),
     "api_server_away": (2, _with_platform(Platform.KUBERNETES, _seconds(1, 6))),
+    "pause_api_server": (1, _with_platform(Platform.KUBERNETES, _seconds(1, 4))),
 }
 """The faults with their weights."""
 

@@ -398,7 +398,10 @@ BUGS: dict[str, SeededBug] = {
     ),
     "log lines are doubled": SeededBug(
         _log_lines_are_doubled,
-        [*(_fault("lose_responses", 0.5 * n, rpcs=_LOGS) for n in range(60)), _push("s00"), _push("s01", 4.0)],
+        [
+            *(_fault("lose_responses", 0.5 * n, rpcs=_LOGS) for n in range(90)),
+            *(_push(name, at) for name, at in (("s00", 0.0), ("s01", 4.0), ("s00", 14.0), ("s01", 24.0))),
+        ],
         "no log line is doubled",
     ),
     "log lines are lost": SeededBug(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases and a bucket whose data is on a small disk, and a standby of PostgreSQL."""
+"""Databases and a bucket whose data is on a small disk, and the servers that they fail over to."""
 
 import os
 import pwd
 import shutil
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from faults.disk import SmallDisk, mounted
-from servers.databases import MariaDb, Postgres
+from servers.databases import MariaDb, Postgres, Redis
 from servers.objects import GcsOnDisk
 from servers.server import START_SECONDS, Server, run
 
@@ -91,6 +92,68 @@ class MariaDbOnSmallDisk(OnSmallDisk, MariaDb):
     def prepare(self) -> None:
         self.mount()
         super().prepare()
+
+
+class MariaDbOfStorage(MariaDbOnSmallDisk):
+    """A server that starts with the storage of another one, which has ended."""
+
+    def __init__(self, ended: MariaDb) -> None:
+        self.ended = ended
+        super().__init__()
+
+    def prepare(self) -> None:
+        self.mount()
+        run("cp", "--archive", f"{self.ended.data}/.", str(self.data))
+
+
+class ReplicaOfRedis(Redis):
+    """A copy of a cache that follows it, until it takes its place."""
+
+    def __init__(self, primary: Redis) -> None:
+        self.primary = primary
+        super().__init__()
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "--replicaof", "127.0.0.1", str(self.primary.port)]
+
+    def await_link(self) -> None:
+        """From then on it has what the primary has."""
+        end = time.monotonic() + START_SECONDS
+        while "master_link_status:up" not in self.ask("INFO replication"):
+            if time.monotonic() > end:
+                raise RuntimeError("the replica does not follow its primary")
+            time.sleep(0.05)
+
+    def ask(self, request: str) -> str:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(f"{request}\r\n".encode())
+            return connection.recv(1 << 16).decode()
+
+
+def promoted_standby(primary: Postgres) -> Postgres:
+    """Kills a server after a synchronous standby has all of its data, which takes its place."""
+    standby = Standby(primary)
+    try:
+        standby.await_synchronous()
+        primary.stop()
+        standby.promote()
+    except BaseException:
+        standby.close()
+        raise
+    return standby
+
+
+def promoted_replica(primary: Redis) -> Redis:
+    """Kills a cache after a replica has followed it, which takes its place."""
+    replica = ReplicaOfRedis(primary)
+    try:
+        replica.await_link()
+        primary.stop()
+        replica.ask("REPLICAOF NO ONE")
+    except BaseException:
+        replica.close()
+        raise
+    return replica
 
 
 class BucketOnSmallDisk(OnSmallDisk, GcsOnDisk):

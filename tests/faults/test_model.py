@@ -71,6 +71,7 @@ EVENT = Requested("event", "web", id="e", value="v1", at=5, answered_at=6)
 LATER_EVENT = Requested("event", "web", value="v2", at=7)
 EARLIER_EVENT = Requested("event", "web", value="v0", at=1, answered_at=2)
 LOST = InjectedFault("lose_workspace", 2, 2, piped="p")
+FULL = InjectedFault("fill_workspace", 2, 3, piped="p")
 LOST_LATER = InjectedFault("lose_workspace", 100, 100, piped="p")
 TWO = (
     FaultyApplication("web", Platform.SCRIPT, 0, Shape.CHAIN, "shop"),
@@ -161,6 +162,9 @@ RIGHT: dict[str, Evidence] = {
     ),
     "a piped that lost what it had not sent": replace(
         GOOD, notifications=[], faults=[LOST], logs=log(1), seen_logs=log(1)
+    ),
+    "a notification that a piped could not write before it was killed": replace(
+        GOOD, notifications=ALL_NOTIFIED[:-1], faults=[FULL], interruptions={"p": [4]}
     ),
     "a stage that runs again since its piped lost its workspace": replace(
         GOOD,
@@ -417,6 +421,10 @@ WRONG: dict[str, tuple[Evidence, str]] = {
     "an event that is outdated without a newer one": (
         replace(GOOD, requests=[EARLIER_EVENT, EVENT], events=event(event_pb2.EVENT_OUTDATED)),
         "an event is handled once: event e is outdated although none is newer",
+    ),
+    "a notification that is missing although the disk was only full, and the piped went on": (
+        replace(GOOD, notifications=ALL_NOTIFIED[:-1], faults=[FULL], interruptions={"p": [30]}),
+        "notifications come at least once: d was not notified of DEPLOYMENT_SUCCEEDED",
     ),
     "a notification that is missing although the workspace was lost much later": (
         replace(GOOD, notifications=ALL_NOTIFIED[:-1], faults=[LOST_LATER]),

@@ -28,6 +28,7 @@ from faults.resources import used_by
 from faults.running import TargetReader
 from faults.schedule import Scene, Step
 from faults.truth import event_commits
+from faults.upstream import NOT_PROMISED
 from faults.violation import Violation
 from faults.whole_installation import (
     HOOK,
@@ -212,10 +213,16 @@ class Trial:
     def _report(self, violations: Iterable[Violation]) -> None:
         known = {str(violation) for violation in self.violations}
         for violation in violations:
-            if str(violation) not in known:
+            if str(violation) not in known and self._is_promised(violation):
                 known.add(str(violation))
                 self.violations.append(violation)
                 self.history.add(violation.lane or "users", str(violation), "violation")
+
+    def _is_promised(self, violation: Violation) -> bool:
+        """Whether it is our programs that promise this rule."""
+        application = self.installed.applications.get(violation.lane)
+        is_ours = application is None or application.upstream is None
+        return is_ours or violation.rule not in NOT_PROMISED
 
     # Settling
 
@@ -275,7 +282,7 @@ class Trial:
         left = [*unhandled, *chains(evidence)]
         for name, application in tuple(self.installed.applications.items()):
             left += self._left_of(application, heads[name], applications.get(name), deployments)
-        return left
+        return [violation for violation in left if self._is_promised(violation)]
 
     def _left_of(
         self,

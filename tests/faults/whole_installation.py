@@ -39,6 +39,7 @@ from faults.registration import (
     register,
 )
 from faults.truth import Truth
+from faults.upstream import upstream_arguments, upstream_environment, upstream_settings
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
@@ -290,6 +291,8 @@ class WholeInstallation:
         return config
 
     def _piped_rest(self, piped: FaultyPiped) -> str:
+        if program := piped.program.release.upstream_piped:
+            return upstream_settings(program)
         script: dict[str, Any] = {"name": "scriptrun"}
         if piped.number == PLUGIN_PIPED:
             script["url"] = f"file://{self._plugin_program(piped)}"
@@ -353,7 +356,11 @@ class WholeInstallation:
         config = self.directory / name / "piped.yaml"
         program = self.new_program(name, ["piped", *piped_arguments(config, "--log-encoding=json")])
         piped = FaultyPiped(number, id_, key, program, None, is_launched=number == LAUNCHED_PIPED)
-        if piped.is_launched:
+        if upstream := program.release.upstream_piped:
+            program.arguments = upstream_arguments(upstream, config)
+            program.environment = upstream_environment(config.parent)
+            piped.is_launched = False
+        elif piped.is_launched:
             program.arguments = ["launcher", *_launcher_arguments(self, piped, config)]
         self.pipeds.append(piped)
 
