@@ -196,14 +196,23 @@ async def test_a_first_deployment_that_fails_leaves_nothing(service: Service) ->
 async def test_an_interrupted_stage_continues(service: Service) -> None:
     one = service.commit("one")
     await run(one, "PROCESS_SYNC")
-    slow = "import time; time.sleep(1); exec(open('server.py').read())"
-    two = service.commit("two", running=one, args=["-c", slow])
+    old, gate = await service.pids(), service.directory / "gate"
+    late = (
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+        "exec(open('server.py').read())"
+    )
+    two = service.commit("two", running=one, args=["-c", late])
     interrupted = asyncio.ensure_future(two.run("PROCESS_SYNC"))
-    await service.host.until(lambda: any("as primary" in line for line in service.host.lines[-1:]))
-    started = await eventually(service.started, 30)
+
+    async def new_pids() -> list[int]:
+        pids = await service.started()
+        return [] if pids == old else pids
+
+    started = await eventually(new_pids, 30)
     interrupted.cancel()
     await asyncio.wait({interrupted})
     assert await service.get() == (200, "one")
+    gate.touch()
     await run(two, "PROCESS_SYNC")
     assert await service.get() == (200, "two")
     assert await service.pids() == started
