@@ -66,19 +66,23 @@ async def test_tasks_that_do_not_start(application: Application) -> None:
     )
 
 
-def test_tasks_that_start_progress() -> None:
+def test_tasks_that_start_or_stop_progress() -> None:
     service = {
         **{"serviceArn": "s", "serviceName": "web", "status": "ACTIVE"},
         **{"runningCount": 1, "desiredCount": 3, "pendingCount": 2},
     }
     task_set = {"taskSetArn": "t", "stabilityStatus": "STABILIZING", "pendingCount": 2}
-    tasks = [{"taskArn": status, "lastStatus": status} for status in ("PENDING", "RUNNING")]
+    statuses = ("PENDING", "RUNNING", "DEACTIVATING", "STOPPING", "DEPROVISIONING")
+    tasks = [{"taskArn": status, "lastStatus": status} for status in statuses]
     state = ServiceState(service, [TaskSet(task_set)], tasks)
     assert [(each.health, each.health_text) for each in resources(state, "aws")] == [
         (Health.PROGRESSING, "Service has 1 running tasks out of 3 desired (2 pending)"),
         (Health.PROGRESSING, "TaskSet is stabilizing: 2 pending, 0 running"),
         (Health.PROGRESSING, "Task is in PENDING state"),
         (Health.HEALTHY, ""),
+        (Health.PROGRESSING, "Task is in DEACTIVATING state"),
+        (Health.PROGRESSING, "Task is in STOPPING state"),
+        (Health.PROGRESSING, "Task is in DEPROVISIONING state"),
     ]
 
 

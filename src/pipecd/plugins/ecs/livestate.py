@@ -167,7 +167,14 @@ def _task_health(task: Body) -> tuple[Health, str]:
             return Health.UNHEALTHY, "Task container health checks are failing"
         case "RUNNING":
             return Health.HEALTHY, ""
-        case "PROVISIONING" | "PENDING" | "ACTIVATING":
+        case (
+            "PROVISIONING"
+            | "PENDING"
+            | "ACTIVATING"
+            | "DEACTIVATING"
+            | "STOPPING"
+            | "DEPROVISIONING"
+        ):
             return Health.PROGRESSING, f"Task is in {text_at(task, 'lastStatus')} state"
         case "STOPPED":
             return Health.UNHEALTHY, f"Task stopped: {stopped_reason(task)}"
