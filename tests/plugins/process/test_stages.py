@@ -134,6 +134,10 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"args": ["-c", "import time; x = b'x' * 100_000_000; time.sleep(60)"], "port": 0, "limits": {"memory": "50Mi"}, "healthCheck": {"interval": "4s"}},
         "of memory, 50 MiB allowed",
     ),
+    "too many processes": (
+        {"args": ["-c", "import subprocess as s, time; x = [s.Popen(['sleep', '60']) for _ in range(4)]; time.sleep(60)"], "port": 0, "limits": {"processes": 3}, "healthCheck": {"interval": "4s"}},
+        "processes, 3 allowed",
+    ),
 }  # fmt: skip
 
 
