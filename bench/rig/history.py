@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha1
 from itertools import islice
 from typing import NamedTuple
 
@@ -36,6 +37,62 @@ PIPEDS = 50
 AT_ONCE = 2000
 RUNNING = 40
 KINDS = tuple(ApplicationKind.values())
+
+# Messages are a verb and two nouns, so that frequent words are in an order that none has.
+VERBS = (
+    "fix",
+    "add",
+    "remove",
+    "update",
+    "revert",
+    "improve",
+    "rename",
+    "move",
+    "test",
+    "document",
+    "speed",
+)
+NOUNS = (
+    "login",
+    "payment",
+    "invoice",
+    "cart",
+    "search",
+    "user",
+    "session",
+    "token",
+    "cache",
+    "queue",
+    "retry",
+    "timeout",
+    "metrics",
+    "dashboard",
+    "header",
+    "footer",
+    "image",
+    "chart",
+    "worker",
+    "export",
+    "import",
+    "report",
+    "filter",
+    "policy",
+    "rollout",
+    "quota",
+    "webhook",
+    "gateway",
+    "ledger",
+    "refund",
+    "shipping",
+    "address",
+    "profile",
+    "banner",
+    "settings",
+    "index",
+    "schema",
+)
+# What only the first month of the year has: a word of messages, and a label of many applications.
+OLD_WORD, OLD_LABEL = "cutover", {"generation": "first"}
 
 # The id of a document, its text and its labels.
 Document = tuple[str, str, Mapping[str, str]]
@@ -119,7 +176,16 @@ def _deployments(scale: Scale) -> Iterator[Document]:
     template = json.loads(to_json(deployment("a", "p"), extra="a"))
     for number, completed in enumerate(history_of(scale)):
         labels, name = labels_of(completed.application), f"app-{completed.application}"
+        is_old = number * 12 < scale.deployments
+        if is_old and completed.application % 3 == 1:
+            labels |= OLD_LABEL
+        commit = template["trigger"]["commit"] | {
+            "hash": commit_hash(number),
+            "message": message_of(number // 3, is_old=is_old),
+        }
         document = template | {
+            "trigger": template["trigger"] | {"commit": commit},
+            "summary": f"Sync with the pipeline: {name} to v1.{number // 997}.{number % 7}",
             "id": id_of("deployment", number),
             "application_id": id_of("application", completed.application),
             "application_name": name,
@@ -137,6 +203,18 @@ def _deployments(scale: Scale) -> Iterator[Document]:
         if DeploymentStatus(completed.status).is_completed:
             document["completed_at"] = completed.at
         yield document["id"], json.dumps(document, separators=(",", ":")), labels
+
+
+def commit_hash(number: int) -> str:
+    """The hash of the commit of a deployment; three deployments have the same."""
+    return sha1(str(number // 3).encode(), usedforsecurity=False).hexdigest()
+
+
+def message_of(commit: int, *, is_old: bool) -> str:
+    verb, one = VERBS[commit % len(VERBS)], NOUNS[commit % 41 % len(NOUNS)]
+    other = NOUNS[commit // 7 % len(NOUNS)]
+    after = f" before the {OLD_WORD}" if is_old and commit % 50 == 0 else ""
+    return f"{verb} the {one} of the {other}{after} (#{commit})"
 
 
 class PastDeployment(NamedTuple):

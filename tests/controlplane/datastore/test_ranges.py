@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from pipecd.controlplane.datastore import deployments, ranges
+from pipecd.controlplane.datastore import deployments, history, ranges, segments
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
@@ -28,12 +28,26 @@ from pipecd.controlplane.datastore.schema import DEPLOYMENT
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.model.ids import new_id
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 MakeDeployment = Callable[..., Deployment]
 
 KINDS, STATUSES = (0, 1, 3, 4, 5), tuple(range(7))
 LABELS = ({}, {"env": "dev"}, {"env": "prd"}, {"env": "dev", "team": "a"}, {"team": "a"})
+TEXTS = (
+    *("", "w", "We", "api", "none", "the_l", "theol", "ix the login", "ix the_login", "0%\nand"),
+    *(
+        "sync of w",
+        "quick sync of web app",
+        "C0ff",
+        "ffee",
+        "feedc0defeedc0de",
+        "本語の",
+        "größe 1",
+        "done",
+    ),
+)
 DOCUMENTS = st.lists(
     st.fixed_dictionaries(
         {
@@ -44,7 +58,13 @@ DOCUMENTS = st.lists(
             "status": st.sampled_from(STATUSES),
             "labels": st.sampled_from(LABELS),
             "updated_at": st.integers(1, 4),
+            "summary": st.sampled_from(("", "Quick sync of WEB", "Größe 100%\nand more")),
+            "message": st.sampled_from(("change", "Fix the_login", "日本語の説明")),
+            "hash": st.sampled_from(("c0ffee" * 6, "feedc0de" * 5)),
             "is_elsewhere": st.booleans(),
+            "changes": st.sampled_from(
+                (None, None, {"summary": "done"}, {"labels": {"env": "dev"}})
+            ),
         }
     ),
     max_size=14,
@@ -65,7 +85,7 @@ FILTERS = st.fixed_dictionaries(
         "application_name": st.sampled_from(("web", "api", "none")),
         "piped_id": st.sampled_from(("piped-1", "none")),
         "labels": st.sampled_from(LABELS),
-        "text": st.sampled_from(("", "We", "none")),
+        "text": st.sampled_from(TEXTS),
     },
 )
 
@@ -78,6 +98,10 @@ def max_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ranges, "MAX_RANGES", request.param)
     monkeypatch.setattr(deployments, "MAX_RANGES", request.param)
     monkeypatch.setattr(deployments, "NEWEST_ENTRIES", request.param)
+    monkeypatch.setattr(segments, "MAX_ENTRIES", min(request.param, 3))
+    monkeypatch.setattr(history, "MAX_ENTRIES", min(request.param, 3))
+    monkeypatch.setattr(history, "SEGMENTS_AT_ONCE", (1, 2))
+    monkeypatch.setattr(history, "DOCUMENTS_AT_ONCE", (2,))
     yield request.param
     for cached in (ranges.page_statement, ranges.entry_statement):
         cached.cache_clear()
@@ -89,23 +113,48 @@ def max_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(documents=DOCUMENTS, filters=FILTERS, size=st.integers(1, 5), oldest=st.sampled_from((0, 2)))
+@given(
+    documents=DOCUMENTS,
+    filters=FILTERS,
+    size=st.integers(1, 5),
+    oldest=st.sampled_from((0, 2)),
+    packed=st.integers(0, 2),
+)
 async def test_pages_of_any_filter_contain_what_a_plain_filter_does(
     stores: Stores,
+    application: Callable[..., Application],
     deployment: MakeDeployment,
+    clock: Any,
+    *,
     documents: list[dict[str, Any]],
     filters: dict[str, Any],
     size: int,
     oldest: int,
+    packed: int,
 ) -> None:
     filter = DeploymentFilter(new_id(), **filters)
     elsewhere = new_id()
     stored: list[Deployment] = []
+    for project in (filter.project, elsewhere):
+        await stores.applications.add(application(id=new_id(), project_id=project))
     for document in documents:
-        project = elsewhere if document["is_elsewhere"] else filter.project
-        fields = {name: value for name, value in document.items() if name != "is_elsewhere"}
-        stored.append(deployment(project_id=project, **fields))
-        await stores.deployments.add(stored[-1])
+        fields = dict(document)
+        project = elsewhere if fields.pop("is_elsewhere") else filter.project
+        message, hash, _ = fields.pop("message"), fields.pop("hash"), fields.pop("changes")
+        added = deployment(project_id=project, **fields)
+        added.trigger.commit.message, added.trigger.commit.hash = message, hash
+        stored.append(added)
+        await stores.deployments.add(added)
+    if packed:
+        await stores.deployments.pack_history()
+    for number, document in enumerate(documents):
+        if changes := document["changes"]:
+            stored[number] = await stores.deployments.update(
+                stored[number].id, lambda d, c=changes: d.MergeFrom(Deployment(**c))
+            )
+    if packed > 1:
+        clock.seconds += 1000
+        await stores.deployments.pack_history()
     expected = [d for d in stored if d.updated_at >= oldest and matches(d, filter)]
     expected.sort(key=lambda d: (-d.updated_at, row_id(d.id)))
     listed: list[str] = []
@@ -129,8 +178,16 @@ def matches(document: Deployment, filter: DeploymentFilter) -> bool:
         and filter.application_name in ("", document.application_name)
         and filter.piped_id in ("", document.piped_id)
         and filter.labels.items() <= document.labels.items()
-        and filter.text.lower() in document.application_name.lower()
+        and mentions(document, filter.text.lower())
     )
+
+
+def mentions(document: Deployment, text: str) -> bool:
+    commit = document.trigger.commit
+    return any(
+        text in each.lower()
+        for each in (document.application_name, commit.message, document.summary)
+    ) or any(key.startswith(text) for key in (document.id, commit.hash))
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,7 @@ async def test_every_job_has_its_own_lease(
         "stale-stats",
         "preview-outputs",
         "label-index",
+        "deployment-history",
         "key-uses",
         "chains",
         "insight-applications",

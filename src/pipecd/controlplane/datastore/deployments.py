@@ -13,13 +13,12 @@ from pipecd.controlplane.datastore.documents import (
     PageRequest,
 )
 from pipecd.controlplane.datastore.expressions import Row
+from pipecd.controlplane.datastore.history import DeploymentHistory
 from pipecd.controlplane.datastore.labelled_applications import (
     LabelledApplications,
     add_of_other_releases,
     labelled_statement,
     labelled_values,
-    last_update_statement,
-    latest_applications,
 )
 from pipecd.controlplane.datastore.query import (
     FIRST_COMPLETED,
@@ -56,8 +55,8 @@ from pipecd.proto.model.trace_pb2 import DeploymentTrace
 NOT_COMPLETED = tuple(int(s) for s in DeploymentStatus if not s.is_completed)
 STARTED = tuple(status for status in NOT_COMPLETED if status != DeploymentStatus.PENDING)
 COMPLETED = tuple(int(s) for s in DeploymentStatus if s.is_completed)
-# Among so many of the newest deployments a common label fills a page.
-NEWEST_ENTRIES = 4000
+# Among so many of the newest deployments a common text or label fills a page.
+NEWEST_ENTRIES = 1000
 UNHANDLED = int(CommandStatus.NOT_HANDLED_YET)
 UNFINISHED = (int(pb.DEPLOYMENT_CHAIN_PENDING), int(pb.DEPLOYMENT_CHAIN_RUNNING))
 
@@ -94,6 +93,7 @@ class Deployments(Documents[Deployment]):
         )
         super().__init__(database, kind, now=now)
         self._labelled_applications = LabelledApplications()
+        self._history = DeploymentHistory(database, now=now)
 
     async def list_not_completed(self, piped_id: str) -> tuple[Deployment, ...]:
         """Returns the deployments that this piped has not completed yet, oldest first."""
@@ -148,6 +148,10 @@ class Deployments(Documents[Deployment]):
         """Indexes labels of deployments that servers of another release have stored."""
         return await add_of_other_releases(self._database)
 
+    async def pack_history(self) -> int:
+        """Packs deployments that have not changed for a while, for searches by text and label."""
+        return await self._history.extend()
+
     def _add_labels(self, transaction: Transaction, document: Deployment) -> None:
         super()._add_labels(transaction, document)
         self._labelled_applications.add(
@@ -155,15 +159,14 @@ class Deployments(Documents[Deployment]):
         )
 
     async def _rows(self, selection: Selection) -> Sequence[Row]:
-        """Selects the rows; those with labels by the applications that have them, if these help.
+        """Selects the rows; those with a label or a text by an index of them, if it helps.
 
         A page by a label of few applications is merged from their ranges. One by a label of many,
-        or by a text, is looked for among the newest deployments first. If these do not fill it, the
-        label is rare by now: the page is merged from the applications deployed last with it.
+        or by a text, is looked for among the newest deployments first, and in the packed history if
+        these do not fill it.
         """
-        labels = tuple(selection.labels)
-        values = labelled_values(selection.project_by_label, labels, MAX_RANGES + 1)
-        if labels:
+        if labels := tuple(selection.labels):
+            values = labelled_values(selection.project_by_label, labels, MAX_RANGES + 1)
             statement = labelled_statement(len(labels))
             applications = [id for (id,) in await self._database.query(statement, values)]
             if len(applications) <= MAX_RANGES:
@@ -176,13 +179,7 @@ class Deployments(Documents[Deployment]):
         newest = await self._database.select(selection.and_also(at_least("UpdatedAt", since)))
         if len(newest) >= selection.limit:
             return newest
-        if not labels:
-            return await self._database.select(selection)
-        last_updates = await self._database.query(
-            last_update_statement(selection.shape, self._database.engine),
-            {**selection.values, **values},
-        )
-        return await self._rows_of(latest_applications(last_updates, selection.limit), selection)
+        return await self._history.rows(selection)
 
     async def _rows_of(self, application_ids: Sequence[str], selection: Selection) -> Sequence[Row]:
         if not application_ids:

@@ -8,7 +8,7 @@ of the control plane stores are added by `add_of_other_releases`.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from sqlalchemy import ColumnElement, FromClause, Insert, exists, insert, select
@@ -16,7 +16,6 @@ from sqlalchemy import ColumnElement, FromClause, Insert, exists, insert, select
 from pipecd.controlplane.datastore.database import Database, Transaction
 from pipecd.controlplane.datastore.expressions import (
     AnySelect,
-    AsUpstreamText,
     Row,
     SameText,
     Value,
@@ -24,8 +23,6 @@ from pipecd.controlplane.datastore.expressions import (
     param,
 )
 from pipecd.controlplane.datastore.limits import label_text
-from pipecd.controlplane.datastore.query import Comparison, Shape
-from pipecd.controlplane.datastore.ranges import with_index
 from pipecd.controlplane.datastore.schema import (
     APPLICATION,
     DEPLOYMENT,
@@ -95,36 +92,6 @@ def labelled_statement(labels: int) -> AnySelect:
     """Selects the applications of a project that have so many labels."""
     rows, conditions = _labelled_rows(labels)
     return select(rows.c.ApplicationId).where(*conditions).limit(param("limit"))
-
-
-@lru_cache(maxsize=128)
-def last_update_statement(shape: Shape, engine: str) -> AnySelect:
-    """Selects each application with the labels of a selection and its latest document of it.
-
-    The time is null for an application without one.
-    """
-    labels = sum(where.comparison is Comparison.LABELLED for where in shape.wheres)
-    rows, conditions = _labelled_rows(labels)
-    document = DEPLOYMENT.alias()
-    latest: AnySelect = (
-        select(document.c.UpdatedAt)
-        .where(
-            document.c.ApplicationId == AsUpstreamText(rows.c.ApplicationId),
-            *(shape.condition(document, i) for i in range(len(shape.wheres))),
-            *shape.after(document),
-        )
-        .order_by(document.c.UpdatedAt.desc())
-        .limit(1)
-    )
-    latest = with_index(latest, document, "ext_deployment_application")
-    return select(rows.c.ApplicationId, latest.correlate(rows).scalar_subquery()).where(*conditions)
-
-
-def latest_applications(last_updates: Iterable[Row], limit: int) -> list[str]:
-    """The applications that have the documents of a page with so many, by their last updates."""
-    updates = sorted(((at, id) for id, at in last_updates if at is not None), reverse=True)
-    oldest = updates[:limit][-1][0] if updates else 0
-    return [id for at, id in updates if at >= oldest]
 
 
 def _labelled_rows(labels: int) -> tuple[FromClause, list[ColumnElement[bool]]]:

@@ -153,6 +153,12 @@ def mentions(text: str) -> Iterable[Condition]:
     return (Condition("Data", Comparison.MENTIONS, patterns),) if text else ()
 
 
+def searched_text(condition: Condition) -> str:
+    """The text of a condition of `mentions`."""
+    escaped = str(condition.values[2]).removesuffix("%")
+    return re.sub(r"!(.)", r"\1", escaped, flags=re.DOTALL)
+
+
 def enabled_is(enabled: bool | None) -> Iterable[Condition]:
     """Only enabled or only disabled documents; None does not restrict."""
     return () if enabled is None else (equal("Disabled", not enabled),)
@@ -187,8 +193,13 @@ class Selection:
     @property
     def project_by_label(self) -> str:
         """The project whose labels the conditions search; empty if there are none."""
+        return self.project if any(self.labels) else ""
+
+    @property
+    def project(self) -> str:
+        """The project of the documents; empty if the conditions are on none."""
         projects = [c.values[0] for c in self.conditions if c.column == "ProjectId"]
-        return str(projects[0]) if projects and any(self.labels) else ""
+        return str(projects[0]) if projects else ""
 
     @cached_property
     def shape(self) -> "Shape":

@@ -22,7 +22,7 @@ from sqlalchemy import (
     MetaData,
     Table,
 )
-from sqlalchemy.dialects.mysql import BINARY, MEDIUMTEXT
+from sqlalchemy.dialects.mysql import BINARY, MEDIUMBLOB, MEDIUMTEXT
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from pipecd.controlplane.datastore.expressions import (
@@ -48,6 +48,7 @@ METADATA = MetaData()
 ON_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
 ROW_ID = LargeBinary(16).with_variant(BINARY(16), "mysql")
+BYTES = LargeBinary().with_variant(MEDIUMBLOB(), "mysql")
 
 
 def _text(name: str, length: int, path: str, field_type: FieldType = FieldType.TEXT) -> Column[str]:
@@ -245,6 +246,18 @@ EXT_LABELLED_APPLICATION = Table(
     Column("LabelKey", ExactText(255), primary_key=True),
     Column("LabelValue", ExactText(255), primary_key=True),
     Column("ApplicationId", ExactText(36), primary_key=True),
+    **ON_MYSQL,
+)
+# The history of deployments, packed for searches by text and label, see `segments`.
+EXT_DEPLOYMENT_SEGMENT = Table(
+    "ExtDeploymentSegment",
+    METADATA,
+    Column("ProjectId", ExactText(50), primary_key=True),
+    Column("Segment", Integer, primary_key=True, autoincrement=False),
+    Column("FirstUpdatedAt", BigInteger, nullable=False),
+    Column("LastUpdatedAt", BigInteger, nullable=False),
+    Column("Grams", BYTES, nullable=False),
+    Column("Entries", BYTES, nullable=False),
     **ON_MYSQL,
 )
 # One row per stage run: whether its log is closed, and how far the file in the filestore reaches.

@@ -33,6 +33,7 @@ from pipecd.controlplane.jobs.runner import (
 )
 from pipecd.controlplane.jobs.schedule import Every, parse_schedule
 
+_MINUTE = Every(timedelta(minutes=1))
 _TEN_MINUTES = Every(timedelta(minutes=10))
 _SIX_HOURS = Every(timedelta(hours=6))
 _DAY = Every(timedelta(days=1))
@@ -55,6 +56,7 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
             ),
         ),
         PeriodicJob("label-index", _DAY, stores.deployments.index_other_releases),
+        PeriodicJob("deployment-history", _MINUTE, stores.deployments.pack_history),
         PeriodicJob("expired-keys", _DAY, lambda: delete_expired_keys(stores.verified_keys)),
         PeriodicJob(
             "key-uses", _TEN_MINUTES, lambda: store_key_uses(stores.cache, stores.api_keys)

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments of the history: about a thousand deployments packed for searches by text and label.
+
+The packed form has each distinct text once, on a line of its own, with the numbers of the
+deployments that have it. A text is found by one scan of these lines, which takes a tenth of a
+millisecond, and without reading a document. The grams of a segment, a small set of bits, exclude
+most segments before they are read. Both may name too many deployments, never too few: the caller
+checks each document.
+"""
+
+import json
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from struct import Struct
+from typing import Any, cast
+from zlib import crc32
+
+from pipecd.controlplane.datastore.expressions import Value
+from pipecd.controlplane.datastore.limits import label_text
+from pipecd.controlplane.datastore.query import Comparison, Condition, searched_text
+
+MAX_ENTRIES = 1024
+# Engines refuse values of several megabytes; messages of commits may be long.
+MAX_TEXT_BYTES = 1_000_000
+GRAM_BITS = 1 << 16
+# Ids and hashes are found by their first characters; documents are checked for any others.
+KEY_LENGTH = 40
+KEY_PREFIXES = (3, 5, 8, 36)
+GRAM, SHORT_GRAM = 4, 3
+# The columns whose values are compared by a checksum.
+COLUMNS = {
+    "Status": "status",
+    "Kind": "kind",
+    "PipedId": "piped_id",
+    "ApplicationId": "application_id",
+    "ApplicationName": "application_name",
+}
+NUMBERS = ("Status", "Kind")
+
+_LINE = b"\n"
+# The numbers of entries, lines and references, then the positions of the keys and the labels.
+_HEADER = Struct("<5I")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A deployment that probably matches; `rank` is its place in a list."""
+
+    updated_at: int
+    id: bytes
+
+    @property
+    def rank(self) -> tuple[int, bytes]:
+        return -self.updated_at, self.id
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a segment has of a deployment: where a text may be, its keys, labels and columns."""
+
+    id: bytes
+    updated_at: int
+    texts: frozenset[bytes]
+    keys: frozenset[bytes]
+    labels: frozenset[bytes]
+    columns: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts))
+
+
+@dataclass(frozen=True)
+class PackedSegment:
+    """A segment as it is stored."""
+
+    first_updated_at: int
+    last_updated_at: int
+    grams: bytes
+    entries: bytes
+
+
+def entry_of(id: bytes, updated_at: int, document: str | bytes) -> Entry:
+    """The entry of a stored document."""
+    fields: dict[str, Any] = json.loads(document)
+    commit: dict[str, str] = (fields.get("trigger") or {}).get("commit") or {}
+    texts = (fields.get("application_name"), commit.get("message"), fields.get("summary"))
+    keys = (fields.get("id"), commit.get("hash"))
+    labels = cast("dict[str, str]", fields.get("labels") or {})
+    return Entry(
+        id,
+        updated_at,
+        frozenset(normalized(text) for text in texts if text),
+        frozenset(normalized(key[:KEY_LENGTH]) for key in keys if key),
+        frozenset(_label_line(label_text(key), label_text(labels[key])) for key in labels),
+        tuple(
+            _checksum(fields.get(field) or (0 if column in NUMBERS else ""))
+            for column, field in COLUMNS.items()
+        ),
+    )
+
+
+def normalized(text: str) -> bytes:
+    """The text as lines have it: on one line, in lower case, each character for itself."""
+    lowered = text.lower() if text.isascii() else "".join(map(_lower, text))
+    return lowered.replace("\n", " ").encode(errors="replace")
+
+
+@lru_cache(maxsize=65536)
+def _lower(character: str) -> str:
+    lowered = character.lower()
+    return lowered if len(lowered) == 1 else character
+
+
+def _label_line(key: Value, value: Value) -> bytes:
+    return f"{key}\0{value}".replace("\n", " ").encode(errors="replace")
+
+
+def _checksum(value: Value) -> int:
+    return crc32(str(value).encode(errors="replace"))
+
+
+def pack(entries: Iterable[Entry]) -> Iterator[PackedSegment]:
+    """Packs entries, in the order of their updates, into as many segments as they need."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == MAX_ENTRIES or size + entry.size > MAX_TEXT_BYTES):
+            yield _packed(part)
+            part, size = [], 0
+        part.append(entry)
+        size += entry.size
+    if part:
+        yield _packed(part)
+
+
+def _packed(entries: Sequence[Entry]) -> PackedSegment:
+    texts = _references(entries, lambda entry: entry.texts)
+    keys = _references(entries, lambda entry: entry.keys)
+    labels = _references(entries, lambda entry: entry.labels)
+    numbers = [each for lines in (texts, keys, labels) for each in lines.values()]
+    areas = [b"".join(_LINE + line for line in lines) for lines in (texts, keys, labels)]
+    first_key = len(areas[0])
+    first_label = first_key + len(areas[1])
+    starts = array("I", accumulate(map(len, numbers), initial=0))
+    references = array("H", [number for each in numbers for number in each])
+    columns = [array("I", [entry.columns[i] for entry in entries]) for i, _ in enumerate(COLUMNS)]
+    times = array("i", [entry.updated_at for entry in entries])
+    parts = [
+        _HEADER.pack(len(entries), len(numbers), len(references), first_key, first_label),
+        b"".join(entry.id for entry in entries),
+        *(_little_endian(numbers).tobytes() for numbers in (times, *columns, starts, references)),
+        *areas,
+        _LINE,
+    ]
+    return PackedSegment(min(times), max(times), _grams(texts, keys, labels), b"".join(parts))
+
+
+def _references(
+    entries: Sequence[Entry], lines_of: Callable[[Entry], Iterable[bytes]]
+) -> dict[bytes, list[int]]:
+    """The numbers of the entries that have each line."""
+    references: dict[bytes, list[int]] = {}
+    for number, entry in enumerate(entries):
+        for line in lines_of(entry):
+            references.setdefault(line, []).append(number)
+    return references
+
+
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _grams(texts: Iterable[bytes], keys: Iterable[bytes], labels: Iterable[bytes]) -> bytes:
+    grams: set[bytes] = set()
+    short: set[bytes] = set()
+    for line in texts:
+        grams.update(line[i : i + GRAM] for i in range(len(line) - GRAM + 1))
+        short.add(line[-SHORT_GRAM:])
+    short.update(gram[:SHORT_GRAM] for gram in grams)
+    bits = bytearray(GRAM_BITS // 8)
+    for slot in (
+        *map(_slot, grams),
+        *map(_slot, short),
+        *(slot for key in keys for slot in _key_slots(key)),
+        *(slot for label in labels for slot in _label_slots(label)),
+    ):
+        bits[slot >> 3] |= 1 << (slot & 7)
+    return bytes(bits)
+
+
+def _slot(gram: bytes) -> int:
+    return crc32(gram) % GRAM_BITS
+
+
+def _key_slots(key: bytes) -> list[int]:
+    return [_slot(b"\1" + key[:length]) for length in KEY_PREFIXES if len(key) >= length]
+
+
+def _label_slots(label: bytes) -> list[int]:
+    return [_slot(b"\2" + label), _slot(b"\3" + label)]
+
+
+def _text_slots(text: bytes) -> list[int]:
+    length = GRAM if len(text) >= GRAM else SHORT_GRAM
+    return [_slot(text[i : i + length]) for i in range(len(text) - length + 1)]
+
+
+@dataclass(frozen=True)
+class SegmentQuery:
+    """What a list asks of a segment; conditions that a segment does not know are left out.
+
+    `text` is None if the list is not by text. `columns` has the checksums of the values that a
+    column may have, by its number.
+    """
+
+    text: bytes | None
+    labels: tuple[bytes, ...]
+    columns: tuple[tuple[int, frozenset[int]], ...]
+    oldest: int
+    newest: int
+
+    @classmethod
+    def of(cls, conditions: Iterable[Condition], *, newest: int) -> "SegmentQuery":
+        """The query of a list that begins with the documents updated at `newest`."""
+        text: bytes | None = None
+        labels: list[bytes] = []
+        columns: list[tuple[int, frozenset[int]]] = []
+        oldest = 0
+        names = list(COLUMNS)
+        for condition in conditions:
+            match condition.comparison:
+                case Comparison.MENTIONS:
+                    text = normalized(searched_text(condition))
+                case Comparison.LABELLED:
+                    labels.append(_label_line(*condition.values))
+                case Comparison.ONE_OF if condition.column in COLUMNS:
+                    values = frozenset(map(_checksum, condition.values))
+                    columns.append((names.index(condition.column), values))
+                case Comparison.AT_LEAST if condition.column == "UpdatedAt":
+                    oldest = max(oldest, cast("int", condition.values[0]))
+                case _:
+                    pass
+        return cls(text, tuple(labels), tuple(columns), oldest, newest)
+
+    @property
+    def _key(self) -> bytes:
+        """The first characters of an id or a hash that begins with the text."""
+        return (self.text or b"")[:KEY_LENGTH]
+
+    def filter(self) -> Callable[[bytes], bool]:
+        """Returns a function that tells by the grams of a segment whether it is worth reading."""
+        needed = [_bits(_label_slots(label)) for label in self.labels]
+        either = [_bits(_text_slots(self.text)), _bits(_key_slots(self._key))] if self.text else []
+
+        def may_have(grams: bytes) -> bool:
+            return all(_has(grams, bits) for bits in needed) and (
+                not either or any(_has(grams, bits) for bits in either)
+            )
+
+        return may_have
+
+    def find(self, entries: bytes) -> list[Found]:
+        """Returns the deployments of a segment that probably match."""
+        segment = UnpackedSegment(entries)
+        matching = [set(segment.of_label(label)) for label in self.labels]
+        if self.text is not None:
+            matching.append({*segment.of_text(self.text), *segment.of_key(self._key)})
+        numbers: Iterable[int] = set[int].intersection(*matching) if matching else segment.numbers
+        for column, values in self.columns:
+            sums = segment.columns[column]
+            numbers = [number for number in numbers if sums[number] in values]
+        times = segment.times
+        return [
+            Found(times[number], segment.id(number))
+            for number in numbers
+            if self.oldest <= times[number] <= self.newest
+        ]
+
+
+def _bits(slots: Iterable[int]) -> list[tuple[int, int]]:
+    return [(slot >> 3, 1 << (slot & 7)) for slot in slots]
+
+
+def _has(grams: bytes, bits: Iterable[tuple[int, int]]) -> bool:
+    return all(grams[byte] & bit for byte, bit in bits)
+
+
+class UnpackedSegment:
+    """The parts of a packed segment."""
+
+    def __init__(self, packed: bytes) -> None:
+        count, lines, references, self._first_key, self._first_label = _HEADER.unpack_from(packed)
+        self._packed, position = packed, _HEADER.size
+        self.numbers = range(count)
+        self._ids, position = position, position + 16 * count
+
+        def read(kind: str, length: int) -> "array[int]":
+            nonlocal position
+            numbers = array(kind)
+            end = position + length * numbers.itemsize
+            numbers.frombytes(packed[position:end])
+            position = end
+            return _little_endian(numbers)
+
+        self.times = read("i", count)
+        self.columns = [read("I", count) for _ in COLUMNS]
+        self._starts = read("I", lines + 1)
+        self._references = read("H", references)
+        self._lines = position
+
+    def id(self, number: int) -> bytes:
+        start = self._ids + 16 * number
+        return self._packed[start : start + 16]
+
+    def of_text(self, text: bytes) -> Iterator[int]:
+        """The entries of the texts that contain this one."""
+        return self._of_lines(text, self._lines, self._lines + self._first_key)
+
+    def of_key(self, key: bytes) -> Iterator[int]:
+        """The entries of the keys that begin with this one."""
+        start = self._lines + self._first_key
+        return self._of_lines(_LINE + key, start, self._lines + self._first_label)
+
+    def of_label(self, label: bytes) -> Iterator[int]:
+        return self._of_lines(_LINE + label + _LINE, self._lines + self._first_label, None)
+
+    def _of_lines(self, text: bytes, start: int, end: int | None) -> Iterator[int]:
+        """The entries of the lines in which this text is found."""
+        packed, counted, line = self._packed, self._lines, -1
+        while (found := packed.find(text, start, end)) >= 0:
+            # A text that begins with a line break is found at the break before its line.
+            found += text.startswith(_LINE)
+            line += packed.count(_LINE, counted, found)
+            yield from self._references[self._starts[line] : self._starts[line + 1]]
+            counted, start = found, packed.find(_LINE, found)
