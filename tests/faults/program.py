@@ -121,7 +121,8 @@ class Program:
             variables = {
                 "LD_PRELOAD": str(library),
                 "FAKETIME_TIMESTAMP_FILE": str(clock),
-                "FAKETIME_NO_CACHE": "1",
+                # Otherwise every look at the clock would read the file.
+                "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
         return [str(executables / program), *arguments], variables

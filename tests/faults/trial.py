@@ -359,6 +359,9 @@ class Trial:
     async def _evidence(self) -> Evidence:
         installed, requests = self.installed, self.workload.requests
         deployments = self.deployments
+        # What is seen while the logs are read may be newer than they are.
+        seen = {stage: list(lines) for stage, lines in self.seen_logs.items()}
+        acknowledged = {stage: set(lines) for stage, lines in self.acknowledged.lines.items()}
         reading = await self._read_logs(deployments)
         commands = {
             r.id: await self.reader.command(r.id) for r in requests if r.id and r.kind != "event"
@@ -397,8 +400,8 @@ class Trial:
             read_logs=reading.read,
             unread_logs=reading.unread,
             logs=reading.logs,
-            seen_logs=self.seen_logs,
-            acknowledged_logs=self.acknowledged.lines,
+            seen_logs=seen,
+            acknowledged_logs=acknowledged,
             tracebacks=self._tracebacks(),
             resources=[
                 (name, self.first_resources[name], now)
