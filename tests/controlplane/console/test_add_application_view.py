@@ -4,6 +4,7 @@
 import pytest
 
 from pipecd.controlplane.console.add_application_view import (
+    manual_form,
     search,
     unregistered_applications,
     why_empty,
@@ -103,3 +104,13 @@ def test_an_empty_list_says_why(pipeds: list[Piped] | None, title: str, text: st
     empty = why_empty(pipeds)
     assert title in empty.title
     assert text in empty.text
+
+
+def test_the_manual_form_begins_with_a_piped_that_can_deploy_now() -> None:
+    pipeds = [piped("p1", online=False), piped("p2", repos=0), piped("p3")]
+    form = manual_form(pipeds, "", "")
+    assert form is not None
+    assert form.piped.id == "p3"
+    chosen = manual_form(pipeds, "p1", "")
+    assert chosen is not None
+    assert chosen.piped.id == "p1"

@@ -322,6 +322,15 @@ def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
     assert first.x > parent.x + graph.box_width
 
 
+def test_boxes_of_several_targets_say_which_is_theirs(noon: datetime) -> None:
+    pods = [
+        resource(target, resource_type="Pod", deploy_target=target, **HEALTHY)
+        for target in ("osaka", "tokyo")
+    ]
+    graph = live_graph(live_state_view(snapshot(*pods), noon).roots)
+    assert [box.kind for box in graph.boxes] == ["Pod · osaka", "Pod · tokyo"]
+
+
 def test_a_graph_has_a_limited_number_of_boxes(noon: datetime) -> None:
     many = [resource(f"r{n}", resource_type=f"kind {n}", **HEALTHY) for n in range(MAX_BOXES + 7)]
     graph = live_graph(live_state_view(snapshot(*many), noon).roots)

@@ -53,6 +53,16 @@ def app(name: str, *, error: str = "", no_change: bool = False) -> App:
             id="some failed",
         ),
         pytest.param(
+            (app("a"), app("b", no_change=True)),
+            "Merging deploys 2 applications, 1 of them without changes.",
+            id="some are deployed as they are",
+        ),
+        pytest.param(
+            (app("b", no_change=True),),
+            "Merging deploys 1 application without changes.",
+            id="all are deployed as they are",
+        ),
+        pytest.param(
             (app("c", error="no chart"),),
             "The preview of 1 application failed.",
             id="all failed",
@@ -66,18 +76,19 @@ async def test_a_sentence_says_what_a_merge_does(
 
 
 @pytest.mark.parametrize(
-    ("piped", "text"),
+    ("piped", "badge", "text"),
     [
-        pytest.param(Piped.ONLINE, "Piped edge merges the branch", id="online"),
-        pytest.param(Piped.OFFLINE, "begins when it is back", id="offline"),
+        pytest.param(Piped.ONLINE, "Running", "Piped edge merges the branch", id="online"),
+        pytest.param(Piped.OFFLINE, "Waiting", "begins when it is back", id="offline"),
     ],
 )
 async def test_a_running_preview_says_what_it_waits_for(
-    piped: Piped.ConnectionStatus.ValueType, text: str, noon: datetime
+    piped: Piped.ConnectionStatus.ValueType, badge: str, text: str, noon: datetime
 ) -> None:
     pipeds = [Piped(id="p1", name="edge", status=piped)]
     view = await preview_view(preview(status=CommandStatus.NOT_HANDLED_YET), pipeds, noon)
     assert view.is_running
+    assert view.row.badge.text == badge
     assert text in view.text
 
 

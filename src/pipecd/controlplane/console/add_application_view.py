@@ -133,13 +133,21 @@ def found_application_row(
 
 
 def manual_form(pipeds: Sequence[Piped], piped_id: str, disabled_reason: str) -> ManualForm | None:
-    """The form for the given piped, else for one with repositories; None without pipeds."""
+    """The form for the given piped, else for one that is online with repositories, if any."""
     enabled = [piped for piped in pipeds if not piped.disabled]
     if not enabled:
         return None
-    piped = max(enabled, key=lambda piped: (piped.id == piped_id, bool(piped.repositories)))
+    statuses = {piped.id: piped_status(piped.id, pipeds) for piped in enabled}
+    piped = max(
+        enabled,
+        key=lambda piped: (
+            piped.id == piped_id,
+            bool(piped.repositories),
+            not statuses[piped.id].is_unavailable,
+        ),
+    )
     return ManualForm(
-        piped_status(piped.id, pipeds),
+        statuses[piped.id],
         tuple(repository.id for repository in piped.repositories),
         target_options(piped),
         disabled_reason,

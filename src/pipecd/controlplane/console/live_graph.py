@@ -19,6 +19,8 @@ _GAP_X, _GAP_Y, _MARGIN = 56, 12, 16
 _MAX_EQUAL = 4
 MAX_BOXES = 200
 _MAX_LETTERS = 25
+# The kind is in smaller letters than the name.
+_MAX_KIND_LETTERS = 34
 _TAIL = 9
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -128,6 +130,7 @@ def _edge(x: int, y: int, child_y: int) -> str:
 
 def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
     details = f": {row.text}" if row.text else ""
+    kind = f"{row.kind} · {row.location}" if row.location else row.kind
     return GraphBox(
         x=x,
         y=y,
@@ -135,7 +138,7 @@ def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
         anchor=f"box-{row.anchor}",
         title=f"{row.kind} {row.name}, {row.badge.text.lower()}{details}",
         label=shortened(row.name),
-        kind=shortened(row.kind),
+        kind=shortened(kind, _MAX_KIND_LETTERS),
         badge=row.badge,
         health=row.health,
         is_match=row.is_match,

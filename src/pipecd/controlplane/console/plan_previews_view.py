@@ -32,6 +32,7 @@ _MAX_LINES_OF_ALL = 2 * MAX_LINES
 _SHORT_COMMIT = 7
 
 BUILDING = Badge(Tone.RUN, "run", "Running")
+WAITING = Badge(Tone.OFF, "clock", "Waiting")
 READY = Badge(Tone.OK, "check", "Ready")
 FAILED = Badge(Tone.BAD, "cross", "Failed")
 EXPIRED = Badge(Tone.OFF, "clock", "Expired")
@@ -107,22 +108,22 @@ class PreviewView:
 
 def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime) -> PreviewRow:
     """The row of the command that requested a preview."""
-    request = command.build_plan_preview
+    request, piped = command.build_plan_preview, piped_status(command.piped_id, pipeds)
     return PreviewRow(
         id=command.id,
-        badge=_badge(CommandStatus(command.status)),
+        badge=_badge(CommandStatus(command.status), piped),
         branch=request.head_branch,
         base=request.base_branch,
         commit=request.head_commit[:_SHORT_COMMIT],
         repository=request.repository_id,
-        piped=piped_status(command.piped_id, pipeds),
+        piped=piped,
         requested=timestamp(command.created_at, now),
     )
 
 
-def _badge(status: CommandStatus) -> Badge:
+def _badge(status: CommandStatus, piped: PipedStatus) -> Badge:
     if status is CommandStatus.NOT_HANDLED_YET:
-        return BUILDING
+        return WAITING if piped.is_unavailable else BUILDING
     return READY if status is CommandStatus.SUCCEEDED else FAILED
 
 
@@ -170,12 +171,21 @@ def _text(results: Sequence[ApplicationPlanPreviewResult]) -> str:
     if not results:
         return "No application changes: merging deploys nothing."
     failed = sum(bool(each.error) for each in results)
-    deployed = plural(len(results) - failed, "application")
-    parts = [f"Merging deploys {deployed}"] if len(results) > failed else []
+    parts = [f"Merging deploys {_deployed(results)}"] if len(results) > failed else []
     if failed:
         parts.append(f"the preview of {plural(failed, 'application')} failed")
     text = ", and ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _deployed(results: Sequence[ApplicationPlanPreviewResult]) -> str:
+    """How many applications are deployed; a commit may trigger one and change nothing of it."""
+    deployed = [each for each in results if not each.error]
+    unchanged = sum(each.no_change for each in deployed)
+    text = plural(len(deployed), "application")
+    if unchanged == len(deployed):
+        return f"{text} without changes"
+    return f"{text}, {unchanged} of them without changes" if unchanged else text
 
 
 async def _applications(

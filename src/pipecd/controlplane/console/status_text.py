@@ -52,8 +52,8 @@ def application_status_text(
     status, state = sync_status(application), application.sync_state
     if piped.is_unavailable:
         text = (
-            f"Piped {isolate(piped.name)} is {piped.badge.text.lower()}: this is the last known state, "
-            "and a sync waits until that piped is back."
+            f"Piped {isolate(piped.name)} is {piped.badge.text.lower()}: "
+            "this is the last known state, and a sync waits until that piped is back."
         )
         # What to fix in Git meanwhile.
         is_invalid = status is SyncStatus.INVALID_CONFIG

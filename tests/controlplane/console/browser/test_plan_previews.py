@@ -108,8 +108,11 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
     await report_preview(id, result)
     await expect(page.get_by_test_id("preview-status")).to_have_text("Ready")
     await expect(page.get_by_test_id("preview-text")).to_have_text(
-        "Merging deploys 2 applications, and the preview of 1 application failed."
+        "Merging deploys 2 applications, 1 of them without changes, "
+        "and the preview of 1 application failed."
     )
+    # Previews are a part of the deployments.
+    await expect(page.locator("nav [aria-current=page]")).to_have_text("Deployments")
     rows = page.get_by_test_id("preview-app-row")
     await expect(rows).to_have_count(3)
     assert await rows.locator(".row-link").all_text_contents() == [
