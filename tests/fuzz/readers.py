@@ -34,7 +34,7 @@ from pipecd.config.read import (
 from pipecd.config.yaml_tree import YamlMistake, read_yaml
 from pipecd.controlplane.console.ansi import ansi_html
 from pipecd.controlplane.console.diff_view import drift_view, preview_view
-from pipecd.controlplane.console.markdown import description_html, document_html
+from pipecd.controlplane.console.markdown import description_html, render_document
 from pipecd.controlplane.console.stage_log import log_lines, parse_cursor
 from pipecd.controlplane.datastore.cursor import decode_cursor
 from pipecd.controlplane.webhooks.payload import parse_payload
@@ -358,7 +358,9 @@ def check_html(html: str) -> None:
 def read_markdown(content: bytes) -> None:
     for html in (
         description_html(text_of(content)),
-        document_html(text_of(content[:20_000]), lambda url: url if url.startswith("/") else ""),
+        render_document(
+            text_of(content[:20_000]), lambda url: url if url.startswith("/") else ""
+        ).html,
     ):
         check_html(html)
 
