@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.disk import SmallDisk
-from faults.evidence import InjectedFault
+from faults.evidence import FOREVER, InjectedFault
 from faults.history import History
 from faults.network import LinkState, TcpProxy
 from faults.program import Program
@@ -91,8 +91,11 @@ class Injector:
             for line in self.installed.truth.lines
             if line.what == "launch" and line.application == piped.program.name
         ]
-        plugin = [f.begin for f in self.faults if f.name == "kill_plugin" and f.piped == piped.id]
-        return sorted([*piped.program.starts, *duplicates, *launches, *plugin])
+        own = [fault for fault in self.faults if fault.piped == piped.id]
+        plugin = [fault.begin for fault in own if fault.name == "kill_plugin"]
+        # The one that runs stages may be the duplicate, which is killed in the end.
+        killed = [f.end for f in own if f.name == "duplicate_piped" and f.end < FOREVER]
+        return sorted([*piped.program.starts, *duplicates, *launches, *plugin, *killed])
 
     # Processes
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as an interruption of a piped, and what overlapping faults leave to each other."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faults.evidence import InjectedFault
+from faults.history import History
+from faults.injection import Injector
+from faults.truth import TruthLine
+
+
+def injector(directory: Path, **installed: Any) -> Injector:
+    nothing: Any = SimpleNamespace(duplicates=[], truth=SimpleNamespace(lines=[]))
+    nothing.__dict__.update(installed)
+    return Injector(nothing, History.begin(directory / "history.jsonl"))
+
+
+def test_starts_launches_and_the_kill_of_a_duplicate_interrupt_a_piped(tmp_path: Path) -> None:
+    piped: Any = SimpleNamespace(id="p", program=SimpleNamespace(name="piped-0", starts=[1.0]))
+    duplicate = SimpleNamespace(name="piped-0-duplicate-0", starts=[3.0])
+    of_another = SimpleNamespace(name="piped-1-duplicate-1", starts=[4.0])
+    launch = TruthLine("launch", "piped-0", "-", "-", "7", 5.0, "-")
+    breaking = injector(
+        tmp_path, duplicates=[duplicate, of_another], truth=SimpleNamespace(lines=[launch])
+    )
+    breaking.faults += [
+        InjectedFault("duplicate_piped", 2.0, 9.0, piped="p"),
+        InjectedFault("duplicate_piped", 2.0, piped="p"),
+        InjectedFault("duplicate_piped", 2.0, 8.0, piped="q"),
+        InjectedFault("kill_plugin", 6.0, 6.0, piped="p"),
+        InjectedFault("pause_piped", 7.0, 7.5, piped="p"),
+    ]
+    assert breaking.interruptions(piped) == [1.0, 3.0, 5.0, 6.0, 9.0]
+
+
+async def test_a_fault_that_ends_leaves_the_lost_responses_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faults.injection._LOSING_SECONDS", 0.3)
+    calls: Any = SimpleNamespace(losing={}, effects={"lost": 0})
+    breaking = injector(tmp_path, calls=calls)
+    async with asyncio.TaskGroup() as tasks:
+        earlier = tasks.create_task(breaking.lose_responses(["ReportStageLogs"]))
+        await asyncio.sleep(0.2)
+        tasks.create_task(breaking.lose_responses(["ReportStageLogs"]))
+        await earlier
+        assert calls.losing == {"ReportStageLogs": 2}
+    assert calls.losing == {}
