@@ -220,6 +220,8 @@ def filled_installation(
 async def _measure_lists(datastore: DatastoreSpec, files: Path) -> tuple[float, str]:
     async with open_datastore(datastore) as database:
         stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
+        # As the job of a control plane does.
+        await stores.deployments.pack_history()
         page = PageRequest(size=30)
         clock = cpu_clock(datastore)
         return max(
