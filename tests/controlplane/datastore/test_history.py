@@ -151,8 +151,10 @@ def entries(*documents: Deployment) -> list[Entry]:
 def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
     """The numbers of the documents that are found; the bits must not exclude them."""
     [segment] = pack(entries(*documents))
-    numbers = sorted(each.id[0] for each in query.find(segment.entries))
-    assert query.filter()(segment.grams) or not numbers
+    numbers = sorted(each.id[0] for each in query.find(segment.texts, segment.entries))
+    is_worth = query.may_have()(segment.grams)
+    is_worth = is_worth and query.may_have_in_texts(segment.grams, segment.texts)
+    assert is_worth or not numbers
     return numbers
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages that are merged from ranges of an index contain what a plain filter of all documents does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 MakeDeployment = Callable[..., Deployment]
+CheckPages = Callable[..., Awaitable[None]]
 
 KINDS, STATUSES = (0, 1, 3, 4, 5), tuple(range(7))
 LABELS = ({}, {"env": "dev"}, {"env": "prd"}, {"env": "dev", "team": "a"}, {"team": "a"})
@@ -48,27 +50,25 @@ TEXTS = (
         "done",
     ),
 )
-DOCUMENTS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "application_id": st.sampled_from(("app-1", "app-2", "app-3")),
-            "application_name": st.sampled_from(("web", "WEB", "api")),
-            "piped_id": st.sampled_from(("piped-1", "piped-2")),
-            "kind": st.sampled_from(KINDS),
-            "status": st.sampled_from(STATUSES),
-            "labels": st.sampled_from(LABELS),
-            "updated_at": st.integers(1, 4),
-            "summary": st.sampled_from(("", "Quick sync of WEB", "Größe 100%\nand more")),
-            "message": st.sampled_from(("change", "Fix the_login", "日本語の説明")),
-            "hash": st.sampled_from(("c0ffee" * 6, "feedc0de" * 5)),
-            "is_elsewhere": st.booleans(),
-            "changes": st.sampled_from(
-                (None, None, {"summary": "done"}, {"labels": {"env": "dev"}})
-            ),
-        }
-    ),
-    max_size=14,
+DOCUMENT = st.fixed_dictionaries(
+    {
+        "application_id": st.sampled_from(("app-1", "app-2", "app-3")),
+        "application_name": st.sampled_from(("web", "WEB", "api")),
+        "piped_id": st.sampled_from(("piped-1", "piped-2")),
+        "kind": st.sampled_from(KINDS),
+        "status": st.sampled_from(STATUSES),
+        "labels": st.sampled_from(LABELS),
+        "updated_at": st.integers(1, 4),
+        "summary": st.sampled_from(("", "Quick sync of WEB", "Größe 100%\nand more")),
+        "message": st.sampled_from(("change", "Fix the_login", "日本語の説明")),
+        "hash": st.sampled_from(("c0ffee" * 6, "feedc0de" * 5)),
+        "is_elsewhere": st.booleans(),
+        "changes": st.sampled_from((None, None, {"summary": "done"}, {"labels": {"env": "dev"}})),
+    }
 )
+DOCUMENTS = st.lists(DOCUMENT, max_size=14)
+# Most of them belong to the project, so that its history is packed.
+HISTORIES = st.lists(DOCUMENT.map(lambda d: d | {"is_elsewhere": False}), min_size=6, max_size=16)
 FILTERS = st.fixed_dictionaries(
     {},
     optional={
@@ -86,6 +86,18 @@ FILTERS = st.fixed_dictionaries(
         "piped_id": st.sampled_from(("piped-1", "none")),
         "labels": st.sampled_from(LABELS),
         "text": st.sampled_from(TEXTS),
+    },
+)
+
+
+SEARCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": st.sampled_from(TEXTS),
+        "labels": st.sampled_from(LABELS),
+        "statuses": st.lists(st.sampled_from(STATUSES), min_size=4, unique=True).map(tuple),
+        "kinds": st.lists(st.sampled_from(KINDS), min_size=3, unique=True).map(tuple),
+        "piped_id": st.just("piped-1"),
     },
 )
 
@@ -121,6 +133,42 @@ def max_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     packed=st.integers(0, 2),
 )
 async def test_pages_of_any_filter_contain_what_a_plain_filter_does(
+    check_pages: CheckPages, **values: Any
+) -> None:
+    await check_pages(**values)
+
+
+@pytest.mark.parametrize("max_ranges", [1], indirect=True)
+@pytest.mark.usefixtures("max_ranges")
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    documents=HISTORIES,
+    filters=SEARCHES,
+    size=st.integers(1, 5),
+    oldest=st.sampled_from((0, 0, 2)),
+    packed=st.integers(1, 2),
+)
+async def test_pages_from_a_packed_history_contain_what_a_plain_filter_does(
+    check_pages: CheckPages, **values: Any
+) -> None:
+    await check_pages(**values)
+
+
+@pytest.fixture
+def check_pages(
+    stores: Stores,
+    application: Callable[..., Application],
+    deployment: MakeDeployment,
+    clock: Any,
+) -> CheckPages:
+    return partial(compare_pages, stores, application, deployment, clock)
+
+
+async def compare_pages(
     stores: Stores,
     application: Callable[..., Application],
     deployment: MakeDeployment,
@@ -132,6 +180,7 @@ async def test_pages_of_any_filter_contain_what_a_plain_filter_does(
     oldest: int,
     packed: int,
 ) -> None:
+    """Stores the documents, packs and changes them, and compares all pages of a list."""
     filter = DeploymentFilter(new_id(), **filters)
     elsewhere = new_id()
     stored: list[Deployment] = []

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from google.protobuf.message import Message
 from sqlalchemy import Table, delete, insert, select, update
@@ -34,6 +34,7 @@ from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistak
 from pipecd.wire.validation import check
 
 M = TypeVar("M", bound=Message)
+Insertion: TypeAlias = Callable[[Transaction], int | None]
 
 # Longer lists are parsed on a thread, so that the event loop is not held up.
 MAX_PARSED_ON_LOOP = 100
@@ -217,18 +218,34 @@ class Documents(Generic[M]):
                 documents[_stored(document).id] = document
         return documents
 
-    async def add(self, document: M, *, follows: str | None = None) -> None:
+    async def add(
+        self, document: M, *, follows: str | None = None, beside: Sequence[Insertion] = ()
+    ) -> None:
         """Stores a new document, or raises AlreadyExists; fills in its times if they are 0.
 
-        With `follows` it raises Conflict unless that document is the last one of the scope.
+        With `follows` it raises Conflict unless that document is the last one of the scope. What is
+        `beside` is stored in the same transaction, or not at all.
         """
+        insert = self.insertion(document, follows=follows)
+
+        def work(transaction: Transaction) -> int | None:
+            number = insert(transaction)
+            for insertion in beside:
+                insertion(transaction)
+            return number
+
+        if (number := await self._database.write(work)) is not None:
+            self._sequences.put(_stored(document).id, number)
+
+    def insertion(self, document: M, *, follows: str | None = None) -> Insertion:
+        """The part of a transaction that stores a new document; returns its sequence number."""
         stored = _stored(document)
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
         text = self._checked(document)
 
-        def work(transaction: Transaction) -> int | None:
+        def insert(transaction: Transaction) -> int | None:
             try:
                 transaction.execute(self._insert, {"id": row_id(stored.id), "data": text})
             except Duplicate as e:
@@ -244,8 +261,7 @@ class Documents(Generic[M]):
                 follows=follows,
             )
 
-        if (number := await self._database.write(work)) is not None:
-            self._sequences.put(stored.id, number)
+        return insert
 
     async def sequences(self, ids: Collection[str]) -> dict[str, int]:
         """Returns the sequence numbers of those of the documents that have one, by id."""

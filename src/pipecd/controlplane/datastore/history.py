@@ -17,7 +17,14 @@ from typing import TypeVar
 from sqlalchemy import insert, select
 
 from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction
-from pipecd.controlplane.datastore.expressions import AnySelect, Row, SameText, Values, param
+from pipecd.controlplane.datastore.expressions import (
+    AnySelect,
+    Row,
+    SameText,
+    Value,
+    Values,
+    param,
+)
 from pipecd.controlplane.datastore.query import Selection, any_of, at_least, below, row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_DEPLOYMENT_SEGMENT
 from pipecd.controlplane.datastore.segments import (
@@ -60,6 +67,7 @@ _ADD = insert(EXT_DEPLOYMENT_SEGMENT).values(
     FirstUpdatedAt=param("first"),
     LastUpdatedAt=param("last"),
     Grams=param("grams"),
+    Texts=param("texts"),
     Entries=param("entries"),
 )
 _OLDEST = (
@@ -100,9 +108,11 @@ class Segment:
 
 
 @lru_cache(maxsize=16)
-def _entries_statement(segments: int) -> AnySelect:
+def _parts_statement(column: str, segments: int) -> AnySelect:
     numbers = [param(f"segment_{i}") for i in range(segments)]
-    return select(_ROW.Entries).where(_ROW.ProjectId == param("project"), _ROW.Segment.in_(numbers))
+    return select(_ROW.Segment, _ROW[column]).where(
+        _ROW.ProjectId == param("project"), _ROW.Segment.in_(numbers)
+    )
 
 
 class DeploymentHistory:
@@ -156,7 +166,7 @@ class DeploymentHistory:
             newest = min(newest, selection.after.value)
             after = (-selection.after.value, row_id(selection.after.id))
         query = SegmentQuery.of(selection.conditions, newest=newest)
-        may_have = query.filter()
+        may_have = query.may_have()
         candidates = [
             segment
             for segment in reversed(segments)
@@ -238,17 +248,33 @@ def _finder(
     query: SegmentQuery, project: str, segments: Sequence[Segment]
 ) -> Callable[[Transaction], list[Found]]:
     """Work that reads these segments and finds what matches."""
-    # A number is repeated up to a power of two, so that few statements serve all lengths.
-    count = 1 << (len(segments) - 1).bit_length()
-    values = {f"segment_{i}": segments[min(i, len(segments) - 1)].number for i in range(count)} | {
-        "project": project
-    }
 
     def work(transaction: Transaction) -> list[Found]:
-        rows = transaction.query(_entries_statement(count), values)
-        return [found for (entries,) in rows for found in query.find(bytes(entries))]
+        texts = _parts_of(transaction, "Texts", project, [each.number for each in segments])
+        worth = [
+            each.number
+            for each in segments
+            if query.may_have_in_texts(each.grams, texts[each.number])
+        ]
+        entries = _parts_of(transaction, "Entries", project, worth)
+        return [found for number in worth for found in query.find(texts[number], entries[number])]
 
     return work
+
+
+def _parts_of(
+    transaction: Transaction, column: str, project: str, segments: Sequence[int]
+) -> dict[int, bytes]:
+    """Reads a column of these segments, by their numbers."""
+    if not segments:
+        return {}
+    # A number is repeated up to a power of two, so that few statements serve all lengths.
+    count = 1 << (len(segments) - 1).bit_length()
+    values: dict[str, Value] = {
+        f"segment_{i}": segments[min(i, len(segments) - 1)] for i in range(count)
+    }
+    rows = transaction.query(_parts_statement(column, count), {**values, "project": project})
+    return {number: bytes(part) for number, part in rows}
 
 
 def _store(
@@ -261,6 +287,7 @@ def _store(
             "first": segment.first_updated_at,
             "last": segment.last_updated_at,
             "grams": segment.grams,
+            "texts": segment.texts,
             "entries": segment.entries,
         }
         transaction.execute(_ADD, values)

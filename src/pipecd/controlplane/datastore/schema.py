@@ -257,6 +257,7 @@ EXT_DEPLOYMENT_SEGMENT = Table(
     Column("FirstUpdatedAt", BigInteger, nullable=False),
     Column("LastUpdatedAt", BigInteger, nullable=False),
     Column("Grams", BYTES, nullable=False),
+    Column("Texts", BYTES, nullable=False),
     Column("Entries", BYTES, nullable=False),
     **ON_MYSQL,
 )

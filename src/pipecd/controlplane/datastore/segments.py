@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
-from typing import Any, cast
+from typing import Any, Literal, cast
 from zlib import crc32
 
 from pipecd.controlplane.datastore.expressions import Value
@@ -30,7 +30,7 @@ GRAM_BITS = 1 << 16
 # Ids and hashes are found by their first characters; documents are checked for any others.
 KEY_LENGTH = 40
 KEY_PREFIXES = (3, 5, 8, 36)
-GRAM, SHORT_GRAM = 4, 3
+GRAM = 4
 # The columns whose values are compared by a checksum.
 COLUMNS = {
     "Status": "status",
@@ -42,7 +42,7 @@ COLUMNS = {
 NUMBERS = ("Status", "Kind")
 
 _LINE = b"\n"
-# The numbers of entries, lines and references, then the positions of the keys and the labels.
+# The numbers of entries, lines, references and texts, then the length of the keys.
 _HEADER = Struct("<5I")
 
 
@@ -81,6 +81,7 @@ class PackedSegment:
     first_updated_at: int
     last_updated_at: int
     grams: bytes
+    texts: bytes
     entries: bytes
 
 
@@ -143,21 +144,22 @@ def _packed(entries: Sequence[Entry]) -> PackedSegment:
     keys = _references(entries, lambda entry: entry.keys)
     labels = _references(entries, lambda entry: entry.labels)
     numbers = [each for lines in (texts, keys, labels) for each in lines.values()]
-    areas = [b"".join(_LINE + line for line in lines) for lines in (texts, keys, labels)]
-    first_key = len(areas[0])
-    first_label = first_key + len(areas[1])
+    text_area, key_area, label_area = (
+        b"".join(_LINE + line for line in lines) for lines in (texts, keys, labels)
+    )
     starts = array("I", accumulate(map(len, numbers), initial=0))
     references = array("H", [number for each in numbers for number in each])
     columns = [array("I", [entry.columns[i] for entry in entries]) for i, _ in enumerate(COLUMNS)]
     times = array("i", [entry.updated_at for entry in entries])
     parts = [
-        _HEADER.pack(len(entries), len(numbers), len(references), first_key, first_label),
+        _HEADER.pack(len(entries), len(numbers), len(references), len(texts), len(key_area)),
         b"".join(entry.id for entry in entries),
         *(_little_endian(numbers).tobytes() for numbers in (times, *columns, starts, references)),
-        *areas,
-        _LINE,
+        *(key_area, label_area, _LINE),
     ]
-    return PackedSegment(min(times), max(times), _grams(texts, keys, labels), b"".join(parts))
+    return PackedSegment(
+        min(times), max(times), _grams(texts, keys, labels), text_area + _LINE, b"".join(parts)
+    )
 
 
 def _references(
@@ -179,15 +181,13 @@ def _little_endian(numbers: "array[int]") -> "array[int]":
 
 def _grams(texts: Iterable[bytes], keys: Iterable[bytes], labels: Iterable[bytes]) -> bytes:
     grams: set[bytes] = set()
-    short: set[bytes] = set()
     for line in texts:
-        grams.update(line[i : i + GRAM] for i in range(len(line) - GRAM + 1))
-        short.add(line[-SHORT_GRAM:])
-    short.update(gram[:SHORT_GRAM] for gram in grams)
+        grams.update(line[i : i + GRAM] for i in range(len(line)))
+    # The beginnings of these, and the ends of texts, are all shorter sequences.
+    grams.update([gram[:length] for gram in grams for length in range(1, GRAM)])
     bits = bytearray(GRAM_BITS // 8)
     for slot in (
         *map(_slot, grams),
-        *map(_slot, short),
         *(slot for key in keys for slot in _key_slots(key)),
         *(slot for label in labels for slot in _label_slots(label)),
     ):
@@ -208,7 +208,7 @@ def _label_slots(label: bytes) -> list[int]:
 
 
 def _text_slots(text: bytes) -> list[int]:
-    length = GRAM if len(text) >= GRAM else SHORT_GRAM
+    length = min(GRAM, len(text))
     return [_slot(text[i : i + length]) for i in range(len(text) - length + 1)]
 
 
@@ -254,7 +254,7 @@ class SegmentQuery:
         """The first characters of an id or a hash that begins with the text."""
         return (self.text or b"")[:KEY_LENGTH]
 
-    def filter(self) -> Callable[[bytes], bool]:
+    def may_have(self) -> Callable[[bytes], bool]:
         """Returns a function that tells by the grams of a segment whether it is worth reading."""
         needed = [_bits(_label_slots(label)) for label in self.labels]
         either = [_bits(_text_slots(self.text)), _bits(_key_slots(self._key))] if self.text else []
@@ -266,15 +266,19 @@ class SegmentQuery:
 
         return may_have
 
-    def find(self, entries: bytes) -> list[Found]:
+    def may_have_in_texts(self, grams: bytes, texts: bytes) -> bool:
+        """Whether the entries of a segment are worth reading, by its texts."""
+        return self.text is None or self.text in texts or _has(grams, _bits(_key_slots(self._key)))
+
+    def find(self, texts: bytes, entries: bytes) -> list[Found]:
         """Returns the deployments of a segment that probably match."""
-        segment = UnpackedSegment(entries)
+        segment = UnpackedSegment(texts, entries)
         matching = [set(segment.of_label(label)) for label in self.labels]
         if self.text is not None:
             matching.append({*segment.of_text(self.text), *segment.of_key(self._key)})
         numbers: Iterable[int] = set[int].intersection(*matching) if matching else segment.numbers
         for column, values in self.columns:
-            sums = segment.columns[column]
+            sums = segment.column(column)
             numbers = [number for number in numbers if sums[number] in values]
         times = segment.times
         return [
@@ -293,50 +297,58 @@ def _has(grams: bytes, bits: Iterable[tuple[int, int]]) -> bool:
 
 
 class UnpackedSegment:
-    """The parts of a packed segment."""
+    """The parts of a packed segment, which are not copied."""
 
-    def __init__(self, packed: bytes) -> None:
-        count, lines, references, self._first_key, self._first_label = _HEADER.unpack_from(packed)
-        self._packed, position = packed, _HEADER.size
+    def __init__(self, texts: bytes, entries: bytes) -> None:
+        self._texts, self._entries = texts, entries
+        count, lines, references, self._text_lines, keys = _HEADER.unpack_from(entries)
         self.numbers = range(count)
-        self._ids, position = position, position + 16 * count
+        self._ids = _HEADER.size
+        self._times = self._ids + 16 * count
+        self._starts = self._times + 4 * count * (1 + len(COLUMNS))
+        self._references = self._starts + 4 * (lines + 1)
+        self._keys = self._references + 2 * references
+        self._labels = self._keys + keys
+        self.times = self._read("i", self._times, count)
+        self._line_starts = self._read("I", self._starts, lines + 1)
+        self._numbers = self._read("H", self._references, references)
 
-        def read(kind: str, length: int) -> "array[int]":
-            nonlocal position
-            numbers = array(kind)
-            end = position + length * numbers.itemsize
-            numbers.frombytes(packed[position:end])
-            position = end
-            return _little_endian(numbers)
+    def _read(self, kind: Literal["i", "I", "H"], start: int, length: int) -> Sequence[int]:
+        end = start + length * (2 if kind == "H" else 4)
+        if sys.byteorder == "little":
+            return memoryview(self._entries)[start:end].cast(kind)
+        return _little_endian(array(kind, self._entries[start:end]))
 
-        self.times = read("i", count)
-        self.columns = [read("I", count) for _ in COLUMNS]
-        self._starts = read("I", lines + 1)
-        self._references = read("H", references)
-        self._lines = position
+    def column(self, number: int) -> Sequence[int]:
+        count = len(self.numbers)
+        return self._read("I", self._times + 4 * count * (1 + number), count)
 
     def id(self, number: int) -> bytes:
         start = self._ids + 16 * number
-        return self._packed[start : start + 16]
+        return self._entries[start : start + 16]
 
     def of_text(self, text: bytes) -> Iterator[int]:
         """The entries of the texts that contain this one."""
-        return self._of_lines(text, self._lines, self._lines + self._first_key)
+        return self._of_lines(self._texts, text, 0, 0, None)
 
     def of_key(self, key: bytes) -> Iterator[int]:
         """The entries of the keys that begin with this one."""
-        start = self._lines + self._first_key
-        return self._of_lines(_LINE + key, start, self._lines + self._first_label)
+        return self._of_lines(
+            self._entries, _LINE + key, self._keys, self._text_lines, self._labels
+        )
 
     def of_label(self, label: bytes) -> Iterator[int]:
-        return self._of_lines(_LINE + label + _LINE, self._lines + self._first_label, None)
+        before = self._text_lines + self._entries.count(_LINE, self._keys, self._labels)
+        return self._of_lines(self._entries, _LINE + label + _LINE, self._labels, before, None)
 
-    def _of_lines(self, text: bytes, start: int, end: int | None) -> Iterator[int]:
-        """The entries of the lines in which this text is found."""
-        packed, counted, line = self._packed, self._lines, -1
-        while (found := packed.find(text, start, end)) >= 0:
+    def _of_lines(
+        self, lines: bytes, text: bytes, start: int, before: int, end: int | None
+    ) -> Iterator[int]:
+        """The entries of the lines from `start` to `end`, after so many, that have this text."""
+        counted, line = start, before - 1
+        while (found := lines.find(text, start, end)) >= 0:
             # A text that begins with a line break is found at the break before its line.
             found += text.startswith(_LINE)
-            line += packed.count(_LINE, counted, found)
-            yield from self._references[self._starts[line] : self._starts[line + 1]]
-            counted, start = found, packed.find(_LINE, found)
+            line += lines.count(_LINE, counted, found)
+            yield from self._numbers[self._line_starts[line] : self._line_starts[line + 1]]
+            counted, start = found, lines.find(_LINE, found)
