@@ -13,10 +13,18 @@ from pipecd.controlplane.usecases.chains import Matcher, Plannability, plannabil
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import IN_CHAIN
-from pipecd.model.errors import AlreadyExists, Denied, NotFound, Unavailable, UserMistake
+from pipecd.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    NotFound,
+    Unavailable,
+    UserMistake,
+)
 from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -98,7 +106,48 @@ async def test_a_chain_of_a_deployment_of_another_piped_stores_nothing(
     assert (await stores.chains.list("shop")).items == ()
 
 
-async def test_a_retry_completes_a_chain_that_was_created_partially(
+@pytest.mark.parametrize("store", ["deployments", "chains", "commands"])
+async def test_a_chain_its_first_deployment_and_its_commands_are_stored_together_or_not_at_all(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    followers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+) -> None:
+    def killed(_transaction: object) -> None:
+        raise Unavailable("the server is killed")
+
+    first = new_deployment()
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(getattr(stores, store), "insertion", lambda *_, **__: killed)
+        await cases.chains.create(first, [Matcher(name="web")], by=piped)
+    assert (await stores.chains.list("shop")).items == ()
+    assert await stores.commands.list_unhandled(piped.piped) == ()
+    with pytest.raises(NotFound):
+        await stores.deployments.get(first.id)
+    await cases.chains.create(first, [Matcher(name="web")], by=piped)
+    (commanded,) = await stores.commands.list_unhandled(piped.piped)
+    assert commanded.application_id == followers["web"]
+
+
+async def test_a_chain_that_lost_against_a_newer_deployment_leaves_nothing_behind(
+    cases: UseCases,
+    stores: Stores,
+    new_deployment: Callable[[], Deployment],
+    piped: PipedCaller,
+    followers: dict[str, str],
+) -> None:
+    newer = new_deployment()
+    await cases.deployment_reports.create(newer, by=piped)
+    with pytest.raises(Conflict):
+        await cases.chains.create(new_deployment(), [Matcher(name="web")], by=piped, follows="old")
+    assert (await stores.chains.list("shop")).items == ()
+    assert await stores.commands.list_unhandled(piped.piped) == ()
+
+
+async def test_a_retry_completes_a_chain_that_an_earlier_version_created_partially(
     cases: UseCases,
     stores: Stores,
     new_deployment: Callable[[], Deployment],
@@ -106,14 +155,22 @@ async def test_a_retry_completes_a_chain_that_was_created_partially(
     followers: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def fail(_document: object, **_options: object) -> None:
+    first, matchers = new_deployment(), [Matcher(name="web"), Matcher(name="infra")]
+
+    async def fail(*_: object, **__: object) -> None:
         raise Unavailable("the server is killed")
 
-    first, matchers = new_deployment(), [Matcher(name="web"), Matcher(name="infra")]
-    for store in (stores.deployments, stores.commands):
-        with monkeypatch.context() as killed, pytest.raises(Unavailable):
-            killed.setattr(store, "add", fail)
-            await cases.chains.create(first, matchers, by=piped)
+    async def only_the_chain(chain: DeploymentChain, _commit: str) -> tuple[()]:
+        await stores.chains.add(chain)
+        return ()
+
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(cases.chains, "_insertions", only_the_chain)
+        patch.setattr(stores.deployments, "add", fail)
+        await cases.chains.create(first, matchers, by=piped)
+    with monkeypatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(stores.commands, "add", fail)
+        await cases.chains.create(first, matchers, by=piped)
     with pytest.raises(AlreadyExists):
         await cases.chains.create(first, matchers, by=piped)
     (created,) = (await stores.chains.list("shop")).items

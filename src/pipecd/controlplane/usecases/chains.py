@@ -12,7 +12,7 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.applications import ApplicationFilter
-from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageRequest
+from pipecd.controlplane.datastore.documents import EVERYTHING, Insertion, Page, PageRequest
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
 from pipecd.controlplane.usecases.commands import CommandUseCases
@@ -27,7 +27,7 @@ from pipecd.proto.model import chain_pb2 as pb
 from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.chain_pb2 import ChainBlock, ChainNode, DeploymentChain
-from pipecd.proto.model.command_pb2 import Command
+from pipecd.proto.model.command_pb2 import COMMAND_NOT_HANDLED_YET, Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 log = structlog.get_logger()
@@ -103,21 +103,34 @@ class ChainUseCases:
         first.deployment_chain_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"chain/{first.id}"))
         first.deployment_chain_block_index = 0
         chain = _new_chain(first, followers, to_unix(self._now()))
-        # Everything is checked before it is stored, so an error leaves no chain behind.
         self._reports.check_new(first, by=by)
         exists = await self._is_created(first, by)
-        with suppress(AlreadyExists):
-            await self._stores.chains.add(chain)
+        if not exists:
+            # In one transaction: without its deployment or its commands a chain would never end.
+            beside = await self._insertions(chain, first.trigger.commit.hash)
+            await self._reports.create(first, by=by, follows=follows, beside=beside)
         if outer:
             await self._stores.chains.update(
                 outer[0].id, lambda outer_chain: _set_deployment(outer_chain, first)
             )
-        if not exists:
-            await self._reports.create(first, by=by, follows=follows)
         await self._send_commands(chain.id, first.trigger.commit.hash)
         await self._bus.publish(Signal(Topic.CHAIN, chain.id, by.project))
         if exists:
             raise AlreadyExists(f"deployment {first.id} exists already")
+
+    async def _insertions(self, chain: DeploymentChain, commit: str) -> Sequence[Insertion]:
+        """What stores a chain and its sync commands.
+
+        Nothing if the chain exists: a server of an earlier version was killed after it stored it.
+        """
+        with suppress(NotFound):
+            await self._stores.chains.get(chain.id)
+            return ()
+        commands = await self._sync_commands(chain, commit)
+        return (
+            self._stores.chains.insertion(chain),
+            *(self._stores.commands.insertion(command) for command in commands),
+        )
 
     async def plannable(
         self, deployment_id: str, chain_id: str, block_index: int, *, by: PipedCaller
@@ -180,16 +193,22 @@ class ChainUseCases:
         return chains
 
     async def _send_commands(self, chain_id: str, commit: str) -> None:
-        """Sends the sync commands of the stored chain that were not sent yet.
+        """Sends the sync commands of the stored chain."""
+        for command in await self._sync_commands(await self._stores.chains.get(chain_id), commit):
+            try:
+                await self._commands.add(command)
+            except AlreadyExists:
+                await self._commands.wake(command)
 
-        An application of the same repository deploys the commit that the chain began with.
-        """
-        chain = await self._stores.chains.get(chain_id)
+    async def _sync_commands(self, chain: DeploymentChain, commit: str) -> Sequence[Command]:
+        """An application of the same repository deploys the commit that the chain began with."""
+        commands: list[Command] = []
         for index, block in enumerate(chain.blocks[1:], start=1):
             ids = tuple(node.application_ref.application_id for node in block.nodes)
             by_id = await self._stores.applications.get_many(ids)
             for application in (by_id[id] for id in ids if id in by_id):
                 command = Command(
+                    status=COMMAND_NOT_HANDLED_YET,
                     id=sync_command_id(chain.id, index, application.id),
                     piped_id=application.piped_id,
                     application_id=application.id,
@@ -204,8 +223,8 @@ class ChainUseCases:
                         sync_strategy=common.AUTO,
                     ),
                 )
-                with suppress(AlreadyExists):
-                    await self._commands.add(command)
+                commands.append(command)
+        return commands
 
     async def _matching_applications(
         self, matcher: Matcher, by: PipedCaller, excluded: Collection[str]

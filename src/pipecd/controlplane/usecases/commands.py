@@ -46,10 +46,14 @@ class CommandUseCases:
         command.id = command.id or new_id()
         command.status = pb.COMMAND_NOT_HANDLED_YET
         await self._stores.commands.add(command)
+        await self.wake(command)
+        return command.id
+
+    async def wake(self, command: Command) -> None:
+        """Wakes the piped of a stored command."""
         await self._bus.publish(
             Signal(Topic.COMMAND, command.id, command.project_id, command.piped_id)
         )
-        return command.id
 
     async def get(self, id: str, *, by: Subject) -> Command:
         if isinstance(by, PipedCaller):

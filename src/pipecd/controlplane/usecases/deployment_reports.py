@@ -4,11 +4,12 @@
 Late, repeated and reordered reports change nothing, see `transitions`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
+from pipecd.controlplane.datastore.documents import Insertion
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_own_deployment, or_not_found
 from pipecd.controlplane.usecases.application_reports import ApplicationReports
@@ -58,15 +59,21 @@ class DeploymentReports:
         return "" if last in ("", follows, deployment.id) else last
 
     async def create(
-        self, deployment: Deployment, *, by: PipedCaller, follows: str | None = None
+        self,
+        deployment: Deployment,
+        *,
+        by: PipedCaller,
+        follows: str | None = None,
+        beside: Sequence[Insertion] = (),
     ) -> None:
         """Stores a deployment as the last one that was triggered for its application.
 
         With `follows` it raises Conflict if the application has a newer deployment than this one.
+        What is `beside` is stored together with it, or not at all.
         """
         await self._access.own_application(deployment.application_id, by=by)
         self.check_new(deployment, by=by)
-        await self._stores.deployments.add(deployment, follows=follows)
+        await self._stores.deployments.add(deployment, follows=follows, beside=beside)
         # The piped that creates it needs no wake-up: it would list all its deployments each time.
         await self._bus.publish(Signal(Topic.DEPLOYMENT, deployment.id, by.project))
 
