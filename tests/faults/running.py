@@ -64,9 +64,10 @@ class TargetReader:
                 last = runs[-1]
                 return contents.get(last.commit, {}).get(name, ""), (last.pid, last.deployment) in ends  # fmt: skip
             case Platform.PROCESS:
-                starts = [t for t in truth if t.what == "start"]
-                commit = starts[-1].commit if starts else ""
-                return (contents.get(commit, {}).get(name, "") if starts else None), True
+                # The last one that was started may have failed, and the one before it goes on.
+                alive = [t for t in truth if t.what == "start" and _is_program(t.pid)]
+                commit = alive[-1].commit if alive else ""
+                return (contents.get(commit, {}).get(name, "") if alive else None), True
             case Platform.TERRAFORM | Platform.KUBERNETES:
                 nonce = self._deployed_nonce(application)
                 of_nonce = {self.installed.nonces[c]: c for c in self.installed.nonces}
@@ -112,9 +113,14 @@ class TargetReader:
             if application.platform is Platform.PROCESS
         }
         for line in self.installed.truth.lines:
-            if line.what == "start" and line.application in running:
-                with suppress(OSError):
-                    if _PROGRAM in Path(f"/proc/{line.pid}/cmdline").read_bytes():
-                        program = f"{line.label} of {line.commit[:7]}"
-                        running[line.application].append(program)
+            is_start = line.what == "start" and line.application in running
+            if is_start and _is_program(line.pid):
+                running[line.application].append(f"{line.label} of {line.commit[:7]}")
         return running
+
+
+def _is_program(pid: str) -> bool:
+    """Whether a program that wrote this process id itself still runs."""
+    with suppress(OSError):
+        return _PROGRAM in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

@@ -109,12 +109,15 @@ class MariaDbOfStorage(MariaDbOnSmallDisk):
 class ReplicaOfRedis(Redis):
     """A copy of a cache that follows it, until it takes its place."""
 
+    is_promoted = False
+
     def __init__(self, primary: Redis) -> None:
         self.primary = primary
         super().__init__()
 
     def command(self) -> Sequence[str]:
-        return [*super().command(), "--replicaof", "127.0.0.1", str(self.primary.port)]
+        follow = ("--replicaof", "127.0.0.1", str(self.primary.port))
+        return [*super().command(), *(() if self.is_promoted else follow)]
 
     def await_link(self) -> None:
         """From then on it has what the primary has."""
@@ -150,6 +153,7 @@ def promoted_replica(primary: Redis) -> Redis:
         replica.await_link()
         primary.stop()
         replica.ask("REPLICAOF NO ONE")
+        replica.is_promoted = True
     except BaseException:
         replica.close()
         raise

@@ -44,19 +44,28 @@ def use(at: float, name: str, **options: object) -> Step:
     return Step(at, name, is_fault=False, options=options)
 
 
-def work(
-    seconds: float, applications: Sequence[FaultyApplication] = APPLICATIONS, synced: str = "s02"
-) -> list[Step]:
+def push(at: float, application: str) -> Step:
+    options = {"seconds": 1.5, "lines": 20, "fails": False, "is_old": False}
+    return use(at, "push", application=application, **options)
+
+
+def work(seconds: float) -> list[Step]:
     """Pushes to all applications, with syncs and events between them."""
     steps: list[Step] = []
     for second in range(0, int(seconds), 2):
-        name = applications[second // 2 % len(applications)].name
-        options = {"seconds": 1.5, "lines": 20, "fails": False, "is_old": False}
-        steps.append(use(second, "push", application=name, **options))
+        steps.append(push(second, APPLICATIONS[second // 2 % len(APPLICATIONS)].name))
         if second % 8 == 0:
-            steps.append(use(second + 0.5, "sync", application=synced, replica=0))
+            steps.append(use(second + 0.5, "sync", application="s02", replica=0))
             steps.append(use(second + 1.0, "register_event", application="s06"))
     return steps
+
+
+def upstream_work(seconds: float) -> list[Step]:
+    """Pushes and syncs at the pace of upstream's pipeds, which take half a minute for each."""
+    steps: list[Step] = []
+    for second in range(0, int(seconds) - 10, 30):
+        steps += [push(second + 0.5 * n, a.name) for n, a in enumerate(UPSTREAM_APPLICATIONS)]
+    return [*steps, use(15, "sync", application="s10", replica=0)]
 
 
 def installations(exchanges: Sequence[tuple[str, str]]) -> list[Step]:
@@ -147,7 +156,7 @@ async def test_upstreams_pipeds_work_through_an_upgrade_and_a_downgrade_beside_o
         ("replica-0", "new"), ("piped-1", "new"),
     ]  # fmt: skip
     seconds = SECONDS_PER_VERSION * (len(exchanges) + 1)
-    steps = [*work(seconds, applications, synced="s10"), *installations(exchanges)]
+    steps = [*work(seconds), *upstream_work(seconds), *installations(exchanges)]
     async with open_trial(tmp_path, options) as trial:
         assert [str(each) for each in trial.violations] == []
         violations = await trial.run(steps)

@@ -440,7 +440,9 @@ class Trial:
         return event_commits(self.installed.subjects, self.installed.parents)
 
     def _tracebacks(self) -> list[str]:
-        """The tracebacks that programs have logged since the last check."""
+        """The tracebacks that programs of this version have logged since the last check."""
+        releases = self.installed.options.releases.values()
+        earlier = [str(release.sources) for release in releases if release.sources]
         found: list[str] = []
         for program in (*self.installed.programs, *self.installed.duplicates):
             file = program.log_file
@@ -451,7 +453,8 @@ class Trial:
             for match in _TRACEBACK.finditer(content):
                 begin = content.rfind(b"\n", 0, match.start()) + 1
                 text = content[begin : match.end() + 1500].decode(errors="replace")
-                found.append(f"{program.name}: {text}")
+                if not any(sources in text for sources in earlier):
+                    found.append(f"{program.name}: {text}")
         return found
 
     def used(self) -> dict[str, Resources]:
