@@ -53,11 +53,13 @@ from pipecd.controlplane.console.pipeds import PipedPages
 from pipecd.controlplane.console.plan_previews import PlanPreviewPages
 from pipecd.controlplane.console.project_settings import ProjectSettingsPages
 from pipecd.controlplane.console.rendering import Assets, Renderer
+from pipecd.controlplane.console.role_grid import permission_text
 from pipecd.controlplane.console.search import SearchPages
 from pipecd.controlplane.console.sign_in import SignInPages
 from pipecd.controlplane.console.traces import TracePages
 from pipecd.controlplane.console.users import UserPages
 from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases.access import MissingPermission
 from pipecd.controlplane.usecases.sso import NO_SSO, SingleSignOn, SsoSettings
 from pipecd.model.address import Networks
 from pipecd.model.clock import Now, utc_now
@@ -194,7 +196,10 @@ class ErrorPages:
         # The use cases deny with upstream's text, which is also the title of the page.
         if text == "Permission Denied":
             text = "your roles do not allow this"
-            hint = "ask an administrator of the project for a role that does"
+            right = "does"
+            if isinstance(error, MissingPermission):
+                right = f"may {permission_text(error.permission)}"
+            hint = f"ask an administrator of the project for a role that {right}"
         return await self._page(request, status, text, hint)
 
     async def by_status(self, request: Request, error: Exception) -> Response:

@@ -58,7 +58,11 @@ def _applications(applications: Sequence[Application]) -> SummaryCard:
         "applications",
         "Applications",
         f"{len(applications):,}",
-        f"{enabled:,} enabled, {disabled:,} disabled" if disabled else "all enabled",
+        f"{enabled:,} enabled, {disabled:,} disabled"
+        if disabled
+        else "all enabled"
+        if enabled
+        else "",
         _shares(
             len(applications),
             ("enabled", enabled, Tone.OK, "/applications?activeStatus=enabled"),

@@ -54,9 +54,9 @@ _GAP = 2
 _MIN_BAR = 1.5
 
 _STEPS_OF_TIME = (
-    *(MINUTE * n for n in (1, 5, 15, 30)),
-    *(HOUR * n for n in (1, 2, 4, 8, 12)),
-    *(DAY * n for n in (1, 2, 4, 7, 14, 30, 60, 120, 365)),
+    *(MINUTE * n for n in (1, 2, 5, 10, 20, 30)),
+    *(HOUR * n for n in (1, 2, 3, 4, 6, 8, 12)),
+    *(DAY * n for n in (1, 2, 3, 4, 7, 14, 30, 60, 120, 365)),
 )
 _STEPS_OF_RATES = (0.1, 0.2, 0.5, 1.0)
 

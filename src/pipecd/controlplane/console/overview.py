@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The overview, which users see first: what needs somebody, and what is going on."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.list_filters import PERIODS
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
@@ -16,8 +17,10 @@ from pipecd.controlplane.console.overview_view import (
     DIFFERENT,
     FAILED_SINCE,
     ProjectState,
+    is_repaired,
     overview_text,
     overview_tiles,
+    shown_failures,
     waiting_text,
 )
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
@@ -26,7 +29,7 @@ from pipecd.controlplane.datastore.deployments import COMPLETED, NOT_COMPLETED, 
 from pipecd.controlplane.datastore.documents import Page, PageRequest
 from pipecd.model.clock import to_unix
 from pipecd.model.deployment import DeploymentStatus
-from pipecd.model.errors import Denied
+from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -55,11 +58,13 @@ class OverviewPages:
         completed = DeploymentFilter(user.project, statuses=COMPLETED)
         latest = await _or_empty(cases.deployments.list(completed, PageRequest(_LATEST), by=user))
         visible = await self._context.visible_pipeds(user)
+        failed = await _or_empty(cases.deployments.list(failures, since, by=user))
         state = ProjectState(
             unfinished=await _or_empty(cases.deployments.list(in_progress, by=user)),
-            failed=await _or_empty(cases.deployments.list(failures, since, by=user)),
+            failed=failed,
             different=await _or_empty(cases.applications.list(different, by=user)),
             pipeds=visible or (),
+            repaired=await self._repaired(shown_failures(failed), user),
         )
         tiles = overview_tiles(state, user.name, now)
         return self._context.render(
@@ -78,6 +83,18 @@ class OverviewPages:
                 TopicKind.PIPEDS,
             ),
         )
+
+    async def _repaired(self, failed: Sequence[Deployment], user: User) -> frozenset[str]:
+        """Those of the failed deployments whose application has succeeded since."""
+        repaired: set[str] = set()
+        for each in failed:
+            with suppress(Denied, NotFound):
+                application = await self._context.cases.applications.get(
+                    each.application_id, by=user
+                )
+                if is_repaired(each, application):
+                    repaired.add(each.id)
+        return frozenset(repaired)
 
 
 async def _or_empty(listing: Awaitable[Page[T]]) -> tuple[T, ...]:

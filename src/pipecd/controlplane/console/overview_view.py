@@ -31,6 +31,8 @@ class ProjectState:
     failed: Sequence[Deployment]
     different: Sequence[Application]
     pipeds: Sequence[Piped]
+    repaired: frozenset[str] = frozenset()
+    """The failed deployments whose application has succeeded since."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Tile:
     deployments: tuple[DeploymentRow, ...] = ()
     applications: tuple[ApplicationRow, ...] = ()
     pipeds: tuple[PipedStatus, ...] = ()
+    repaired: frozenset[str] = frozenset()
 
     @property
     def is_cut(self) -> bool:
@@ -58,6 +61,17 @@ def may_approve(deployment: Deployment, user: str) -> bool:
     """Whether the deployment waits for an approval that this user may give."""
     waiting = filter(is_waiting_for_approval, deployment.stages)
     return any(not approvers_of(stage) or user in approvers_of(stage) for stage in waiting)
+
+
+def shown_failures(failed: Sequence[Deployment]) -> Sequence[Deployment]:
+    """The failed deployments that their tile has room for."""
+    return failed[:_MAX_ROWS]
+
+
+def is_repaired(failed: Deployment, application: Application) -> bool:
+    """Whether a deployment of the application has succeeded after this one failed."""
+    success = application.most_recently_successful_deployment
+    return success.completed_at >= failed.completed_at and success.started_at > failed.created_at
 
 
 def waiting_text(unfinished: Sequence[Deployment], user: str) -> str:
@@ -118,6 +132,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(state.failed),
             "No deployment has failed.",
             deployments=rows(state.failed),
+            repaired=state.repaired,
         ),
         Tile(
             "different",

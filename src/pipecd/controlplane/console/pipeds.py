@@ -50,6 +50,15 @@ _CREATE = Permission(Resource.PIPED, Action.CREATE)
 _UPDATE = Permission(Resource.PIPED, Action.UPDATE)
 _VERSION = re.compile(r"v[A-Za-z0-9._+-]{1,127}")
 _PORTS = {"http": 80, "https": 443}
+_SNIPPET = """\
+apiVersion: pipecd.dev/v1beta1
+kind: Piped
+spec:
+  projectID: {project}
+  pipedID: {id}
+  pipedKeyData: {key}
+  apiAddress: {address}
+"""
 
 Change = Callable[[str, FormData, User], Awaitable[None]]
 
@@ -217,31 +226,38 @@ class PipedPages:
         piped_id, _, piped_key = (await self._context.deduplicator.run(key, register)).partition(
             " "
         )
-        return self._show_key(request, session, piped_id, piped_key)
+        return self._show_key(request, session, (piped_id, name), piped_key)
 
     async def add_key(self, request: Request, session: BrowserSession) -> Response:
         piped_id = request.path_params["id"]
+        # Read before there is a key, which would be lost if this failed.
+        piped = await self._context.cases.access.piped(piped_id, by=session.user)
         # Without the deduplicator a double click would fail because there are two keys already,
         # and the response with the key would be lost.
         piped_key = await self._context.deduplicator.run(
             (session.token, request.url.path),
             lambda: self._context.cases.pipeds.add_key(piped_id, by=session.user),
         )
-        return self._show_key(request, session, piped_id, piped_key)
+        return self._show_key(request, session, (piped_id, piped.name), piped_key)
 
     def _show_key(
-        self, request: Request, session: BrowserSession, piped_id: str, piped_key: str
+        self, request: Request, session: BrowserSession, piped: tuple[str, str], piped_key: str
     ) -> Response:
-        """The only response with the key; no URL leads to it."""
+        """The only response with the key of a piped, given by ID and name; no URL leads to it."""
         url = urlsplit(self._context.public_url(request))
+        api_address = url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"
+        encoded = b64encode(piped_key.encode()).decode()
+        snippet = _SNIPPET.format(
+            project=session.user.project, id=piped[0], key=encoded, address=api_address
+        )
         return self._context.render(
             request,
             "piped_key.html",
-            id=piped_id,
+            id=piped[0],
+            name=piped[1],
             key=piped_key,
-            encoded=b64encode(piped_key.encode()).decode(),
-            project=session.user.project,
-            api_address=(url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"),
+            encoded=encoded,
+            snippet=snippet,
             is_insecure=url.scheme == "http",
             is_new="id" not in request.path_params,
         )

@@ -14,10 +14,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.console.formatting import isolate, sentence
-from pipecd.controlplane.console.markdown import description_html
+from pipecd.controlplane.console.markdown import description_html, web_link
 
 _DIRECTORY = Path(__file__).parent
-_STYLES = ("tokens.css", "layout.css", "pages.css", "live-state.css", "log.css", "history.css")
+_STYLES = (
+    "tokens.css",
+    "layout.css",
+    "pages.css",
+    "live-state.css",
+    "log.css",
+    "history.css",
+    "settings.css",
+)
 # In an order in which every module follows those that it imports.
 _SCRIPTS = (
     "times.js",
@@ -110,7 +118,12 @@ class Renderer:
         )
         cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
         filters = cast("dict[str, Any]", self._environment.filters)
-        filters |= {"markdown": description_html, "sentence": sentence, "isolate": isolate}
+        filters |= {
+            "markdown": description_html,
+            "sentence": sentence,
+            "isolate": isolate,
+            "web_link": web_link,
+        }
 
     def render(self, template: str, **context: Any) -> str:
         return self._environment.get_template(template).render(**context)

@@ -8,7 +8,7 @@ a resource have no grid and are edited as text.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pipecd.controlplane.auth.rbac import Action, Resource
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.rbac_policy import DELIMITERS
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
@@ -24,6 +24,15 @@ RESOURCE_NAMES: Mapping[Resource, str] = {
     Resource.API_KEY: "API keys",
     Resource.PROJECT: "Project settings",
 }
+
+
+def permission_text(permission: Permission) -> str:
+    """A permission in the words of the grid, such as "list API keys"."""
+    name = RESOURCE_NAMES.get(permission.resource, "everything")
+    noun = name if name.startswith("API") else name.lower()
+    return f"{permission.action.name.lower()} {noun}"
+
+
 # The columns of the grid.
 ACTIONS = tuple(action for action in Action if action is not Action.ALL)
 # Objects that have labels.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search over pages, applications, deployments, pipeds and actions, also in the palette."""
+"""The search over applications, deployments, pipeds, pages, actions and the documentation."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +12,7 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.deployments_view import deployment_row
+from pipecd.controlplane.console.documentation import CHANGES, read_documents
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import (
     Badge,
@@ -28,8 +29,8 @@ PATH = "/search"
 _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 _MAX_RESULTS = 6
 _MAX_ACTIONS = 2
-# Shorter texts are in too many deployments.
-_MIN_DEPLOYMENT_TEXT = 3
+# Shorter texts are in too many deployments and pages of the documentation.
+_MIN_TEXT = 3
 _MAX_TEXT = 100
 
 
@@ -69,7 +70,7 @@ PAGES = (
     SearchResult("Project", "/settings/project", "roles, groups, single sign-on, webhooks"),
     SearchResult("Documentation", "/help"),
     SearchResult("What is new", "/help/whats-new"),
-    SearchResult("Keys on the keyboard", "/help#keys"),
+    SearchResult("Keyboard shortcuts", "/help#keys"),
 )
 ACTIONS = (
     SearchResult("Add an application", "/applications/add"),
@@ -108,6 +109,11 @@ class SearchPages:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
+        self._documents = tuple(
+            SearchResult(document.title, f"/help/{name}", document.summary)
+            for name, document in sorted(read_documents().items())
+            if name != CHANGES
+        )
 
     def routes(self) -> list[Route]:
         return [Route(PATH, self._context.page(self.show_page), methods=["GET"])]
@@ -119,10 +125,17 @@ class SearchPages:
         groups += [
             SearchGroup("Pages", matching(PAGES, text)),
             SearchGroup("Actions", matching(ACTIONS, text)),
+            SearchGroup("Documentation", self._documents_about(text)),
         ]
         return self._context.render(
             request, "search.html", text=text, groups=[group for group in groups if group.results]
         )
+
+    def _documents_about(self, text: str) -> tuple[SearchResult, ...]:
+        """Pages of the guide, once there is enough of a text that they are not noise."""
+        if len(text) < _MIN_TEXT:
+            return ()
+        return matching(self._documents, text)[:_MAX_RESULTS]
 
     async def _objects(self, request: Request, text: str, user: User) -> tuple[SearchGroup, ...]:
         cases, now = self._context.cases, self._context.local_now(request)
@@ -135,7 +148,7 @@ class SearchPages:
         with suppress(Denied):
             approvals = await cases.deployments.list_waiting_for_approval(by=user)
             waiting = frozenset(each.application_id for each in approvals)
-            if len(text) >= _MIN_DEPLOYMENT_TEXT:
+            if len(text) >= _MIN_TEXT:
                 mentioned = DeploymentFilter(user.project, text=text)
                 found = await cases.deployments.list(mentioned, PageRequest(_MAX_RESULTS), by=user)
                 rows = (deployment_row(each, now) for each in found.items)

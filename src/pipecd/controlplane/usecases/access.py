@@ -39,6 +39,14 @@ class ForeignProject(Denied):
     """The object belongs to another project."""
 
 
+class MissingPermission(Denied):
+    """No role of the user grants the permission; the message is upstream's."""
+
+    def __init__(self, permission: Permission) -> None:
+        super().__init__("Permission Denied")
+        self.permission = permission
+
+
 class Labelled(Protocol):
     """An object whose labels RBAC policies can match."""
 
@@ -84,7 +92,7 @@ class Access:
             case User():
                 scope = rbac.scope_of(await self._roles_of_user(by), permission)
                 if scope.is_empty:
-                    raise Denied("Permission Denied")
+                    raise MissingPermission(permission)
                 return scope
             case PipedCaller():
                 raise Denied("Permission denied")
@@ -94,7 +102,7 @@ class Access:
     ) -> None:
         """Denied unless the caller has the permission on all objects of the resource type."""
         if not (await self.scope(by, permission, writes=writes)).is_everything:
-            raise Denied("Permission Denied")
+            raise MissingPermission(permission)
 
     async def require_any_role(self, by: UserOrApiKey) -> None:
         """Denied for a user without any role of the project."""

@@ -200,7 +200,7 @@ async def test_keys_without_ctrl_can_be_switched_off(
     await expect(page.get_by_test_id("result").first).to_contain_text(application.name)
     await page.keyboard.press("Escape")
     await page.locator("details.account > summary").click()
-    await page.get_by_role("button", name="Keys on the keyboard").click()
+    await page.get_by_role("button", name="Keyboard shortcuts").click()
     await page.get_by_test_id("help").get_by_role("checkbox", name="Keys without Ctrl").check()
     await page.get_by_test_id("help").get_by_role("button", name="Close").click()
     await page.keyboard.press("?")

@@ -100,6 +100,7 @@ async def test_roles_and_groups_are_changed_and_ask_before_they_go(
     await form.get_by_role("button", name="Add the role").click()
     await expect(page.get_by_test_id("flash")).to_have_text("The role watchers is added.")
     assert await cases.pipeds.list(by=User("shop", "wendy", ("watchers",))) == ()
+    await page.get_by_text("Add a user group").click()
     await page.get_by_label("Team or group").fill("org/night")
     await page.get_by_test_id("group-add").get_by_label("Role").select_option("watchers")
     await page.get_by_test_id("group-add").get_by_role("button", name="Add").click()

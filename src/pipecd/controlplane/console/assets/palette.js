@@ -82,7 +82,7 @@ export async function openHelp() {
   // The focus on a control below would scroll the first keys away.
   keys.tabIndex = -1;
   keys.autofocus = true;
-  openDialog("help", "Keys on the keyboard", [keys, close]);
+  openDialog("help", "Keyboard shortcuts", [keys, close]);
 }
 
 export function startPalette() {

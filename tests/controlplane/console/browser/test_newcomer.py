@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where somebody who sees the console for the first time would hesitate."""
+
+import re
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
+from pipecd.controlplane.usecases import UseCases
+from pipecd.model.clock import Now, to_unix
+from pipecd.model.deployment import DeploymentStatus
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from servers.browser import OpenPage
+from servers.console import PipedReports
+
+pytestmark = pytest.mark.browser
+
+CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
+
+
+async def edges(locator: Locator) -> tuple[float, float]:
+    box = await locator.bounding_box()
+    assert box is not None
+    return box["x"], box["x"] + box["width"]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_the_commands_of_a_rollback_stay_in_their_menu(
+    *, width: int, open_page: OpenPage, running: Deployment, stores: Stores, reports: PipedReports
+) -> None:
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+
+    def clone(stored: Deployment) -> None:
+        stored.git_path.repo.remote = f"file:///home/ann/{'a-long-name/' * 12}sample"
+
+    await stores.deployments.update(running.id, clone)
+    size = {"width": width, "height": 800}
+    page = await open_page(f"/deployments/{running.id}", viewport=size)
+    await page.get_by_test_id("roll-back").click()
+    menu = page.locator("#roll-back > div")
+    left, right = await edges(menu)
+    for inside in (menu.locator("p"), menu.get_by_test_id("revert-command"), menu.locator(".copy")):
+        assert left <= (await edges(inside))[0]
+        assert (await edges(inside))[1] <= right
+
+
+async def test_a_failure_that_was_repaired_says_so_on_the_overview(
+    *,
+    open_page: OpenPage,
+    running: Deployment,
+    application: Application,
+    stores: Stores,
+    reports: PipedReports,
+    now: Now,
+) -> None:
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    page = await open_page("/overview")
+    failed = page.get_by_test_id("tile-failed")
+    await expect(failed.get_by_test_id("tile-count")).to_have_text("1")
+    await expect(failed.get_by_test_id("repaired")).to_have_count(0)
+
+    def succeed(stored: Application) -> None:
+        success = stored.most_recently_successful_deployment
+        success.deployment_id = "later"
+        success.trigger.CopyFrom(running.trigger)
+        success.started_at = success.completed_at = to_unix(now()) + 60
+
+    await stores.applications.update(application.id, succeed)
+    await page.reload()
+    await expect(failed.get_by_test_id("repaired")).to_have_text("Repaired")
+    await expect(failed.get_by_test_id("tile-count")).to_have_text("1")
+
+
+async def test_a_new_piped_comes_with_a_configuration_to_copy(open_page: OpenPage) -> None:
+    page = await open_page("/settings/piped", **CLIPBOARD)
+    await page.get_by_test_id("add-link").click()
+    await expect(page.locator("#piped-name")).to_be_in_viewport()
+    await page.get_by_label("Name").fill("prod")
+    await page.get_by_role("button", name="Add and show the key").click()
+    # The piped is called by its name, not by its ID.
+    await expect(page.get_by_label("You are here")).to_have_text(re.compile("prod"))
+    await page.get_by_role("button", name="Copy configuration").click()
+    copied = str(await page.evaluate("navigator.clipboard.readText()"))
+    shown = await page.get_by_test_id("snippet").inner_text()
+    assert copied.splitlines() == shown.splitlines()
+    await page.get_by_role("link", name="Installing a piped").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Installing a piped")
+
+
+async def test_the_commands_of_an_api_key_are_copied_one_by_one(open_page: OpenPage) -> None:
+    page = await open_page("/settings/api-key", **CLIPBOARD)
+    await page.get_by_label("Name", exact=True).fill("laptop")
+    await page.get_by_role("button", name="Generate and show the key").click()
+    # Both at once would paste the second line as the key.
+    await page.get_by_role("button", name="Copy command that saves the key").click()
+    saves = str(await page.evaluate("navigator.clipboard.readText()"))
+    assert saves.startswith("(umask 077; read -rs key;")
+    await page.get_by_role("button", name="Copy command", exact=True).click()
+    calls = str(await page.evaluate("navigator.clipboard.readText()"))
+    assert calls.startswith("pipectl application list ")
+    assert calls.endswith(" --api-key-file=api-key")
+
+
+async def test_a_refusal_names_the_missing_right(open_page: OpenPage, viewer: User) -> None:
+    page = await open_page("/settings/api-key", user=viewer)
+    await expect(page.get_by_test_id("error-403")).to_contain_text(
+        "Ask an administrator of the project for a role that may list API keys."
+    )
+
+
+async def test_the_palette_finds_the_documentation(open_page: OpenPage) -> None:
+    page = await open_page("/overview")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("event watcher")
+    await expect(page.get_by_test_id("palette").get_by_text("Documentation")).to_be_visible()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Event watcher")
+
+
+async def test_the_run_behind_an_event_is_a_link_and_nothing_else_is(
+    open_page: OpenPage, cases: UseCases, program: ApiKeyCaller, piped: PipedCaller
+) -> None:
+    del piped
+    run = "https://ci.example/runs/1472"
+    contexts = {"Source-Run": run, "Requested-By": "ann", "Bad": "javascript:alert(1)"}
+    request = RegisterEventRequest(name="image-pushed", data="v1", contexts=contexts)
+    event = await cases.events.register(request, by=program)
+    page = await open_page(f"/events/{event}")
+    links = page.locator("#contexts a")
+    await expect(links).to_have_text([run])
+    await expect(links).to_have_attribute("href", run)
+    await expect(links).to_have_attribute("rel", "noopener noreferrer")
+
+
+async def test_the_name_of_the_project_is_asked_for_with_a_hint(open_page: OpenPage) -> None:
+    page = await open_page("/login", user=None)
+    hint = "Who runs this PipeCD can tell you its name."
+    await expect(page.get_by_label("Project")).to_have_accessible_description(hint)
