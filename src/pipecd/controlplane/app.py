@@ -31,7 +31,7 @@ from pipecd.controlplane.bus.signal import Bus
 from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.console.first_project import PATH as FIRST_PROJECT_PATH
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.jobs import JobMetrics, JobRunner, background_jobs
+from pipecd.controlplane.jobs import JobMetrics, background_jobs, run_jobs
 from pipecd.controlplane.operator.metrics import InstallationMetrics
 from pipecd.controlplane.operator.pages import create_operator_pages
 from pipecd.controlplane.operator.socket import operator_socket, socket_path
@@ -195,8 +195,7 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             metrics = telemetry.metrics
             job_metrics = JobMetrics(metrics.registry, "server") if metrics else None
             jobs = background_jobs(stores, bus, settings.spec.insight_collector)
-            runner = JobRunner(stores.leases, new_id(), jobs, metrics=job_metrics)
-            background["jobs"] = runner.run()
+            background["jobs"] = run_jobs(stores.leases, new_id(), jobs, metrics=job_metrics)
         async with _in_background(background):
             yield ControlPlane(cases, stores, bus, port, link)
 
@@ -243,8 +242,8 @@ async def operations(settings: OpsSettings) -> AsyncGenerator[Operations, None]:
         opened.readiness.ports_are_open()
 
         jobs = background_jobs(stores, bus, settings.spec.insight_collector)
-        runner = JobRunner(stores.leases, new_id(), jobs, metrics=JobMetrics(registry, "ops"))
-        async with _in_background({"bus": bus.run(), "jobs": runner.run()}):
+        running = run_jobs(stores.leases, new_id(), jobs, metrics=JobMetrics(registry, "ops"))
+        async with _in_background({"bus": bus.run(), "jobs": running}):
             yield Operations(stores, port, admin_port)
 
 

@@ -15,7 +15,13 @@ from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.jobs import background_jobs
-from pipecd.controlplane.jobs.runner import ContinuousJob, JobMetrics, JobRunner, PeriodicJob
+from pipecd.controlplane.jobs.runner import (
+    ContinuousJob,
+    JobMetrics,
+    JobRunner,
+    PeriodicJob,
+    run_jobs,
+)
 from pipecd.controlplane.jobs.schedule import Every, Schedule, parse_schedule
 from pipecd.model.clock import Now
 from pipecd.model.errors import Unavailable
@@ -94,6 +100,30 @@ async def test_a_replica_releases_its_leases_at_the_end(stores: Stores) -> None:
     assert not first.is_working
     async with tasks() as jobs:
         assert await second.renew(jobs)
+
+
+async def test_a_controller_is_continued_sooner_than_periodic_work(
+    stores: Stores, advance: Callable[[float], None]
+) -> None:
+    started = asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+
+    async def run() -> None:
+        await asyncio.Event().wait()
+
+    jobs = [ContinuousJob("controller", run), PeriodicJob("periodic", HOUR, work)]
+    async with tasks() as group, asyncio.timeout(5):
+        group.create_task(run_jobs(stores.leases, "killed", jobs))
+        await started.wait()
+        advance(8)
+        assert not await stores.leases.acquire("controller", "another", seconds=1)
+        advance(2)
+        assert await stores.leases.acquire("controller", "another", seconds=1)
+        assert not await stores.leases.acquire("periodic", "another", seconds=1)
+        advance(51)
+        assert await stores.leases.acquire("periodic", "another", seconds=1)
 
 
 class FlakyLeases(Leases):

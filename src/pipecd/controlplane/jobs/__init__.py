@@ -28,8 +28,8 @@ from pipecd.controlplane.jobs.runner import (
     ContinuousJob,
     Job,
     JobMetrics,
-    JobRunner,
     PeriodicJob,
+    run_jobs,
 )
 from pipecd.controlplane.jobs.schedule import Every, parse_schedule
 
@@ -82,4 +82,4 @@ def background_jobs(stores: Stores, bus: Bus, insights: InsightCollectorSpec) ->
     return jobs
 
 
-__all__ = ["Job", "JobMetrics", "JobRunner", "background_jobs"]
+__all__ = ["Job", "JobMetrics", "background_jobs", "run_jobs"]

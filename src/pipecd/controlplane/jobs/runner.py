@@ -23,6 +23,8 @@ from pipecd.model.errors import PipecdError
 log = structlog.get_logger()
 
 LEASE_SECONDS = 60.0
+# Users wait for a controller, so that another replica continues it soon after one died.
+CONTROLLER_LEASE_SECONDS = 9.0
 RETRY_AFTER = timedelta(minutes=5)
 # After the clock was set or the machine was suspended, a job that is due starts this soon.
 MAX_SLEEP_SECONDS = 60.0
@@ -73,6 +75,18 @@ class JobMetrics:
 
     def failed(self, job: str) -> None:
         self._runs.labels(self._component, job, "failure").inc()
+
+
+async def run_jobs(
+    leases: Leases, holder: str, jobs: Sequence[Job], *, metrics: JobMetrics | None = None
+) -> None:
+    """Runs the jobs whose leases this replica acquires, those of controllers with short leases."""
+    controllers = [job for job in jobs if isinstance(job, ContinuousJob)]
+    periodic = [job for job in jobs if isinstance(job, PeriodicJob)]
+    async with asyncio.TaskGroup() as tasks:
+        for some, seconds in ((controllers, CONTROLLER_LEASE_SECONDS), (periodic, LEASE_SECONDS)):
+            runner = JobRunner(leases, holder, some, metrics=metrics, lease_seconds=seconds)
+            tasks.create_task(runner.run())
 
 
 class JobRunner:
