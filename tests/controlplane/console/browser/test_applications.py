@@ -222,7 +222,9 @@ async def test_the_life_of_an_application(
     await expect(page.get_by_test_id("sync-button")).to_be_enabled()
     await settings.click()
     await page.get_by_text("Delete it").click()
-    await expect(page.get_by_test_id("delete-form")).to_contain_text("keeps running")
+    # What stays is said before the form is open, what goes beside its button.
+    await expect(page.locator("#delete")).to_contain_text("What is running keeps running")
+    await expect(page.get_by_test_id("delete-form")).to_contain_text("PipeCD forgets cart")
     await page.get_by_role("button", name="Delete cart").click()
     await expect(page.get_by_test_id("flash")).to_contain_text("cart is deleted.")
     assert page.url.endswith("/applications")
