@@ -68,7 +68,7 @@ NO_KINDS = (2, 6)
 
 ListQuery = tuple[str, Callable[[PageRequest], Awaitable[object]]]
 
-DEPLOYMENT_FILTERS = {
+DEPLOYMENT_FILTERS: Mapping[str, Mapping[str, Any]] = {
     "all": {},
     "status SUCCESS": {"statuses": (SUCCESS,)},
     "status RUNNING": {"statuses": (RUNNING,)},
@@ -135,8 +135,6 @@ DEPLOYMENT_FILTERS = {
         "kinds": KINDS[1:],
         "statuses": tuple(range(6)),
     },
-}
-DEPLOYMENT_FILTERS |= {
     "label of a third, eleven months ago": {"labels": OLD_LABEL},
     "label of a third, eleven months ago, FAILURE": {"labels": OLD_LABEL, "statuses": (FAILURE,)},
     "label of a third, eleven months ago, status of none": {

@@ -193,7 +193,7 @@ class DeploymentHistory:
         rows = await self._database.query(_SEGMENTS, {"project": project, "after": after})
         if rows:
             # Another search may have read them at the same time.
-            known = [*known, *(Segment(*row[:3], bytes(row[3])) for row in rows)]
+            known = [*known, *(Segment(n, first, last, bytes(g)) for n, first, last, g in rows)]
             self._known[project] = known
         return known
 

@@ -88,9 +88,14 @@ class PackedSegment:
 def entry_of(id: bytes, updated_at: int, document: str | bytes) -> Entry:
     """The entry of a stored document."""
     fields: dict[str, Any] = json.loads(document)
-    commit: dict[str, str] = (fields.get("trigger") or {}).get("commit") or {}
-    texts = (fields.get("application_name"), commit.get("message"), fields.get("summary"))
-    keys = (fields.get("id"), commit.get("hash"))
+    trigger = cast("dict[str, Any]", fields.get("trigger") or {})
+    commit = cast("dict[str, str]", trigger.get("commit") or {})
+    texts: tuple[str | None, ...] = (
+        fields.get("application_name"),
+        commit.get("message"),
+        fields.get("summary"),
+    )
+    keys: tuple[str | None, ...] = (fields.get("id"), commit.get("hash"))
     labels = cast("dict[str, str]", fields.get("labels") or {})
     return Entry(
         id,

@@ -19,7 +19,7 @@ from servers.console import PipedReports
 
 pytestmark = pytest.mark.browser
 
-CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
+CLIPBOARD = ["clipboard-read", "clipboard-write"]
 
 
 async def edges(locator: Locator) -> tuple[float, float]:
@@ -76,7 +76,7 @@ async def test_a_failure_that_was_repaired_says_so_on_the_overview(
 
 
 async def test_a_new_piped_comes_with_a_configuration_to_copy(open_page: OpenPage) -> None:
-    page = await open_page("/settings/piped", **CLIPBOARD)
+    page = await open_page("/settings/piped", permissions=CLIPBOARD)
     await page.get_by_test_id("add-link").click()
     await expect(page.locator("#piped-name")).to_be_in_viewport()
     await page.get_by_label("Name").fill("prod")
@@ -92,7 +92,7 @@ async def test_a_new_piped_comes_with_a_configuration_to_copy(open_page: OpenPag
 
 
 async def test_the_commands_of_an_api_key_are_copied_one_by_one(open_page: OpenPage) -> None:
-    page = await open_page("/settings/api-key", **CLIPBOARD)
+    page = await open_page("/settings/api-key", permissions=CLIPBOARD)
     await page.get_by_label("Name", exact=True).fill("laptop")
     await page.get_by_role("button", name="Generate and show the key").click()
     # Both at once would paste the second line as the key.
