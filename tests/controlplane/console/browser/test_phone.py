@@ -123,3 +123,15 @@ async def test_an_overview_without_pipeds_has_the_first_step_and_no_empty_tiles(
     page = await open_page("/overview", user=user, viewport=PHONE)
     await expect(page.get_by_test_id("first-step")).to_be_visible()
     await expect(page.locator(".tile")).to_have_count(0)
+
+
+async def test_stages_beside_parallel_ones_have_the_whole_width(
+    open_page: OpenPage, rolled_back: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{rolled_back.id}", viewport=PHONE)
+    stages = page.get_by_test_id("stage")
+    await expect(stages).to_have_count(5)
+    boxes = [await stage.bounding_box() for stage in await stages.all()]
+    widths = {round(box["width"]) for box in boxes if box}
+    assert len(widths) == 1
+    assert widths.pop() > 300

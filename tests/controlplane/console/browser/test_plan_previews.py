@@ -22,6 +22,7 @@ from pipecd.proto.model.planpreview_pb2 import (
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
 from pipecd.proto.service.api_pb2 import RequestPlanPreviewRequest
 from servers.browser import OpenPage
+from servers.console import PipedReports
 from servers.sample_diffs import kubernetes_result, results_of_all_platforms
 
 pytestmark = pytest.mark.browser
@@ -83,8 +84,10 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
     application: Application,
     request_preview: RequestPreview,
     report_preview: ReportPreview,
+    reports: PipedReports,
     viewer: User,
 ) -> None:
+    await reports.online()
     page = await open_page("/deployments", user=viewer)
     await page.get_by_role("link", name="Plan previews").click()
     await expect(page.get_by_test_id("empty")).to_contain_text("pipectl plan-preview")
