@@ -133,6 +133,7 @@ async def test_a_rewritten_history_is_followed(open_live_state: OpenLiveState) -
         async with env.reporting(decrypt=lambda _text, _binding: SECRET) as reporter:
             await eventually(env.has_sync_status(id_, SyncStatus.SYNCED))
             # Another commit with the same content, and the old one is pruned.
+            old = env.origin.git("rev-parse", "HEAD")
             env.origin.git("commit", "-q", "--amend", "-m", "another")
             commit = env.origin.git("rev-parse", "HEAD")
             (mirror,) = reporter.mirrors
@@ -140,6 +141,8 @@ async def test_a_rewritten_history_is_followed(open_live_state: OpenLiveState) -
             for prune in (["reflog", "expire", "--expire=now", "--all"], ["gc", "--prune=now"]):
                 env.origin.git(*prune)
                 env.origin.git(f"--git-dir={mirror.clone.directory}", *prune)
+            # What git has found a moment ago is not looked up again.
+            await eventually(lambda: not mirror.objects.has_just_had(old))
             env.write_live("cart", a="2")
             await eventually(env.has_sync_status(id_, SyncStatus.OUT_OF_SYNC, commit[:7]))
 
