@@ -41,10 +41,12 @@ class Generation:
     """Whether a stage that waits goes on after SIGTERM; pipedv1 reports it as cancelled."""
 
 
-# Upstream's ECS plugin gives its rollback stage the index "number of stages of ECS + 1", and
-# upstream's pipedv1 accepts only indexes of stages of the plugin. So it plans a pipeline only if
+# Upstream's ECS plugin gives its rollback stage the index "number of stages of ECS + 1", and the SDK
+# of upstream's plugins accepts only indexes of stages of the plugin. So it plans a pipeline only if
 # a stage of ECS happens to have this index: with two stages of other plugins before the last one.
 WAIT = {"name": "WAIT", "with": {"duration": "1s"}}
+# Upstream's plugin for approvals plans no stage that anyone may approve.
+APPROVERS = {"approvers": ["admin"]}
 
 
 @pytest.fixture(
@@ -63,8 +65,14 @@ async def generation(
     opened = open_cloud(platform, tmp_path, amazon, request)
     server = opened.target["endpoint"]
     target = {key: value for key, value in opened.target.items() if key != "endpoint"}
-    more = [WAIT] if name == "second" else []
-    cloud = replace(opened.with_approval(name, *more), target=target)
+    if name == "second":
+        opened = opened.with_approval(name, WAIT)
+        for stage in opened.stages:
+            if stage["name"] == "WAIT_APPROVAL":
+                stage["with"] = APPROVERS
+    else:
+        opened = opened.with_approval(name)
+    cloud = replace(opened, target=target)
     if name == "first":
         program: Path = request.getfixturevalue("upstream_piped")
         config = cloud.piped(name)
@@ -222,7 +230,8 @@ async def test_a_pipeline_that_pipedv1_cannot_plan_is_deployed_by_ours(
         failed = await installation.eventually(lambda: installation.ended(second), theirs)
     assert DeploymentStatus(failed.status) is DeploymentStatus.FAILURE
     assert "unable to plan the deployment" in failed.status_reason
-    assert "stage index 6 from plugin is not defined in the request" in theirs.text
+    errors = [line for line in theirs.lines if '"error"' in line]
+    assert "missing stage with index 6 in the request" in "".join(errors), errors
     assert cloud.state() == cloud.expected[0]
     async with change_over.ours(free_port()) as ours:
         third = installation.origin.commit(cloud.files("v2") | {"shop/README": "again\n"})
