@@ -181,14 +181,16 @@ async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
     await installation.add_application("shop", application_draft(shop.generation, agent.id))
     directories = [f"--{what}-dir={shop.directory / what}" for what in ("tools", "workspace")]
     flags = ("--insecure=true", f"--config-file={agent.config}", *directories)
-    killed = await asyncio.create_subprocess_exec(
-        OUR_PIPED,
-        "piped",
-        *flags,
-        f"--admin-port={free_port()}",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    printed = shop.directory / "piped.txt"
+    with printed.open("wb") as output:
+        killed = await asyncio.create_subprocess_exec(
+            OUR_PIPED,
+            "piped",
+            *flags,
+            f"--admin-port={free_port()}",
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+        )
     try:
         done = await installation.eventually(lambda: installation.ended(first))
         assert DeploymentStatus(done.status) is DeploymentStatus.SUCCESS, done.status_reason
@@ -204,6 +206,7 @@ async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
         second = shop.push("v2", *kill.stages)
         await installation.eventually(is_reached)
     finally:
+        assert killed.returncode is None, printed.read_text()
         killed.kill()
         await killed.wait()
     return (*flags, f"--admin-port={free_port()}"), second
