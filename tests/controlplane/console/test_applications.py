@@ -13,7 +13,7 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
@@ -143,6 +143,29 @@ async def test_a_double_click_sends_one_command(
         *(submit_form(admin_browser, here, f"{here}/sync") for _ in range(3))
     )
     assert len({response.headers["location"] for response in responses}) == 1
+    assert len(await cases.commands.list_unhandled(by=piped)) == 1
+
+
+async def test_a_sync_after_the_end_of_the_deployment_is_no_double_click(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    deployment: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    submit_form: SubmitForm,
+    reports: PipedReports,
+) -> None:
+    here = f"/applications/{application.id}"
+    await submit_form(admin_browser, here, f"{here}/sync")
+    (first,) = await cases.commands.list_unhandled(by=piped)
+    triggered = {"TriggeredDeploymentID": deployment.id}
+    done = CommandResult(first.id, CommandStatus.SUCCEEDED, 1, triggered)
+    await cases.commands.report_handled(done, by=piped)
+    await submit_form(admin_browser, here, f"{here}/sync")
+    assert not await cases.commands.list_unhandled(by=piped)
+    await reports.deployment(deployment, DeploymentStatus.CANCELLED)
+    await submit_form(admin_browser, here, f"{here}/sync")
     assert len(await cases.commands.list_unhandled(by=piped)) == 1
 
 

@@ -45,6 +45,7 @@ from pipecd.controlplane.console.pipeline_view import has_pending_approval
 from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.model.command import TRIGGERED_KEY
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.application_pb2 import Application
@@ -247,8 +248,20 @@ class ApplicationPages:
             command_id = await self._context.deduplicator.run(
                 (session.token, request.url.path, strategy.name),
                 lambda: sync(application_id, strategy, by=session.user),
+                lambda earlier: self._is_deployed(earlier, session.user),
             )
         except Conflict as e:
             text = f"The sync was refused: {clause(e.message)} {sentence(e.hint)}".strip()
             return self._context.redirect(session, path, Flash(text, is_refusal=True))
         return self._context.redirect(session, f"{path}?cmd={command_id}")
+
+    async def _is_deployed(self, command_id: str, user: User) -> bool:
+        """Whether the deployment that a sync has started is completed."""
+        try:
+            command = await self._context.cases.commands.get(command_id, by=user)
+            if not (deployment_id := command.metadata.get(TRIGGERED_KEY, "")):
+                return False
+            deployment = await self._context.cases.deployments.get(deployment_id, by=user)
+        except NotFound:
+            return False
+        return DeploymentStatus(deployment.status).is_completed

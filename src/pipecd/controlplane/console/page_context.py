@@ -266,15 +266,26 @@ class FormDeduplicator:
         self._results: dict[tuple[str, ...], tuple[datetime, str]] = {}
         self._locks: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
 
-    async def run(self, key: tuple[str, ...], action: Callable[[], Awaitable[str]]) -> str:
-        """The result of the action, or the one it had for the same key within the window."""
+    async def run(
+        self,
+        key: tuple[str, ...],
+        action: Callable[[], Awaitable[str]],
+        is_over: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> str:
+        """The result of the action, or the one it had for the same key within the window.
+
+        A form that is submitted after what the earlier result has led to `is_over` is another one.
+        """
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             oldest = self._now() - _DUPLICATE_WINDOW
             self._results = {k: result for k, result in self._results.items() if result[0] > oldest}
-            if key not in self._results:
-                self._results[key] = (self._now(), await action())
-            return self._results[key][1]
+            earlier = self._results.get(key)
+            if earlier and not (is_over and await is_over(earlier[1])):
+                return earlier[1]
+            result = await action()
+            self._results[key] = (self._now(), result)
+            return result
 
 
 def needs_same_site_redirect(request: Request) -> bool:

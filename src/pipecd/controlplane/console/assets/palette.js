@@ -2,8 +2,14 @@
 let dialog, request, typed;
 const SEARCH_DELAY = 80;
 
+// The event of the close comes later; until then a field in the dialog would take the next key.
+function closeDialog() {
+  dialog.close();
+  dialog.remove();
+}
+
 function openDialog(name, label, content) {
-  if (dialog?.open) { const isSame = dialog.dataset.name === name; dialog.close(); if (isSame) return undefined; }
+  if (dialog?.open) { const isSame = dialog.dataset.name === name; closeDialog(); if (isSame) return undefined; }
   const opened = document.createElement("dialog");
   opened.className = "dialog";
   opened.dataset.name = name;
@@ -54,7 +60,7 @@ function onPaletteKey(event, input, results) {
   if (event.key === "ArrowDown") found[Math.min(at + 1, found.length - 1)]?.focus();
   else if (event.key === "ArrowUp") (at > 0 ? found[at - 1] : input).focus();
   // In a search field the browser would only clear it.
-  else if (event.key === "Escape") dialog.close();
+  else if (event.key === "Escape") closeDialog();
   else if (event.key === "Enter" && at < 0) openFirst(input, results);
   else if (at >= 0 && event.key.length === 1 && !event.ctrlKey && !event.metaKey && event.key !== " ") { input.focus(); return; }
   else return;
