@@ -80,9 +80,13 @@ def reading(programs: Path, kubernetes: Kubernetes) -> Iterator[Reader]:
     reader = Reader(programs, f"test-{uuid4().hex[:8]}", kubernetes.kubeconfig)
     (programs / "volume.yaml").write_text(VOLUME.format(name=reader.namespace))
     reader.type("kubectl apply -f volume.yaml")
+    # Objects that belong to no namespace, which other tests may have left in the cluster.
+    remove = "kubectl delete clusterrole,clusterrolebinding piped --ignore-not-found"
+    reader.type(remove)
     try:
         yield reader
     finally:
+        reader.type(remove)
         reader.type(f"kubectl delete pv {reader.namespace} --wait=false")
         reader.type(f"kubectl delete namespace {reader.namespace} --wait=false")
 
