@@ -58,6 +58,19 @@ def split(
     return words, flags
 
 
+def flags_below(group: click.Group, context: click.Context) -> KnownFlags:
+    """Collects the flags of every command of a group; one that some take with a value has one."""
+    below = KnownFlags(frozenset(), frozenset())
+    for name in group.list_commands(context):
+        if (command := group.get_command(context, name)) is None:
+            continue
+        inner = click.Context(command, parent=context, **command.context_settings)
+        below = below | flags_of(command, inner)
+        if isinstance(command, click.Group):
+            below = below | flags_below(command, inner)
+    return KnownFlags(below.booleans - below.valued, below.valued)
+
+
 def arrange(arguments: Sequence[str], command: click.Command, known: KnownFlags) -> list[str]:
     """Puts the words first, then the flags, for the command that the words name.
 
@@ -66,10 +79,15 @@ def arrange(arguments: Sequence[str], command: click.Command, known: KnownFlags)
     context = click.Context(command, **command.context_settings)
     depth = 0
     while isinstance(command, click.Group):
-        # A flag of a command that is not found yet is taken to have a value, as Go's parser does.
-        words, _ = split(arguments, known, unknown_take_values=True)
+        expected = known
+        # Reading the flags of all commands imports them: only where a flag precedes the word.
+        if any(argument.startswith("-") for argument in arguments[: depth + 1]):
+            expected = known | flags_below(command, context)
+        # A flag that no command has is taken to have a value, as Go's parser does.
+        words, _ = split(arguments, expected, unknown_take_values=True)
         following = command.get_command(context, words[depth]) if depth < len(words) else None
         if following is None:
+            known = expected
             break
         settings = following.context_settings
         command, context = following, click.Context(following, parent=context, **settings)
