@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command line; expected errors end in one line of text, not in a traceback."""
 
+import errno
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,6 +12,8 @@ from pipecd.commandline.arguments import arrange, flags_of
 from pipecd.commandline.builtin import add_common
 from pipecd.commandline.flags import every_command
 from pipecd.model.errors import PipecdError
+
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +37,10 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         if (expected := first_expected(group)) is None:
             raise
         return fail(error_text(expected, words))
+    except OSError as e:
+        if e.errno not in _FULL_DISK:
+            raise
+        return fail(f"cannot write to the disk: {e.strerror}")
     return 0
 
 
