@@ -189,6 +189,26 @@ def test_a_text_is_found_in_a_segment(
     assert found(query, *documents) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "is_worth"),
+    [
+        pytest.param("c", True, id="a letter that begins a hash"),
+        pytest.param("c0", True, id="two letters that begin a hash"),
+        pytest.param("0f", False, id="two letters from the middle of a hash"),
+        pytest.param("zq", False, id="two letters of none"),
+        pytest.param("z", False, id="a letter of none"),
+    ],
+)
+def test_one_or_two_letters_exclude_the_segments_without_them(
+    deployment: MakeDeployment, text: str, is_worth: bool
+) -> None:
+    document = deployment(application_name="web", id="x")
+    document.trigger.commit.hash = "c0ffee" * 6 + "c0ff"
+    [segment] = pack(entries(document))
+    query = SegmentQuery.of(mentions(text), newest=9)
+    assert query.may_have()(segment.grams) is is_worth
+
+
 def test_labels_are_found_as_a_whole_and_together(deployment: MakeDeployment) -> None:
     documents = [
         deployment(labels={"env": "dev", "team": "a"}),

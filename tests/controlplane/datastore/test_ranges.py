@@ -38,7 +38,21 @@ CheckPages = Callable[..., Awaitable[None]]
 KINDS, STATUSES = (0, 1, 3, 4, 5), tuple(range(7))
 LABELS = ({}, {"env": "dev"}, {"env": "prd"}, {"env": "dev", "team": "a"}, {"team": "a"})
 TEXTS = (
-    *("", "w", "We", "api", "none", "the_l", "theol", "ix the login", "ix the_login", "0%\nand"),
+    *(
+        "",
+        "w",
+        "We",
+        "f",
+        "C0",
+        "zq",
+        "api",
+        "none",
+        "the_l",
+        "theol",
+        "ix the login",
+        "ix the_login",
+        "0%\nand",
+    ),
     *(
         "sync of w",
         "quick sync of web app",

@@ -29,7 +29,7 @@ MAX_TEXT_BYTES = 1_000_000
 GRAM_BITS = 1 << 16
 # Ids and hashes are found by their first characters; documents are checked for any others.
 KEY_LENGTH = 40
-KEY_PREFIXES = (3, 5, 8, 36)
+KEY_PREFIXES = (1, 2, 3, 5, 8, 36)
 GRAM = 4
 # The columns whose values are compared by a checksum.
 COLUMNS = {
