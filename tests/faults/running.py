@@ -17,7 +17,7 @@ _PROGRAM = b"sleep\x001000000"
 
 @dataclass(frozen=True)
 class TargetReader:
-    """Reads the targets of an installation while nobody pushes."""
+    """Reads the targets of an installation while no user pushes."""
 
     installed: WholeInstallation
     revisions: Mapping[str, Revision]
@@ -26,8 +26,10 @@ class TargetReader:
     def heads(self) -> dict[str, Head]:
         """The head of each application and what runs of it."""
         installed = self.installed
+        # Pipeds push the values of events at any time: all is read of one commit.
+        commit = installed.origin.git("rev-parse", "HEAD")
         installed.read_contents()
-        truth, head = installed.truth.read(), installed.contents[installed.origin.git("rev-parse", "HEAD")]  # fmt: skip
+        truth, head = installed.truth.read(), installed.contents[commit]
         by_application: dict[str, list[TruthLine]] = {}
         for line in truth:
             by_application.setdefault(line.application, []).append(line)
@@ -37,7 +39,7 @@ class TargetReader:
                 # A force push removed its files: its configuration is missing.
                 heads[name] = Head("", is_broken=True)
                 continue
-            text = (installed.origin.path / name / CONFIG).read_text()
+            text = installed.origin.git("show", f"{commit}:{name}/{CONFIG}")
             nonce = installed.nonces.get(head[name], "")
             revision = self.revisions.get(nonce)
             running, is_ended = self._running(application, by_application.get(name, []))

@@ -220,13 +220,15 @@ def _log_lines_are_doubled() -> None:
 
 
 def _log_lines_are_lost() -> None:
-    """A checkpoint is acknowledged although its last line is not stored."""
+    """A checkpoint is acknowledged although the line in its middle is not stored."""
     from pipecd.controlplane.datastore.stage_logs import StageLogs
 
     unchanged = StageLogs.checkpoint
 
     async def checkpoint(self: Any, run: Any, blocks: Any, *, completed: bool) -> None:
-        await unchanged(self, run, blocks[:-1] if len(blocks) > 1 else blocks, completed=completed)
+        middle = len(blocks) // 2
+        stored = [*blocks[:middle], *blocks[middle + 1 :]] if len(blocks) > 1 else blocks
+        await unchanged(self, run, stored, completed=completed)
 
     StageLogs.checkpoint = checkpoint
 
@@ -301,30 +303,30 @@ def _files_stay_open() -> None:
     """Every deployment leaves files open."""
     from pipecd.piped.deploy.journal import Journal
 
-    unchanged = Journal.open.__func__
+    unchanged = Journal.create.__func__
 
-    async def leak(cls: Any, path: Any) -> Any:
+    def leak(cls: Any, path: Any) -> Any:
         for _ in range(30):
             os.open(os.devnull, os.O_RDONLY)
-        return await unchanged(cls, path)
+        return unchanged(cls, path)
 
-    Journal.open = classmethod(leak)
+    Journal.create = classmethod(leak)
 
 
 def _traceback() -> None:
     """An error that nobody expects in every deployment."""
     from pipecd.piped.deploy.journal import Journal
 
-    unchanged = Journal.open.__func__
+    unchanged = Journal.create.__func__
 
     def fail() -> None:
         raise ZeroDivisionError("a bug")
 
-    async def open_and_fail(cls: Any, path: Any) -> Any:
+    def create_and_fail(cls: Any, path: Any) -> Any:
         asyncio.get_running_loop().call_soon(fail)
-        return await unchanged(cls, path)
+        return unchanged(cls, path)
 
-    Journal.open = classmethod(open_and_fail)
+    Journal.create = classmethod(create_and_fail)
 
 
 def _push(application: str, at: float = 0.0, **options: Any) -> Step:
