@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # An upgrade of the system may remove the Python of the environment, which is then created anew.
 $(shell test -x $(BIN)/python || rm -f $(VENV)/.run)
 
-.PHONY: quickstart test test-long packages testbed again test-fast fuzz faults check types lint conventions format proto dist docs lock bench clean
+.PHONY: quickstart test test-long packages testbed again test-fast fuzz faults pictures check types lint conventions format proto dist docs lock bench clean
 
 quickstart: $(VENV)/.run
 	@$(BIN)/pipecd quickstart $(ARGS)
@@ -51,6 +51,10 @@ fuzz: $(VENV)/.dev
 MINUTES ?= 6
 faults: $(VENV)/.dev
 	@PYTHONPATH=tests $(BIN)/python -m faults.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Every page of the console as a picture, in both themes, wide and on a phone: build/pictures.
+pictures: $(VENV)/.dev
+	@PIPECD_PICTURES=build/pictures $(PYTEST) -n $(CORES) tests/controlplane/console/browser/test_pictures.py
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev
