@@ -6,6 +6,7 @@ The routes come from the console itself: a page that is not in the table below f
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from starlette.routing import BaseRoute, Route
 
@@ -44,6 +45,10 @@ class ShownObjects:
     chain: str
     event: str
     preview: str
+    # A resource of the live state of the application, with its deploy target.
+    resource: str = "tokyo/web-1"
+    # What is in the log of the first stage of the deployment that waits.
+    text_of_log: str = "line"
 
 
 def page_addresses(routes: Iterable[BaseRoute], shown: ShownObjects) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ def _addresses(shown: ShownObjects) -> Mapping[str, tuple[str, ...]]:
         "/applications/{id}": (application, f"{application}?diff=split"),
         "/applications/{id}/live": (
             f"{application}/live",
-            f"{application}/live?res=tokyo%2Fweb-1",
+            f"{application}/live?res={quote(shown.resource, safe='')}",
             f"{application}/live?view=graph",
         ),
         "/applications/{id}/encrypt": (f"{application}/encrypt",),
@@ -87,7 +92,7 @@ def _addresses(shown: ShownObjects) -> Mapping[str, tuple[str, ...]]:
             waiting,
             f"{waiting}?tab=changes",
             f"{waiting}?tab=timeline",
-            f"{waiting}?stage=s1&find=line&only=matches",
+            f"{waiting}?stage=s1&find={shown.text_of_log}&only=matches",
             f"{waiting}?stage=s1&only=errors&at=1-2",
             f"/deployments/{shown.succeeded}?tab=changes&diff=split",
             f"/deployments/{shown.failed}",
