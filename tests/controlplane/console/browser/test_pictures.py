@@ -23,7 +23,7 @@ from servers.pictured_project import PictureProject
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.long,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif("PIPECD_PICTURES" not in os.environ, reason="make pictures sets it"),
 ]
 
@@ -63,7 +63,8 @@ async def take(page: Page, address: str, path: Path) -> None:
     """Pictures the whole page when it has settled."""
     await page.goto(address)
     await expect(page.locator("h1").first).to_be_visible()
-    await page.screenshot(path=path, full_page=True, animations="disabled")
+    # Nothing here is about speed: a busy machine may take its time.
+    await page.screenshot(path=path, full_page=True, animations="disabled", timeout=60_000)
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
