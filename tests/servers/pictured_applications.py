@@ -201,6 +201,8 @@ APPLICATIONS = (
         (5, 12),
         every=1.5,
         targets=("tokyo", "osaka"),
+        description="Takes the order and the payment. On call: **checkout team**, see the "
+        "[runbook](https://wiki.example/checkout).",
         subjects=(
             "Retry card tokens once",
             "Ask for the second factor only above 30 €",

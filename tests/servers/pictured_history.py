@@ -62,6 +62,7 @@ class History:
     def __init__(self, pictured: PicturedApplication, application: Application) -> None:
         self.pictured, self.application = pictured, application
         self.running_commit = commit_hash(pictured.name, "first")
+        self.next_number = 0
 
     def releases(self, now: int, days: int) -> list[Release]:
         """Those of so many days on working hours, oldest first."""
@@ -90,6 +91,7 @@ class History:
                 )
                 number += 1
             at += spec.every * DAY * (0.4 + 1.2 * random.random())
+        self.next_number = number
         return releases
 
     def deployment(self, release: Release, now: int) -> Deployment:

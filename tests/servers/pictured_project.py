@@ -98,6 +98,10 @@ ANALYSIS_LOG = (
     (INFO, "error-rate: 0.34 %, expected at most 1 %"),
     (INFO, "latency-p99: 190 ms, expected at most 250 ms"),
 )
+APPROVAL_LOG = (
+    (INFO, "Waiting for 2 approval(s) from: ann, kenji, maria"),
+    (INFO, "Got approval from kenji (1 of 2)"),
+)
 
 
 @dataclass
@@ -254,14 +258,15 @@ class PictureProject:
         return deployment
 
     def _release(self, ago: int, name: str, **fields: object) -> Release:
-        number = 60 + len(self.latest[name].id) if name in self.latest else 0
+        history = self.histories[name]
         values: dict[str, object] = {
-            "number": number - ago // HOUR,
+            "number": history.next_number,
             "at": self.time - ago,
-            "subject": self.histories[name].pictured.subjects[0],
+            "subject": history.pictured.subjects[0],
             "author": AUTHORS[ago % len(AUTHORS)],
             **fields,
         }
+        history.next_number += 1
         return Release(**values)  # pyright: ignore[reportArgumentType]
 
     async def _today(self) -> tuple[Deployment, Deployment, Deployment]:
@@ -292,7 +297,7 @@ class PictureProject:
         )
         self.at(10 * MINUTE)
         await self.stores.deployments.update(waiting.id, _approved_once)
-        for deployment, count in ((waiting, 2), (analysis, 1), (succeeded, 2), (failed, 2)):
+        for deployment, count in ((waiting, 3), (analysis, 2), (succeeded, 3), (failed, 2)):
             await self._logs(deployment, count)
         changes = DeploymentChanges(
             results=[kubernetes_result("tokyo"), kubernetes_result("osaka")],
@@ -312,7 +317,8 @@ class PictureProject:
         }
         at = deployment.created_at + 11
         by = PipedCaller(self.admin.project, deployment.piped_id)
-        for id, lines in (("s1", CANARY_LOG), ("s2", ANALYSIS_LOG))[:stages]:
+        logs = (("s1", CANARY_LOG), ("s2", ANALYSIS_LOG), ("s3", APPROVAL_LOG))
+        for id, lines in logs[:stages]:
             blocks = [
                 LogBlock(
                     index=index,
@@ -438,6 +444,7 @@ class PictureProject:
                     self.applications[name],
                     history.pictured.targets,
                     created_at=self.time - 95 * MINUTE,
+                    reported_at=to_unix(self.moment[0]),
                     is_broken=is_broken and name == "checkout",
                 )
                 await self.cases.livestate.report(state, by=self.pipeds["tokyo"])

@@ -39,7 +39,12 @@ Diff between the defined state in Git at commit 7f3c91a and actual state in clus
 
 
 def shop_resources(
-    application: Application, targets: Sequence[str], *, created_at: int, is_broken: bool
+    application: Application,
+    targets: Sequence[str],
+    *,
+    created_at: int,
+    reported_at: int,
+    is_broken: bool,
 ) -> ApplicationLiveStateSnapshot:
     """What an application has on its clusters; the first pod crashes if it is broken."""
     resources = [
@@ -54,7 +59,7 @@ def shop_resources(
         if is_broken
         else ApplicationLiveStateSnapshot.HEALTHY,
         application_live_state=ApplicationLiveState(resources=resources),
-        version=ApplicationLiveStateVersion(timestamp=created_at),
+        version=ApplicationLiveStateVersion(timestamp=reported_at),
     )
 
 

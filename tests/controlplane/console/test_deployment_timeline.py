@@ -66,6 +66,26 @@ def test_every_step_says_who_and_why(
     assert bars == [(0, 250), (250, 500), (750, 250)]
 
 
+def test_a_stage_that_waits_says_who_has_approved_so_far(
+    make_deployment: Build, make_stage: BuildStage, start: int, noon: datetime
+) -> None:
+    waiting = make_stage(
+        "s1",
+        "WAIT_APPROVAL",
+        status=pb.STAGE_RUNNING,
+        completed_at=start,
+        available_operation=pb.MANUAL_OPERATION_APPROVE,
+        metadata={"pipecd/stage-approved-users": "ann"},
+    )
+    deployment = make_deployment(waiting, status=pb.DEPLOYMENT_RUNNING)
+    step = deployment_timeline(deployment, [], noon)[-1]
+    assert (step.badge.text, step.who, step.why) == (
+        "Waiting for approval",
+        "",
+        "Approved by ann so far.",
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "what", "why"),
     [

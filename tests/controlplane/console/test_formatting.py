@@ -32,6 +32,19 @@ def test_how_long_ago(seconds: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        pytest.param(("env: prod", "team: checkout", "tier: back"), 2, id="whole ones"),
+        pytest.param(("env: staging", "team: recommendations", "tier: back"), 1, id="fewer"),
+        pytest.param(("env: dev", "team: web"), 2, id="all without a count of others"),
+        pytest.param(("team: " + "x" * 60, "tier: back"), 1, id="at least one"),
+    ],
+)
+def test_a_column_has_labels_that_fit_whole(labels: tuple[str, ...], shown: int) -> None:
+    assert tuple(formatting.fitting_labels(labels)) == labels[:shown]
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [
         pytest.param(-1, "0s", id="never negative"),

@@ -2,6 +2,7 @@
 """The live state as a tree of resources, from snapshots of v0 and v1 pipeds."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipecd.controlplane.console.live_state_view import (
     parse_live_query,
     worst_first,
 )
+from pipecd.controlplane.console.status_badge import Badge, Tone
 from pipecd.controlplane.usecases.livestate_history import resource_events
 from pipecd.proto.model import livestate_pb2 as pb
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
@@ -329,6 +331,20 @@ def test_boxes_of_several_targets_say_which_is_theirs(noon: datetime) -> None:
     ]
     graph = live_graph(live_state_view(snapshot(*pods), noon).roots)
     assert [box.kind for box in graph.boxes] == ["Pod · osaka", "Pod · tokyo"]
+
+
+def test_the_text_of_a_box_ends_before_the_mark_of_a_difference(noon: datetime) -> None:
+    web = resource(
+        "of the recommendations, scored in batches",
+        resource_type="CustomKindWithAnUnusuallyLongDescriptiveName",
+        **HEALTHY,
+    )
+    (row,) = live_state_view(snapshot(web), noon).roots
+    (plain,) = live_graph([row]).boxes
+    (marked,) = live_graph([replace(row, drift=Badge(Tone.WAIT, "differ", "Differs"))]).boxes
+    assert len(marked.label) < len(plain.label)
+    assert len(marked.kind) < len(plain.kind)
+    assert "differs from Git" in marked.title
 
 
 def test_a_graph_has_a_limited_number_of_boxes(noon: datetime) -> None:

@@ -29,9 +29,17 @@ class BulkSyncResult:
     reason: str = ""
 
 
+_ONE = {
+    "in progress": "is in progress",
+    "done": "is done",
+    "failed": "has failed",
+    "refused": "was refused",
+}
+
+
 def bulk_sync_summary(results: Iterable[BulkSyncResult]) -> str:
-    """How many syncs are in which state."""
-    counts = dict.fromkeys(("in progress", "done", "failed", "refused"), 0)
+    """How many syncs are in which state, as a sentence."""
+    counts = dict.fromkeys(_ONE, 0)
     for result in results:
         if result.notice is None:
             counts["refused"] += 1
@@ -39,7 +47,13 @@ def bulk_sync_summary(results: Iterable[BulkSyncResult]) -> str:
             counts["in progress"] += 1
         else:
             counts["done" if result.notice.badge.tone is Tone.OK else "failed"] += 1
-    return join_words([f"{count} {state}" for state, count in counts.items() if count])
+    states = [state for state, count in counts.items() if count]
+    total = sum(counts.values())
+    if total == 1:
+        return f"The sync {_ONE[states[0]]}."
+    if len(states) == 1:
+        return f"{total} syncs, all {states[0]}."
+    return f"{total} syncs: {join_words([f'{counts[state]} {state}' for state in states])}."
 
 
 def encode_results(results: Iterable[BulkResult]) -> str:

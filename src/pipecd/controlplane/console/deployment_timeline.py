@@ -102,6 +102,7 @@ def _stages(deployment: Deployment, now: datetime) -> list[TimelineStep]:
         start = started_at(stage, deployment)
         end = stage.completed_at if status.is_completed else to_unix(now)
         scale = 1000 / max(last - first, 1)
+        who = ", ".join(approved_by(stage)) or stage.metadata.get("SkippedBy", "")
         offset = min(max(round((start - first) * scale), 0), 990)
         width = min(max(round((end - start) * scale), 10), 1000 - offset)
         steps.append(
@@ -110,8 +111,10 @@ def _stages(deployment: Deployment, now: datetime) -> list[TimelineStep]:
                 timestamp(start, now),
                 view.badge,
                 view.name,
-                ", ".join(approved_by(stage)) or stage.metadata.get("SkippedBy", ""),
-                sentence(view.reason) or view.desc,
+                "" if view.running else who,
+                (f"Approved by {who} so far." if view.running and who else "")
+                or sentence(view.reason)
+                or view.desc,
                 stage_id=view.id,
                 elapsed=view.elapsed,
                 bar=Bar(offset, width),

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from pipecd.model.clock import from_unix, to_unix
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
+# In letters: the width of a column of labels, the padding of one, and what counts the others.
+LABEL_COLUMN, _PADDING, _MORE = 35, 3, 5
 MONTH, YEAR = 30 * DAY, 365 * DAY
 # Words that may begin a sentence of ours or of a piped; any other one may be a name.
 _WORDS = """
@@ -167,6 +169,19 @@ def safe_link(url: str) -> str:
 def label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
     """`key: value`, sorted by key."""
     return tuple(f"{key}: {labels[key]}" for key in sorted(labels))
+
+
+def fitting_labels(texts: Sequence[str]) -> Sequence[str]:
+    """As many labels as fit whole into a column of a list, at least one; the others are counted."""
+    room = LABEL_COLUMN - (_MORE if len(texts) > 1 else 0)
+    shown = 0
+    for text in texts:
+        room -= len(text) + _PADDING
+        is_last = shown == len(texts) - 1
+        if shown and room + (_MORE if is_last else 0) < 0:
+            break
+        shown += 1
+    return texts[:shown]
 
 
 def initials(name: str) -> str:

@@ -18,9 +18,11 @@ _GAP_X, _GAP_Y, _MARGIN = 56, 12, 16
 # How many equal leaves are shown as boxes of their own.
 _MAX_EQUAL = 4
 MAX_BOXES = 200
-_MAX_LETTERS = 25
+_MAX_LETTERS, _MAX_MARKED_LETTERS = 25, 21
 # The kind is in smaller letters than the name.
 _MAX_KIND_LETTERS = 34
+# Beside the mark of a resource that differs from Git.
+_MAX_MARKED_KIND_LETTERS = 29
 _TAIL = 9
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -130,15 +132,16 @@ def _edge(x: int, y: int, child_y: int) -> str:
 
 def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
     details = f": {row.text}" if row.text else ""
+    drift = "" if row.drift is None else ", differs from Git"
     kind = f"{row.kind} · {row.location}" if row.location else row.kind
     return GraphBox(
         x=x,
         y=y,
         id=row.id,
         anchor=f"box-{row.anchor}",
-        title=f"{row.kind} {row.name}, {row.badge.text.lower()}{details}",
-        label=shortened(row.name),
-        kind=shortened(kind, _MAX_KIND_LETTERS),
+        title=f"{row.kind} {row.name}, {row.badge.text.lower()}{drift}{details}",
+        label=shortened(row.name, _MAX_LETTERS if row.drift is None else _MAX_MARKED_LETTERS),
+        kind=shortened(kind, _MAX_KIND_LETTERS if row.drift is None else _MAX_MARKED_KIND_LETTERS),
         badge=row.badge,
         health=row.health,
         is_match=row.is_match,

@@ -95,6 +95,8 @@ class ApprovalView:
     approved_by: tuple[str, ...]
     required: int
     expires: Timestamp | None
+    # How long it still waits, if it has a timeout.
+    time_left: str
     has_approved: bool
     disabled_reason: str = ""
 
@@ -265,6 +267,7 @@ def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[Ap
                 approved_by=approved,
                 required=parse_count(stage.metadata.get(REQUIRED_APPROVALS_KEY, "")) or 0,
                 expires=timestamp(deadline, now),
+                time_left=duration(deadline - to_unix(now)),
                 has_approved=user in approved,
                 disabled_reason=disabled_reason,
             )

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.formatting import isolate, sentence
+from pipecd.controlplane.console.formatting import fitting_labels, isolate, sentence
 from pipecd.controlplane.console.markdown import description_html, web_link
 
 _DIRECTORY = Path(__file__).parent
@@ -119,6 +119,7 @@ class Renderer:
         cast("dict[str, Any]", self._environment.globals)["asset"] = assets.url
         filters = cast("dict[str, Any]", self._environment.filters)
         filters |= {
+            "fitting": fitting_labels,
             "markdown": description_html,
             "sentence": sentence,
             "isolate": isolate,

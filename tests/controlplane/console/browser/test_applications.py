@@ -152,25 +152,25 @@ async def test_several_applications_are_synced_at_once(
     await expect(every).to_have_count(0)
     await page.get_by_role("button", name="Sync the selected applications").click()
     summary = page.get_by_test_id("summary")
-    await expect(summary).to_have_text("1 sync: 1 in progress.")
+    await expect(summary).to_have_text("The sync is in progress.")
     (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.application_id == application.id
     # A reload shows the same and syncs nothing again.
     await page.reload()
-    await expect(summary).to_have_text("1 sync: 1 in progress.")
+    await expect(summary).to_have_text("The sync is in progress.")
     assert len(await cases.commands.list_unhandled(by=piped)) == 1
     if scripts:
         await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
         done = {TRIGGERED_KEY: "d1"}
         result = CommandResult(command.id, CommandStatus.SUCCEEDED, 1, done)
         await cases.commands.report_handled(result, by=piped)
-        await expect(summary).to_have_text("1 sync: 1 done.")
+        await expect(summary).to_have_text("The sync is done.")
         opened = page.get_by_role("link", name="Open the deployment")
         await expect(opened).to_have_attribute("href", "/deployments/d1")
     await page.goto(f"{console_url}/applications?labels[0]=env:dev")
     await menu.click()
     await page.get_by_role("button", name="Sync all 2 on this page").click()
-    await expect(summary).to_have_text("2 syncs: 2 in progress.")
+    await expect(summary).to_have_text("2 syncs, all in progress.")
     rows = page.get_by_test_id("bulk-row")
     await rows.get_by_role("link", name="web").click()
     await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")

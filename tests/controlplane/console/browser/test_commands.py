@@ -123,7 +123,9 @@ async def test_an_approval_says_how_many_who_and_until_when(
     await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
     await expect(card).to_contain_text("0 of 2 approvals")
     await expect(card).to_contain_text("ann, bob or cleo")
-    await expect(card).to_contain_text("times out 2026-01-02 09:04:05 UTC")
+    await expect(card).to_contain_text("times out in 6h 00m")
+    deadline = card.locator("time[data-until]")
+    await expect(deadline).to_have_attribute("title", "2026-01-02 09:04:05 UTC")
     # What there is to do stands before what there is to read.
     facts = await page.locator("dl.facts").bounding_box()
     box = await card.bounding_box()

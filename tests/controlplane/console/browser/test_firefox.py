@@ -203,7 +203,7 @@ async def test_several_applications_are_added_and_synced(
             await page.click(f"[aria-label='Select {name}']")
         await page.click("[data-testid=bulk-sync]")
         await page.click("#bulk-form button")
-        await page.wait_for_text("[data-testid=summary]", "2 syncs: 2 in progress.")
+        await page.wait_for_text("[data-testid=summary]", "2 syncs, all in progress.")
     commands = await cases.commands.list_unhandled(by=piped)
     assert [command.type for command in commands] == [CommandKind.SYNC_APPLICATION] * 2
 

@@ -22,7 +22,8 @@ function follow(on) {
 function updateFollowLabel() {
   const button = tool("follow");
   if (!button) return;
-  button.hidden = !hasEnd();
+  // There is nothing to follow in the log of a stage that has ended, unless a line comes late.
+  button.hidden = !hasEnd() || (logBox().dataset.grows === "0" && !unreadLines);
   button.textContent = unreadLines ? `${unreadLines} new ${unreadLines === 1 ? "line" : "lines"}` : "Follow";
 }
 

@@ -27,6 +27,7 @@ function tick() {
   const since = (iso) => Math.floor((Date.now() + offset - Date.parse(iso)) / 1000);
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   for (const time of document.querySelectorAll("time[data-ago]")) write(time, ago(since(time.dateTime)));
+  for (const time of document.querySelectorAll("time[data-until]")) write(time, duration(-since(time.dateTime)));
   for (const span of document.querySelectorAll("[data-since]")) write(span, duration(since(span.dataset.since)));
 }
 
