@@ -58,12 +58,16 @@ def test_a_deployment_only_moves_forward_and_never_leaves_its_end() -> None:
         assert can_transition(current, following) is (current in open_ones and current <= following)
 
 
+KEY = "36b9f027-9706-4e06-b52b-7dbc76a92c4e"
+
+
 @pytest.mark.parametrize(
     ("commander", "who"),
     [
         pytest.param("", "ann", id="the author of the commit"),
         pytest.param("eve", "eve", id="the user who requested it"),
         pytest.param("chain-1", "its deployment chain", id="its chain, which has no name"),
+        pytest.param(KEY, f"API key {KEY}", id="an API key, by its id"),
     ],
 )
 def test_a_deployment_was_triggered_by(commander: str, who: str) -> None:

@@ -16,6 +16,7 @@ from pipecd.wire.connection_problem import find_problem, split_address
 from pipecd.wire.server import TlsFiles
 from servers.api_service import serve_api
 from servers.control_plane import StartControlPlane
+from servers.programs import OUR_PIPECTL
 
 LIST = "application list --api-key k --address"
 
@@ -77,6 +78,14 @@ async def test_certificates_and_plain_text(
         code, _, err = await type_line(f"{LIST} {plane.address}")
         sentence = f"{plane.address} speaks plain text, not TLS; add --insecure"
         assert (code, sentence in err) == (1, True), err
+
+
+async def test_a_failed_handshake_is_one_line(start_plane: StartControlPlane) -> None:
+    async with start_plane() as plane:
+        line = [OUR_PIPECTL, *f"application list --api-key k --address {plane.address}".split()]
+        process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
+        _, errors = await process.communicate()
+    assert len(errors.decode().splitlines()) == 1, errors.decode()
 
 
 async def test_a_wrong_key(start_plane: StartControlPlane, type_line: Any) -> None:

@@ -249,6 +249,9 @@ async def test_the_stages_of_a_running_deployment_are_watched(
         wait = f"deployment wait-status --deployment-id {running.id} --status DEPLOYMENT_SUCCESS"
         code, out, _ = await typed_at(plane)(f"{wait} --output json")
         assert (code, json.loads(out)["id"]) == (0, running.id)
+        code, _, err = await typed_at(plane)(wait.replace("SUCCESS", "FAILURE"))
+        sentence = f"deployment {running.id} has completed as DEPLOYMENT_SUCCESS"
+        assert (code, sentence in err) == (1, True), err
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.shell_completion import ShellComplete
@@ -76,7 +78,10 @@ async def test_results_have_four_forms(
         table = (await typed("application list --output table"))[1].splitlines()
         assert table[0].split() == ["NAME", "ID", "KIND", "STATUS", "LABELS"]
         assert table[1].split() == ["web", id, "ECS", "UNKNOWN", "-"]
-        assert id in (await typed(f"application get --app-id {id} --output table"))[1]
+        table = (await typed(f"application get --app-id {id} --output table"))[1].splitlines()
+        assert id in table[1]
+        assert table[3].split("  ")[0] == "REPOSITORY"
+        assert table[4].split() == ["repo", "apps/web/app.pipecd.yaml", piped, "-"]
 
 
 async def test_the_id_of_what_was_created_is_printed(
@@ -150,6 +155,17 @@ async def test_an_application_is_edited_and_enabled(
             application.sync_state.status = 3
             application.sync_state.timestamp = 1
             application.sync_state.reason = "- replicas: 1\n+ replicas: 2"
+
+        def invalid(application: Any) -> None:
+            application.sync_state.status = 4
+            application.sync_state.timestamp = 1
+            application.sync_state.reason = "apps/web/app.pipecd.yaml was not found in Git"
+
+        await plane.running.stores.applications.update(id, invalid)
+        sentence = "is INVALID_CONFIG: apps/web/app.pipecd.yaml was not found in Git"
+        assert sentence in (await typed(f"application diff --app-id {id}"))[2]
+        shown = (await typed(f"application get --app-id {id} --output table"))[1]
+        assert shown.endswith("\n\napps/web/app.pipecd.yaml was not found in Git\n")
 
         await plane.running.stores.applications.update(id, drift)
         assert (await typed(f"application diff --app-id {id}"))[:2] == (
@@ -315,3 +331,34 @@ def test_a_typing_mistake_gets_a_suggestion(
 ) -> None:
     assert run(tree(), [word]) == 1
     assert f"Did you mean '{suggestion}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("application list --labl x", ["No such option '--labl'. (Did you mean one of: '--disabled', '--label'?)", "See `pipectl application list --help`."]),
+        ("application list --output tabel", ["Invalid value for '--output': 'tabel' is not one of 'table', 'json', 'yaml', 'name'.", "See `pipectl application list --help`."]),
+        ("aplication list", ["No such command 'aplication'. Did you mean 'application'?", "See `pipectl --help`."]),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_answered_in_two_lines(
+    line: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tree(), line.split()) == 1
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert [first.split(" ", 2)[2], *rest] == lines
+
+
+def groups(group: click.Group, path: str = "pipectl") -> Iterator[tuple[str, click.Group]]:
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        if isinstance(below := group.get_command(context, name), click.Group):
+            yield from groups(below, f"{path} {name}")
+
+
+@pytest.mark.parametrize(("path", "group"), [*groups(tree())])
+def test_no_line_of_a_list_of_commands_is_cut_off(path: str, group: click.Group) -> None:
+    context = click.Context(group, info_name=path, terminal_width=80)
+    commands = group.get_help(context).partition("Commands:")[2]
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []

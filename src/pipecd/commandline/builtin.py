@@ -32,7 +32,7 @@ def add_common(group: click.Group) -> None:
             context = click.Context(command, info_name=word, parent=context)
         click.echo(command.get_help(context))
 
-    @group.command("completion", help="Print a script that completes commands in a shell.")
+    @group.command("completion", help="Print a script for completion in a shell.")
     @click.argument("shell")
     def completion(shell: str) -> None:  # pyright: ignore[reportUnusedFunction]
         completion_class = get_completion_class(shell)

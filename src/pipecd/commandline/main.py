@@ -50,7 +50,8 @@ def error_text(error: Exception, words: Sequence[str]) -> str:
         case click.MissingParameter(ctx=click.Context() as context, param=click.Option()):
             return f"required flag(s) {missing_flags(context.command, words)} not set"
         case click.UsageError(ctx=click.Context() as context):
-            return f"{error.format_message()}\n\n{context.get_help()}"
+            # The help of a command has dozens of lines, in front of which a message is not seen.
+            return f"{error.format_message()}\nSee `{context.command_path} --help`."
         case click.ClickException():
             return error.format_message()
         case _:

@@ -8,6 +8,7 @@ test compares each enum with its descriptor.
 from enum import IntEnum
 from typing import assert_never
 
+from pipecd.model.ids import is_uuid
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 WAITING_FOR = "pipecd/waiting-for"
@@ -146,10 +147,15 @@ def triggering_chain(deployment: Deployment) -> str:
 
 
 def triggered_by(deployment: Deployment) -> str:
-    """Returns who triggered a deployment, for display: a chain, a user or the commit author."""
+    """Returns who triggered a deployment, for display: a chain, a user or the commit author.
+
+    The commander of a sync with an API key is the id of the key, as in upstream.
+    """
     trigger, chain = deployment.trigger, deployment.deployment_chain_id
     if chain and trigger.commander == chain:
         return "its deployment chain"
     if triggering_chain(deployment):
         return "a deployment chain"
+    if is_uuid(trigger.commander):
+        return f"API key {trigger.commander}"
     return trigger.commander or trigger.commit.author

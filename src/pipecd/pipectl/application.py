@@ -20,9 +20,10 @@ from pipecd.pipectl.output import (
     print_document,
     print_id,
     print_result,
+    printable,
     report_more,
 )
-from pipecd.pipectl.views import APPLICATIONS, SYNC_STATES
+from pipecd.pipectl.views import APPLICATION_SOURCES, APPLICATIONS, SYNC_STATES, sync_reason
 from pipecd.pipectl.wait import Polling, parse_statuses, wait_for_deployment, wait_for_status
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -191,9 +192,14 @@ async def get(api: Api, app_id: str, output: str) -> None:
     """Show an application."""
     application = await _get(api, app_id)
     print_result(output, application, [application], APPLICATIONS)
+    if output == "table":
+        click.echo()
+        print_result(output, application, [application], APPLICATION_SOURCES)
+        if reason := sync_reason(application):
+            click.echo(f"\n{printable(reason)}")
 
 
-@application.command("diff")
+@application.command("diff", short_help="Show how the live state differs from Git.")
 @with_api
 @_APPLICATION
 @flags.switch("exit-code", "Exit with 1 if the application is out of sync.")
@@ -209,12 +215,13 @@ async def diff(api: Api, app_id: str, exit_code: bool, output: str | None) -> No
     elif status is SyncStatus.OUT_OF_SYNC:
         click.echo(state.reason or state.short_reason)
     else:
-        logger.info(f"Application {app_id} is {status.name}")
+        reason = sync_reason(application)
+        logger.info(f"Application {app_id} is {status.name}{reason and ': '}{reason}")
     if exit_code and status is SyncStatus.OUT_OF_SYNC:
         raise PipecdError(f"application {app_id} is out of sync")
 
 
-@application.command("edit")
+@application.command("edit", short_help="Change where an application is deployed.")
 @with_api
 @_APPLICATION
 @flags.text("piped-id", "The piped that deploys it from now on.", complete=completion.pipeds)

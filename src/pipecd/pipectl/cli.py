@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `pipectl`; each subcommand is imported only when it is run."""
 
+import os
 import sys
 
 from pipecd.commandline.lazy_group import LazyGroup
@@ -36,4 +37,6 @@ def tree() -> LazyGroup:
 
 
 def main() -> None:
+    # gRPC reads it when it is imported, and logs failed handshakes, which our errors explain.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.exit(run(tree()))

@@ -120,7 +120,7 @@ async def logs(
         print_result(form, answer, [PipelineStage(id=id) for id in answer.stage_logs], STAGES)
 
 
-@deployment.command("watch")
+@deployment.command("watch", short_help="Print each change of a running deployment.")
 @with_api
 @_DEPLOYMENT
 @deployment_output_flag
@@ -167,7 +167,7 @@ async def approve(
     print_id(output, "command_id", answer.command_id)
 
 
-@deployment.command("reject")
+@deployment.command("reject", short_help="Reject a stage that waits for approval.")
 @with_connection
 @_DEPLOYMENT
 @_STAGE
@@ -216,7 +216,7 @@ async def _only_waiting(api: Api, deployment_id: str, operation: ManualOperation
     return offering[0].id
 
 
-@deployment.command("retry")
+@deployment.command("retry", short_help="Deploy an application again.")
 @with_api
 @_DEPLOYMENT
 @flags.duration("check-interval", "The longest delay between two checks.", default="15s")

@@ -68,7 +68,7 @@ def migrate() -> None:
     """Move from kinds and platform providers to plugins and deploy targets."""
 
 
-@migrate.command("database")
+@migrate.command("database", short_help="Set the deploy targets of applications.")
 @with_api
 @flags.strings("applications", "The applications, by id.", required=True)
 async def database(api: Api, applications: tuple[str, ...]) -> None:
@@ -97,7 +97,7 @@ async def _migrate_application(api: Api, id_: str) -> None:
     logger.info("application has deploy targets now", application=id_, plugin=plugin)
 
 
-@migrate.command("application-config")
+@migrate.command("application-config", short_help="Rewrite application files for plugins.")
 @flags.every_command
 @client_flags
 @flags.strings("config-files", "The files to rewrite.")

@@ -53,7 +53,7 @@ def piped() -> None:
     """Work with pipeds."""
 
 
-@piped.command("register")
+@piped.command("register", short_help="Register a piped and print its id and key.")
 @with_connection
 @flags.text("name", "The name of the piped.", required=True)
 @flags.text("desc", "What it is for.")

@@ -174,7 +174,7 @@ def plugin() -> None:
     """Create, check and publish plugins."""
 
 
-@plugin.command("init")
+@plugin.command("init", short_help="Write a working plugin with tests.")
 @flags.every_command
 @flags.text("dir", "Where to write it; a directory named like the plugin when it is not set.")
 @click.argument("name")

@@ -49,7 +49,7 @@ async def list_(connection: Connection, username: str, output: str) -> None:
         logger.info("There are older sessions; --username lists those of one user")
 
 
-@session.command("end")
+@session.command("end", short_help="End one session, those of a user, or all.")
 @with_connection
 @flags.text("session-id", "The session to end.")
 @flags.text("username", "End all sessions of this user.")

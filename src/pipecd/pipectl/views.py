@@ -2,7 +2,7 @@
 """The tables of applications, deployments and pipeds."""
 
 from pipecd.model.application import ApplicationKind, SyncStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus, triggered_by
 from pipecd.pipectl.output import View, age
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -35,6 +35,11 @@ def waiting_stage(deployment: Deployment) -> str:
     return ", ".join(running)
 
 
+def sync_reason(application: Application) -> str:
+    """Why an application has its sync state, in short if the piped says so."""
+    return application.sync_state.short_reason or application.sync_state.reason
+
+
 APPLICATIONS = View(
     {
         "NAME": lambda a: a.name,
@@ -45,12 +50,21 @@ APPLICATIONS = View(
     },
     name=lambda a: a.id,
 )
+APPLICATION_SOURCES = View(
+    {
+        "REPOSITORY": lambda a: a.git_path.repo.id,
+        "FILE": lambda a: f"{a.git_path.path}/{a.git_path.config_filename}",
+        "PIPED": lambda a: a.piped_id,
+        "LAST DEPLOYMENT": lambda a: a.most_recently_triggered_deployment.deployment_id,
+    },
+    name=lambda a: a.id,
+)
 SYNC_STATES = View(
     {
         "NAME": lambda a: a.name,
         "ID": lambda a: a.id,
         "STATUS": lambda a: SyncStatus(a.sync_state.status).name,
-        "REASON": lambda a: a.sync_state.short_reason,
+        "REASON": sync_reason,
     },
     name=lambda a: a.id,
 )
@@ -61,7 +75,7 @@ DEPLOYMENTS = View(
         "STATUS": deployment_status,
         "STAGE": waiting_stage,
         "COMMIT": lambda d: d.trigger.commit.hash[:COMMIT_LENGTH],
-        "BY": lambda d: d.trigger.commander or d.trigger.commit.author,
+        "BY": triggered_by,
         "AGE": lambda d: age(d.created_at),
     },
     name=lambda d: d.id,

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pipecd.model.backoff import Backoff
 from pipecd.model.command import TRIGGERED_KEY, CommandStatus
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
-from pipecd.model.errors import NotFound, PipecdError, Unavailable, UserMistake
+from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.pipectl.client import Api, attempt, call, logger
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service import api_pb2 as pb
@@ -88,10 +88,16 @@ async def wait_for_status(
                 "deployment cannot be read, retrying", deployment=deployment_id, error=str(e)
             )
             return None
-        if DeploymentStatus(deployment.status) not in statuses:
-            logger.info("...")
-            return None
-        return deployment
+        status = DeploymentStatus(deployment.status)
+        if status in statuses:
+            return deployment
+        if status.is_completed:
+            raise Conflict(
+                f"deployment {deployment_id} has completed as {STATUS_PREFIX}{status.name}",
+                hint=deployment.status_reason.strip(),
+            )
+        logger.info("...")
+        return None
 
     deployment = await _poll(reached, polling)
     status = DeploymentStatus(deployment.status)

@@ -47,7 +47,10 @@ async def test_a_repository_that_is_not_in_the_piped_configuration_is_refused(
     cases: UseCases, draft: Application, admin: User
 ) -> None:
     draft.git_path.repo.id = "elsewhere"
-    with pytest.raises(NotFound, match="The requested repository is not found in the Piped"):
+    with pytest.raises(
+        NotFound,
+        match=r"The requested repository is not found in the Piped configuration; piped .+ has ",
+    ):
         await cases.applications.add(draft, by=admin)
 
 

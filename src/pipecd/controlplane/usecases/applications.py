@@ -234,7 +234,13 @@ def complete_git_path(path: common.ApplicationGitPath, piped: Piped) -> common.A
     """The git path with the repository as the piped has configured it."""
     repository = next((r for r in piped.repositories if r.id == path.repo.id), None)
     if repository is None:
-        raise NotFound("The requested repository is not found in the Piped configuration")
+        known = ", ".join(each.id for each in piped.repositories)
+        raise NotFound(
+            "The requested repository is not found in the Piped configuration",
+            hint=f"piped {piped.name} has {known}"
+            if known
+            else f"piped {piped.name} reports its repositories when it starts",
+        )
     return common.ApplicationGitPath(
         repo=repository,
         path=path.path,

@@ -215,7 +215,8 @@ class StageRun:
         release = await asyncio.to_thread(
             copy_release, tree, source.commit, self._releases, user=settings.input.limits.user
         )
-        self.log(f"Release {release.path.name} has {len(tree.files)} files")
+        count = len(tree.files)
+        self.log(f"Release {release.path.name} has {count} file{'' if count == 1 else 's'}")
         if user := settings.input.limits.user:
             readers = await asyncio.to_thread(readers_of_releases, user)
             if readers:
