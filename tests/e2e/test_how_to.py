@@ -54,14 +54,15 @@ PIPED = """\
     type: KEY_PAIR
     config: {{privateKeyFile: {directory}/secret-private, publicKeyFile: {directory}/secret-public}}
 """
+QUICKSTART_KEY = "~/.pipecd/quickstart/api-key"
 # Pages without commands; their samples are read by the conventions.
 WITHOUT_COMMANDS = {
-    "analyse.md", "deploy-at-once.md", "deploy-in-order.md", "get-notified.md", "index.md",
+    "analyse.md", "deploy-at-once.md", "deploy-in-order.md", "get-notified.md",
     "run-scripts.md", "split-traffic.md",
 }  # fmt: skip
 FOLLOWED = {
     "add-a-team.md", "add-an-application.md", "approve.md", "correct-drift.md", "deploy-images.md",
-    "find-out.md", "keep-secrets.md", "preview.md", "roll-back.md",
+    "find-out.md", "index.md", "keep-secrets.md", "preview.md", "roll-back.md",
 }  # fmt: skip
 
 
@@ -227,8 +228,11 @@ async def log_in(reader: Reader, config: Path, port: int) -> None:
     set_role = f"pipecd api-key set-role --role READ_WRITE_APPROVE {flags}"
     await reader.type(set_role, at=reader.directory)
     (reader.directory / "key").write_text(key)
-    address = f"--address localhost:{port} --insecure"
-    await reader.type(f"pipectl login {address} --api-key-file key", at=reader.directory)
+    [line] = blocks("index.md")
+    for sample, ours in (("localhost:8080", f"localhost:{port}"), (QUICKSTART_KEY, "key")):
+        assert sample in line
+        line = line.replace(sample, ours)
+    await reader.type(line, at=reader.directory)
 
 
 async def test_the_how_to_pages_work_one_after_another(tmp_path: Path) -> None:
