@@ -120,15 +120,16 @@ async def run_schedule(
 
 @dataclass(frozen=True)
 class Pace:
-    """How many operations and faults there are per second."""
+    """How many operations and faults there are per second, and which ones there are not."""
 
     operations: float = 1.2
     faults: float = 1.3
+    without: frozenset[str] = frozenset()
 
 
 RANDOM = Pace()
-# The memory of an installation is followed for a long time, with some faults.
-SOAK = Pace(operations=0.8, faults=0.15)
+# The memory of programs is followed for a long time: some faults, and none that begins it anew.
+SOAK = Pace(operations=0.8, faults=0.15, without=schedule.RESTARTING)
 
 
 async def run_layout(
@@ -159,6 +160,7 @@ async def run_layout(
                     seconds=ROUND_SECONDS,
                     operations=pace.operations,
                     faults=pace.faults,
+                    without=pace.without,
                 )
                 schedule.save(steps, place / "schedule.json")
                 await trial.run(steps)
@@ -169,12 +171,13 @@ async def run_layout(
                     f"{trial.recoveries[-1]:.1f} s, {len(trial.violations)} violations, "
                     f"load {os.getloadavg()[0]:.1f}"
                 )
+                # After each round, so that a long run that is ended has them too.
+                series.save(directory / "resources", str(options.layout))
                 if trial.violations:
                     _report_violations(place, trial, first, name)
             sampling.cancel()
             totals.add(trial)
             totals.growth = {what: series.growth(what) for what in RESOURCES}
-            series.save(directory / "resources", str(options.layout))
     return totals
 
 
@@ -223,7 +226,7 @@ def arguments() -> argparse.Namespace:
         "--executables", type=Path, help="the bin directory of an installed release"
     )
     parser.add_argument(
-        "--soak", action="store_true", help="few faults, to follow memory, threads and files"
+        "--soak", action="store_true", help="few faults and no restarts, to follow memory"
     )
     parser.add_argument("--schedule", type=Path, help="repeats a schedule on the first layout")
     parser.add_argument(

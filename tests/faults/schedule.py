@@ -6,7 +6,7 @@ A step carries all of its choices, so that removing others from a schedule does 
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -290,18 +290,36 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
 }
 """The faults with their weights."""
 
+RESTARTING = frozenset(
+    {
+        *("rotate_key", "restart_piped", "upgrade_piped", "upgrade_control_plane"),
+        *("kill_piped", "kill_launched_piped", "kill_piped_at_call", "kill_piped_at_line"),
+        *("kill_replica", "lose_workspace", "restore_old_workspace", "damage_workspace"),
+    }
+)
+"""What starts a replica or a piped again, at once or because it could not go on."""
+
 
 def generate(
-    seed: str, scene: Scene, *, seconds: float, operations: float = 1.2, faults: float = 0.8
+    seed: str,
+    scene: Scene,
+    *,
+    seconds: float,
+    operations: float = 1.2,
+    faults: float = 0.8,
+    without: Collection[str] = (),
 ) -> list[Step]:
-    """The schedule of a round: so many operations and faults per second, each at its own time."""
+    """The schedule of a round: so many operations and faults per second, each at its own time.
+
+    What is `without` is left out.
+    """
     chance = random.Random(seed)
     steps: list[Step] = []
     for table, rate, is_fault in ((WORKLOAD, operations, False), (FAULTS, faults, True)):
-        weights = [weight for weight, _ in table.values()]
+        weights = {name: weight for name, (weight, _) in table.items() if name not in without}
         at = 0.0
         while (at := at + chance.expovariate(rate)) < seconds:
-            (name,) = chance.choices(list(table), weights)
+            (name,) = chance.choices([*weights], [*weights.values()])
             # The choices of a step do not depend on those of the steps before it.
             options = table[name][1](random.Random(chance.getrandbits(64)), scene)
             if options is not None:

@@ -20,7 +20,7 @@ from faults.applications import (
 from faults.history import History
 from faults.injection import Injector
 from faults.layouts import Layout
-from faults.schedule import FAULTS, WORKLOAD, Scene
+from faults.schedule import FAULTS, RESTARTING, WORKLOAD, Scene
 from faults.shrinking import shrink
 from faults.truth import TruthLine
 from faults.workload import Workload
@@ -70,6 +70,13 @@ def test_every_step_can_be_carried_out(layout: Layout) -> None:
     # Those of servers, and a full disk for files, which a bucket replaces.
     impossible = {Layout.SQLITE: 9, Layout.MYSQL: 0, Layout.POSTGRESQL: 1}[layout]
     assert len({step.name for step in steps}) == possible - impossible
+
+
+def test_a_soak_starts_no_program_again_and_leaves_out_nothing_else() -> None:
+    steps = schedule.generate("1", scene(), seconds=3000, without=RESTARTING)
+    everything = {*FAULTS, *WORKLOAD} - {"fill_data"}
+    assert {step.name for step in steps} == everything - RESTARTING
+    assert everything > RESTARTING
 
 
 def test_steps_without_anything_to_choose_from_are_left_out() -> None:
