@@ -16,11 +16,11 @@ from faults.evidence import FOREVER, InjectedFault
 from faults.history import History
 from faults.network import LinkState, TcpProxy
 from faults.program import Program
+from faults.repository import Repository
 from faults.schedule import REPORTS, Step
 from faults.signals import kill_all, pause_all, processes_with, signal_process
 from faults.stores_on_disk import OnSmallDisk
 from faults.whole_installation import PLUGIN_PIPED, FaultyPiped, WholeInstallation
-from servers.origin import Origin
 from servers.server import Server
 
 _PULSE_SECONDS = 0.1
@@ -431,12 +431,9 @@ class Injector:
 
     async def recreate_repository(self) -> bool:
         """A repository with the same files and a history of one commit takes the place of the old one."""
-        origin = self.installed.origin
         async with self.installed.git_lock:
             await asyncio.to_thread(self.installed.read_contents)
-            await asyncio.to_thread(_recreate, origin.path)
-            origin.git("config", "receive.denyCurrentBranch", "updateInstead")
-            await asyncio.to_thread(origin.commit, None, "created again")
+            await asyncio.to_thread(_recreate, self.installed.origin)
         return True
 
     # Servers
@@ -552,12 +549,12 @@ def _start_again(server: Server) -> None:
         server.start()
 
 
-def _recreate(path: Path) -> None:
-    old = path.with_name("origin-old")
-    path.rename(old)
-    shutil.copytree(old, path, ignore=shutil.ignore_patterns(".git"))
+def _recreate(origin: Repository) -> None:
+    old = origin.path.with_name("origin-old")
+    origin.path.rename(old)
+    files = Repository(old).files()
+    Repository.begin(origin.path).begin_history(files, "created again")
     shutil.rmtree(old)
-    Origin.begin(path)
 
 
 RECORDED = frozenset(REPORTS)

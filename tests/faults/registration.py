@@ -37,7 +37,8 @@ async def push_first_revisions(installed: "WholeInstallation") -> None:
             files |= {f"{application.name}/{name}": text for name, text in values().items()}
         revision = Revision(nonce=time.time_ns())
         files |= installed.targets.files(application, revision)
-    await asyncio.to_thread(installed.origin.commit, files, "the beginning")
+    first = {name: text.encode() for name, text in files.items()}
+    await asyncio.to_thread(installed.origin.begin_history, first, "the beginning")
 
 
 async def register(installed: "WholeInstallation") -> None:

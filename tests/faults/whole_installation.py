@@ -12,9 +12,7 @@ import hmac
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -38,6 +36,7 @@ from faults.registration import (
     push_first_revisions,
     register,
 )
+from faults.repository import Repository
 from faults.truth import Truth
 from faults.upstream import upstream_arguments, upstream_environment, upstream_settings
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
@@ -45,7 +44,6 @@ from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from servers.kubernetes import Kubernetes
-from servers.origin import Origin
 from servers.piped import piped_arguments, piped_config
 from servers.programs import built_program
 from servers.receivers import Receivers
@@ -64,8 +62,6 @@ LAUNCHED_PIPED = 2
 VERSIONS = ("v0.9.1", "v0.9.2")
 DISK_MEGABYTES = 96
 _PORTS: tuple[str, ...] = ("port", "piped-api", "web-api", "http", "api", "admin", "envoy-authz")
-# How long a push may lock the work tree of the origin, in seconds.
-_LOCK_SECONDS, _LOCK_PAUSE = 5.0, 0.1
 _STAGE_PLUGINS = ("wait", "waitapproval", "analysis")
 # SIGUSR1 makes it flood its piped.
 _PLUGIN = """\
@@ -158,7 +154,7 @@ class WholeInstallation:
 
     directory: Path
     options: Options
-    origin: Origin
+    origin: Repository
     targets: Targets
     stores: Stores
     replicas: list[Program]
@@ -198,20 +194,13 @@ class WholeInstallation:
 
     # Git
 
-    async def push(
-        self, revisions: Mapping[str, Revision], *, message: str = "a change", **variables: str
-    ) -> str:
-        """Commits new revisions of applications; returns the commit, which is pushed by that."""
+    async def push(self, revisions: Mapping[str, Revision], *, at: float | None = None) -> str:
+        """Pushes new revisions of applications, by default as of now; returns the commit."""
         files: dict[str, str] = {}
         for name, revision in revisions.items():
             files |= self.targets.files(self.applications[name], revision)
         async with self.git_lock:
-            origin = Origin(self.origin.path, variables)
-            return await asyncio.to_thread(commit_despite_locks, origin, files, message)
-
-    async def git(self, *arguments: str) -> str:
-        async with self.git_lock:
-            return await asyncio.to_thread(self.origin.git, *arguments)
+            return await asyncio.to_thread(self.origin.commit, files, at=at)
 
     def read_contents(self) -> None:
         """Reads the subjects, parents and contents of all commits that the repository has."""
@@ -391,21 +380,6 @@ class WholeInstallation:
         end_processes_of(self.directory)
 
 
-def commit_despite_locks(origin: Origin, files: Mapping[str, str], message: str) -> str:
-    """Commits as soon as no push of a piped has locked the work tree.
-
-    One that was killed with its piped leaves its lock behind, which no server of Git would.
-    """
-    lock = origin.path / ".git" / "index.lock"
-    ends = time.monotonic() + _LOCK_SECONDS
-    while time.monotonic() < ends:
-        with suppress(subprocess.CalledProcessError):
-            return origin.commit(files, message)
-        time.sleep(_LOCK_PAUSE)
-    lock.unlink(missing_ok=True)
-    return origin.commit(files, message)
-
-
 def end_processes_of(directory: Path) -> None:
     """Kills what the programs of an installation have left behind, such as supervisors of processes."""
     mark = str(directory).encode()
@@ -447,8 +421,7 @@ async def open_whole_installation(
             for of_replica in ports
         ]
         front = await stack.enter_async_context(TcpProxy([calls.port]).serve())
-        origin = Origin.begin(directory / "origin")
-        origin.git("config", "receive.denyCurrentBranch", "updateInstead")
+        origin = Repository.begin(directory / "origin")
         (directory / "states").mkdir()
         installed = WholeInstallation(
             directory=directory,

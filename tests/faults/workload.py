@@ -3,9 +3,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from subprocess import CalledProcessError
 from typing import Any
 
 import grpc
@@ -33,6 +35,8 @@ _REFUSED = frozenset({
     grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED,
 })  # fmt: skip
 _FLOOD_LINES = 5000
+# The time of a commit whose author has a wrong clock, or rebased it.
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 
 
 @dataclass
@@ -90,12 +94,9 @@ class Workload:
     async def push(
         self, application: str, *, seconds: float, lines: int, fails: bool, is_old: bool
     ) -> None:
-        dates: dict[str, str] = {}
-        if is_old:
-            names = ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
-            dates = dict.fromkeys(names, "2020-01-01T00:00:00Z")
         revision = self._next(seconds=seconds, lines=lines, fails=fails)
-        commit = await self.installed.push({application: revision}, **dates)
+        at = _LONG_AGO if is_old else None
+        commit = await self.installed.push({application: revision}, at=at)
         fails_text = " which fails" if fails else ""
         self.history.add(application, f"push {commit[:7]}{fails_text}", "operation")
 
@@ -117,13 +118,15 @@ class Workload:
         self.history.add(application, f"push {commit[:7]} with a broken file", "operation")
 
     async def force_push(self) -> None:
-        with suppress(Exception):
-            await self.installed.git("reset", "--hard", "--quiet", "HEAD~2")
+        with suppress(CalledProcessError):
+            async with self.installed.git_lock:
+                await asyncio.to_thread(self.installed.origin.force_push, "HEAD~2")
             self.history.add("git", "force push of the commit before the last two", "operation")
 
     async def revert(self) -> None:
-        with suppress(Exception):
-            await self.installed.git("revert", "--no-edit", "HEAD")
+        with suppress(CalledProcessError):
+            async with self.installed.git_lock:
+                await asyncio.to_thread(self.installed.origin.revert)
             self.history.add("git", "revert of the last commit", "operation")
 
     # Commands
@@ -216,7 +219,9 @@ class Workload:
             files = installed.targets.files(
                 installed.applications[application], Revision(nonce=time.time_ns())
             )
-            commit = await asyncio.to_thread(_commit_branch, installed, branch, files)
+            commit = await asyncio.to_thread(
+                installed.origin.commit, files, "a proposal", branch=branch
+            )
         request = pb.RequestPlanPreviewRequest(
             repo_remote_url=installed.origin.remote,
             head_branch=branch,
@@ -389,17 +394,6 @@ def waiting_stage(deployment: Deployment, operation: ManualOperation) -> Pipelin
     """The running stage that a user may approve or skip."""
     running = (s for s in deployment.stages if StageStatus(s.status) is StageStatus.RUNNING)
     return next((stage for stage in running if stage.available_operation == operation), None)
-
-
-def _commit_branch(installed: WholeInstallation, branch: str, files: Mapping[str, str]) -> str:
-    """Commits to a new branch in a work tree of its own: that of the origin is on main."""
-    tree = installed.directory / "previews" / branch
-    installed.origin.git("worktree", "add", "--quiet", "-b", branch, str(tree), "main")
-    try:
-        commit = type(installed.origin)(tree).commit(files, "a proposal")
-    finally:
-        installed.origin.git("worktree", "remove", "--force", str(tree))
-    return commit
 
 
 def _brief(error: BaseException) -> str:
