@@ -24,7 +24,7 @@ from faults.program import Release
 from faults.schedule import Step
 from faults.series import ResourceSeries
 from faults.shrinking import shrink
-from faults.trial import CALM_SECONDS, HEALED_SECONDS, Late, Trial, open_trial
+from faults.trial import HEALED_SECONDS, Late, Trial, open_trial
 from faults.violation import Violation
 from faults.whole_installation import DISK_MEGABYTES, Options
 from servers.programs import NotInstalled, built_program
@@ -110,7 +110,7 @@ async def run_schedule(
     options: Options,
     steps: Sequence[Step],
     *,
-    first_seconds: float = CALM_SECONDS,
+    first_seconds: float | None = None,
 ) -> tuple[list[Violation], Trial]:
     """One schedule on a new installation."""
     async with open_trial(directory, options, first_seconds=first_seconds) as trial:

@@ -24,8 +24,10 @@ SEEDED_BUGS = "PIPECD_FAULTS_SEEDED_BUGS"
 
 
 def libfaketime() -> Path | None:
-    """The library that steps the clock of a process and its children, if it is installed."""
-    return next((path for path in _LIBFAKETIME if path.exists()), None)
+    """The library that steps the clock of a process and its children, if this machine has it."""
+    named = os.environ.get("PIPECD_LIBFAKETIME")
+    paths = (Path(named),) if named else _LIBFAKETIME
+    return next((path for path in paths if path.exists()), None)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Program:
         return self.directory / f"{self.name}.log"
 
     @property
+    def clock_file(self) -> Path:
+        """Has the seconds by which its clock, and that of what it launches, is ahead."""
+        return self.directory / f"{self.name}.clock"
+
+    @property
     def log(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
@@ -79,19 +86,23 @@ class Program:
         return self.process is not None and self.process.returncode is None
 
     def step_clock(self, seconds: float) -> bool:
-        """Sets how far the clock of this program is ahead of the real one; returns whether it steps."""
-        file, offset = self.directory / f"{self.name}.clock", f"{seconds:+g}"
+        """Sets how far the clock of this program is ahead of the real one; returns whether it steps.
+
+        That of an installed release needs libfaketime for that, and upstream's piped has the real time.
+        """
+        file, offset = self.clock_file, f"{seconds:+g}"
         before = file.read_text() if file.exists() else ""
         new = file.with_suffix(".new")
         new.write_text(offset)
         new.replace(file)
-        return before != offset
+        is_ours = self.release.upstream_piped is None
+        is_stepped = self.release.executables is None or libfaketime() is not None
+        return is_ours and is_stepped and before != offset
 
     async def start(self) -> None:
-        clock = self.directory / f"{self.name}.clock"
-        if not clock.exists():
+        if not self.clock_file.exists():
             self.step_clock(0)
-        command, variables = self._command(clock)
+        command, variables = self._command(self.clock_file)
         if setpriv := shutil.which("setpriv"):
             # It ends with the tests, also if those are killed.
             command = [setpriv, "--pdeathsig=KILL", *command]

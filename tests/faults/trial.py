@@ -46,7 +46,7 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import ReportApplicationSyncStateRequest
 
 HEALED_SECONDS = 60.0
-# The first deployments of all applications may take longer on a busy machine.
+# The first deployments of all applications take longer than what is left after a fault.
 CALM_SECONDS = 240.0
 # After it has settled, nothing may change any more.
 SETTLED_SECONDS = 2.0
@@ -159,7 +159,7 @@ class Trial:
                 runner = self.injector.run if step.is_fault else self.workload.run
                 tasks.create_task(runner(step))
         await self.injector.heal()
-        await self._settle(healed_seconds())
+        await self._settle(patient(HEALED_SECONDS))
         await self._check()
 
     # Observing
@@ -465,10 +465,10 @@ class Trial:
         return {name: resources for name, resources in used.items() if resources is not None}
 
 
-def healed_seconds() -> float:
+def patient(seconds: float) -> float:
     """How long is waited for what is late: longer while other work keeps the processors busy."""
     overload = os.getloadavg()[0] / (_LOAD_PER_CORE * (os.cpu_count() or 1))
-    return HEALED_SECONDS * max(1.0, overload)
+    return seconds * max(1.0, overload)
 
 
 def _notifications(installed: WholeInstallation) -> Iterable[Notification]:
@@ -481,9 +481,12 @@ def _notifications(installed: WholeInstallation) -> Iterable[Notification]:
 
 @asynccontextmanager
 async def open_trial(
-    directory: Path, options: Options, *, first_seconds: float = CALM_SECONDS
+    directory: Path, options: Options, *, first_seconds: float | None = None
 ) -> AsyncGenerator[Trial, None]:
-    """An installation on which everything has been deployed once, within so many seconds."""
+    """An installation on which everything has been deployed once, within so many seconds.
+
+    By default that is long enough for all applications on a machine that is busy with other things.
+    """
     history = History.begin(directory / "history.jsonl")
     async with open_whole_installation(directory, options) as installed:
         trial = Trial(
@@ -494,5 +497,5 @@ async def open_trial(
             Reader(installed),
         )
         installed.calls.on_response = trial.take_response
-        await trial.settle_first(first_seconds)
+        await trial.settle_first(first_seconds or patient(CALM_SECONDS))
         yield trial

@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import json
 import os
+import shlex
 import signal
 import sys
 from collections import defaultdict
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from faults import shifted_clock
 from faults.applications import CONFIG, NOW, FaultyApplication, Platform, Revision, Targets
 from faults.disk import SmallDisk, mounted
 from faults.installation import listening
@@ -499,17 +501,19 @@ def _launcher_arguments(
 ) -> list[str]:
     """A launcher that fetches every version from a directory where all are the same program.
 
-    Each writes when it is launched, and its process id, unless it is only asked for its flags.
+    Each writes when it is launched, and its process id, unless it is only asked for its flags. It has the
+    clock of its launcher.
     """
-    releases = installed.directory / "releases"
-    executables = installed.options.release.executables or Path(sys.executable).parent
+    releases, executables = installed.directory / "releases", installed.options.release.executables
+    shifted = sys.executable, shifted_clock.__file__, str(piped.program.clock_file), "piped"
+    command = (str(executables / "piped"),) if executables else shifted
     record = f'echo "launch {piped.program.name} - - $$ {NOW} -" >> {installed.targets.truth}'
     for version in VERSIONS:
         file = releases / version / "piped"
         file.parent.mkdir(parents=True)
         file.write_text(
             f'#!/bin/sh\ncase "$*" in *--help) ;; *) {record}\necho $$ > {piped.pid_file};; esac\n'
-            f'exec {executables / "piped"} "$@"\n'
+            f'exec {shlex.join(command)} "$@"\n'
         )
         file.chmod(0o755)
     _, *flags = piped_arguments(config, "--log-encoding=json")
