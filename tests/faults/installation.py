@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
+from faults.load import patient
 from faults.network import RpcProxy, TcpProxy
 from faults.program import Program
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
@@ -408,7 +409,7 @@ async def _prepare(
 
 async def listening(port: int) -> None:
     """Waits until something listens on the port."""
-    async with asyncio.timeout(TIMEOUT):
+    async with asyncio.timeout(patient(TIMEOUT)):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

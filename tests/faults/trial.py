@@ -20,6 +20,7 @@ from faults.evidence import FOREVER, Evidence, Notification, Resources
 from faults.execution_rules import chains
 from faults.history import History
 from faults.injection import RECORDED, Injector
+from faults.load import patient
 from faults.model import check
 from faults.network import RecordedCall
 from faults.observer import StatusObserver
@@ -50,8 +51,6 @@ HEALED_SECONDS = 60.0
 CALM_SECONDS = 240.0
 # After it has settled, nothing may change any more.
 SETTLED_SECONDS = 2.0
-# What the programs of an installation cause themselves.
-_LOAD_PER_CORE = 4.0
 _POLL_SECONDS = 0.25
 # How many logs that were right before are read again in every round.
 _LOGS_AGAIN = 10
@@ -463,12 +462,6 @@ class Trial:
         pids |= {piped.program.name: piped.pid for piped in self.installed.pipeds}
         used = {name: used_by(pid) for name, pid in pids.items()}
         return {name: resources for name, resources in used.items() if resources is not None}
-
-
-def patient(seconds: float) -> float:
-    """How long is waited for what is late: longer while other work keeps the processors busy."""
-    overload = os.getloadavg()[0] / (_LOAD_PER_CORE * (os.cpu_count() or 1))
-    return seconds * max(1.0, overload)
 
 
 def _notifications(installed: WholeInstallation) -> Iterable[Notification]:
