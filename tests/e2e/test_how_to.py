@@ -272,8 +272,9 @@ async def add_the_application(reader: Reader) -> None:
 
 
 async def call_the_api(reader: Reader) -> None:
-    """The three requests of the guide of the API: a list, a sync and an event."""
-    [block] = re.findall(r"^```console\n(.*?)^```", (GUIDE / "api.md").read_text(), re.M | re.S)
+    """The three requests of the guide of the API: a list, a sync and an event; and its program."""
+    page = (GUIDE / "api.md").read_text()
+    [block] = re.findall(r"^```console\n(.*?)^```", page, re.M | re.S)
     lines = block.replace("https://cd.example.com", f"http://localhost:{reader.port}")
     variables = f'API_KEY="$(cat key)" ID={reader.ids["0c21…"]}'
     answers = [
@@ -282,6 +283,13 @@ async def call_the_api(reader: Reader) -> None:
     ]
     assert [a["name"] for a in answers[0]["applications"]] == ["shop"]
     assert [list(answer) for answer in answers[1:]] == [["command_id"], ["event_id"]]
+    [program] = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    channel = 'secure_channel("cd.example.com:443", grpc.ssl_channel_credentials())'
+    assert channel in program
+    program = program.replace(channel, f'insecure_channel("localhost:{reader.port}")')
+    (reader.directory / "list.py").write_text(program)
+    listed = await reader.type("python list.py key", at=reader.directory)
+    assert listed.split() == [reader.ids["0c21…"], "shop"]
 
 
 async def approve_and_reject(reader: Reader) -> None:

@@ -148,6 +148,32 @@ def test_a_program_that_is_no_plugin_is_reported(typed: Typed, tmp_path: Path) -
     )
 
 
+NEEDS_A_PATH = f"""#!{sys.executable}
+from pipecd.sdk import *
+
+class Folder(Spec):
+    path: str
+
+class Copy(StagePlugin):
+    stages = (Stage("COPY"),)
+    config = PluginConfig(name="copy", piped=Folder)
+
+    async def execute(self, stage):
+        return StageResult.succeeded()
+
+serve(Copy)
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_that_needs_settings_is_reported_with_the_flag_for_them(
+    typed: Typed, tmp_path: Path
+) -> None:
+    code, out, err = typed("check", "--", program(tmp_path, NEEDS_A_PATH))
+    assert (code, "path: must be set" in out) == (1, True)
+    assert "if it needs config or deployTargets, name them with --entry-file" in err
+
+
 DYING = f"""#!{sys.executable}
 import os
 from pipecd.sdk import *

@@ -223,7 +223,8 @@ def check(
         return failed
 
     if failed := asyncio.run(count_failed()):
-        raise PipecdError(f"{failed} of the checks failed")
+        hint = "" if entry else "if it needs config or deployTargets, name them with --entry-file"
+        raise PipecdError(f"{failed} of the checks failed", hint=hint)
 
 
 def _tool(given: str) -> tuple[str, Path]:

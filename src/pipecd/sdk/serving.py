@@ -363,7 +363,12 @@ class PluginServer:
     def _find_targets(self, names: Sequence[str]) -> tuple[DeployTarget, ...]:
         configured = {target.name: target for target in self._entry.targets}
         if not names:
-            raise UserMistake("no deploy targets provided")
+            first = next(iter(configured), "NAME")
+            raise UserMistake(
+                "no deploy targets provided",
+                hint=f"give the application one of the plugin {self.name} with"
+                f" pipectl application edit --deploy-target {self.name}={first}",
+            )
         if unknown := [name for name in names if name not in configured]:
             raise PipecdError(
                 f"deploy target {unknown[0]} is not defined for plugin {self.name}",

@@ -171,7 +171,8 @@ async def test_a_deployment_without_targets_is_refused(
     response = await plugin.ExecuteStage(executing(deployment, "SYNC"))
     assert (response.status, response.message) == (
         StageStatus.FAILURE,
-        "no deploy targets provided",
+        "no deploy targets provided; give the application one of the plugin platform with"
+        " pipectl application edit --deploy-target platform=dev",
     )
 
 
