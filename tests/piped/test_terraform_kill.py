@@ -22,7 +22,6 @@ from servers.installation import Program
 from servers.origin import Origin
 from servers.our_installation import OurInstallation
 from servers.programs import OUR_PIPED
-from servers.server import free_port
 from servers.terraform_application import (
     GENERATIONS,
     application_config,
@@ -180,14 +179,13 @@ async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
     )
     await installation.add_application("shop", application_draft(shop.generation, agent.id))
     directories = [f"--{what}-dir={shop.directory / what}" for what in ("tools", "workspace")]
-    flags = ("--insecure=true", f"--config-file={agent.config}", *directories)
+    flags = ("--insecure=true", "--admin-port=0", f"--config-file={agent.config}", *directories)
     printed = shop.directory / "piped.txt"
     with printed.open("wb") as output:
         killed = await asyncio.create_subprocess_exec(
             OUR_PIPED,
             "piped",
             *flags,
-            f"--admin-port={free_port()}",
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -206,10 +204,11 @@ async def killed_in(shop: Shop, kill: Kill) -> tuple[tuple[str, ...], str]:
         second = shop.push("v2", *kill.stages)
         await installation.eventually(is_reached)
     finally:
-        assert killed.returncode is None, printed.read_text()
+        ended = f"piped ended by itself with {killed.returncode}:\n{printed.read_text()}"
+        assert killed.returncode is None, ended
         killed.kill()
         await killed.wait()
-    return (*flags, f"--admin-port={free_port()}"), second
+    return flags, second
 
 
 def reading(states: TerraformStates) -> Callable[[], Awaitable[bool]]:
