@@ -16,7 +16,7 @@ from pipecd.piped.command import run, settings_of
 from servers.control_plane import OpenControlPlane
 from servers.objects import S3
 from servers.origin import Origin
-from servers.piped import killed_piped, piped_config
+from servers.piped import piped_config, started_piped
 from servers.polling import eventually
 from servers.server import free_port
 
@@ -82,7 +82,7 @@ def piped(
     plane: Any, remote: str, *flags: str
 ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     made = plane.piped
-    return killed_piped(write_config(plane.directory, made.id, made.key, plane.address, remote), *flags)  # fmt: skip
+    return started_piped(write_config(plane.directory, made.id, made.key, plane.address, remote), *flags)  # fmt: skip
 
 
 async def page(port: int, path: str) -> str:

@@ -38,10 +38,10 @@ def piped_arguments(config: Path, *flags: str) -> list[str]:
 
 
 @asynccontextmanager
-async def killed_piped(
+async def started_piped(
     config: Path, *flags: str
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
-    """Runs a piped that is killed without warning at the end of the block."""
+    """Runs a piped that may end within the block; it is killed at its end if it still runs."""
     process = await asyncio.create_subprocess_exec(OUR_PIPED, *piped_arguments(config, *flags))
     try:
         yield process
@@ -49,3 +49,13 @@ async def killed_piped(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+@asynccontextmanager
+async def killed_piped(
+    config: Path, *flags: str
+) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    """Runs a piped that is killed without warning at the end of the block, and not before."""
+    async with started_piped(config, *flags) as process:
+        yield process
+        assert process.returncode is None, f"piped ended by itself with {process.returncode}"
