@@ -17,6 +17,7 @@ from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
 from pipecd.model.deployment import StageStatus
+from pipecd.pipectl.application import unknown_targets
 from pipecd.pipectl.cli import tree
 from pipecd.pipectl.contexts import Context, Contexts, save_contexts
 from pipecd.pipectl.output import age, print_table
@@ -27,9 +28,11 @@ from pipecd.proto.model.deployment_pb2 import (
     Commit,
     Deployment,
     DeploymentTrigger,
+    DeployTargets,
     ManualOperation,
     PipelineStage,
 )
+from pipecd.proto.model.piped_pb2 import Piped
 from servers.control_plane import StartControlPlane
 
 ADD = "application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
@@ -263,6 +266,26 @@ async def test_errors_are_in_words(
         arguments = [*line.split(), *address, "--api-key", plane.api_key, "--insecure"]
         assert await asyncio.to_thread(run, tree(), arguments) == 1
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reported", "targets", "warnings"),
+    [
+        pytest.param({}, {"ecs": ["a"]}, [], id="a piped that has reported no plugins"),
+        pytest.param({"ecs": ["a"]}, {"ecs": ["a"]}, [], id="a known target"),
+        pytest.param({"ecs": ["a"], "wait": []}, {"ecs": ["a", "b"]}, ["piped dev has no deploy target ecs=b yet; it has ecs=a"], id="a misspelt target"),
+        pytest.param({"wait": []}, {"ecs": ["a"]}, ["piped dev has no deploy target ecs=a yet; it has none"], id="a piped without targets"),
+    ],
+)  # fmt: skip
+def test_unknown_deploy_targets_are_warned_of(
+    reported: dict[str, list[str]], targets: dict[str, list[str]], warnings: list[str]
+) -> None:
+    piped = Piped(
+        name="dev",
+        plugins=[Piped.Plugin(name=n, deploy_targets=those) for n, those in reported.items()],
+    )
+    requested = {name: DeployTargets(deploy_targets=those) for name, those in targets.items()}
+    assert unknown_targets(piped, requested) == warnings
 
 
 def completed(*words: str) -> list[str]:

@@ -29,6 +29,7 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.common_pb2 import ApplicationKind as WireKind
 from pipecd.proto.model.deployment_pb2 import DeployTargets
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service import api_pb2 as pb
 
 _APPLICATION = flags.text(
@@ -80,6 +81,7 @@ async def add(api: Api, **given: Any) -> None:
     answer = await attempt("add application", api.AddApplication(request))
     if targets:
         await _set_first_targets(api, answer.application_id, targets)
+        await _warn_of_unknown_targets(api, given["piped_id"], targets)
     logger.info(f"Successfully added application id = {answer.application_id}")
     print_id(given["output"], "application_id", answer.application_id)
 
@@ -129,6 +131,35 @@ def _parse_targets(items: tuple[str, ...]) -> dict[str, DeployTargets]:
             raise UserMistake(f"{item} is not a deploy target", hint="write it as PLUGIN=TARGET")
         targets.setdefault(plugin, DeployTargets()).deploy_targets.append(target)
     return targets
+
+
+async def _warn_of_unknown_targets(
+    api: Api, piped_id: str, targets: Mapping[str, DeployTargets]
+) -> None:
+    """Warns of targets that the piped did not report; it may be given them later."""
+    request = pb.GetPipedRequest(piped_id=piped_id)
+    for warning in unknown_targets(
+        (await attempt("get piped", api.GetPiped(request))).piped, targets
+    ):
+        logger.warning(warning)
+
+
+def unknown_targets(piped: Piped, targets: Mapping[str, DeployTargets]) -> list[str]:
+    """A sentence for each deploy target that a piped with plugins has not reported."""
+    if not piped.plugins:
+        return []
+    known = [
+        f"{plugin.name}={target}" for plugin in piped.plugins for target in plugin.deploy_targets
+    ]
+    wanted = [
+        f"{name}={target}" for name, those in targets.items() for target in those.deploy_targets
+    ]
+    has = f"it has {', '.join(known)}" if known else "it has none"
+    return [
+        f"piped {piped.name} has no deploy target {target} yet; {has}"
+        for target in wanted
+        if target not in known
+    ]
 
 
 async def _platform(api: Api, given: Mapping[str, Any]) -> tuple[ApplicationKind, str]:
@@ -253,6 +284,7 @@ async def edit(
             application_id=app_id, deploy_targets_by_plugin=targets
         )
         await attempt("update application", api.UpdateApplicationDeployTargets(set_targets))
+        await _warn_of_unknown_targets(api, (await _get(api, app_id)).piped_id, targets)
     logger.info(f"Successfully updated application id = {app_id}")
     print_id(output, "application_id", app_id)
 
