@@ -104,7 +104,13 @@ async def test_found_applications_are_listed_with_the_only_target_selected(
     )
     page = await add_page.page()
     assert "2 unregistered applications were found in Git" in page
-    for text in ("apps/cart", "env: dev", "site · app.pipecd.yaml", "Terraform", "dev <span"):
+    for text in (
+        "apps/cart/app.pipecd.yaml",
+        "env: dev",
+        "<small>site</small>",
+        "Terraform",
+        "dev<small",
+    ):
         assert text in page
     cart, net = page.split('data-testid="found-row"')[1:]
     assert "Choose a provider" not in cart
@@ -319,7 +325,7 @@ async def test_the_page_of_a_project_without_pipeds_says_so(
 ) -> None:
     page = (await admin_browser.get(PAGE)).text
     assert "No piped is enabled" in page
-    assert 'class="btn primary" href="/settings/piped"' in page
+    assert 'class="btn primary" href="/settings/piped#add"' in page
     assert 'data-testid="manual"' not in page
 
 

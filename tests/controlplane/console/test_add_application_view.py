@@ -31,13 +31,21 @@ def found(path: str, piped: str = "p1", file: str = "app.pipecd.yaml") -> Applic
     )
 
 
-def piped(id: str = "p1", *, online: bool = True, disabled: bool = False, repos: int = 1) -> Piped:
+def piped(
+    id: str = "p1",
+    *,
+    online: bool = True,
+    disabled: bool = False,
+    repos: int = 1,
+    started: bool = True,
+) -> Piped:
     return Piped(
         id=id,
         name=f"dev-{id}",
         disabled=disabled,
         status=Piped.ONLINE if online else Piped.OFFLINE,
         repositories=[SITE] * repos,
+        started_at=int(started),
     )
 
 
@@ -77,7 +85,7 @@ def test_search(text: str, paths: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pipeds", "title", "text"),
     [
-        pytest.param([], "No piped is enabled", "Register a piped", id="no piped"),
+        pytest.param([], "No piped is enabled", "Add a piped", id="no piped"),
         pytest.param([piped(disabled=True)], "No piped is enabled", "", id="only a disabled piped"),
         pytest.param(
             [piped(online=False)], "No piped is online", "dev-p1 is offline", id="one offline"
@@ -87,6 +95,18 @@ def test_search(text: str, paths: list[str]) -> None:
             "No piped is online",
             "The pipeds dev-p1 and dev-p2 are offline",
             id="all offline",
+        ),
+        pytest.param(
+            [piped("p1", online=False), piped("p2", online=False, started=False)],
+            "No piped is online",
+            "dev-p1 is offline",
+            id="one offline and one never started",
+        ),
+        pytest.param(
+            [piped(online=False, started=False)],
+            "No piped is started yet",
+            "dev-p1 is registered",
+            id="never started",
         ),
         pytest.param(
             [piped(repos=0)], "No repository", "dev-p1 watches no repository", id="no repository"

@@ -36,10 +36,13 @@ def test_the_first_sentence_says_what_needs_somebody(
         return overview_text(overview_tiles(state, "ann", noon))
 
     running = make_deployment(id="r", status=pb.DEPLOYMENT_RUNNING)
-    offline = Piped(id="p1", name="tokyo", status=Piped.OFFLINE)
+    offline = Piped(id="p1", name="tokyo", status=Piped.OFFLINE, started_at=1)
+    new = Piped(id="p2", name="osaka", status=Piped.OFFLINE)
     failed = make_deployment(id="f", status=pb.DEPLOYMENT_FAILURE)
     nothing = "Nothing needs you, and no deployment is in progress."
     assert text(ProjectState((), (), (), ())) == nothing
+    # A piped that was never started is no failure.
+    assert text(ProjectState((), (), (), (new,))) == nothing
     moving = "Nothing needs you. 1 deployment in progress."
     assert text(ProjectState((running,), (), (), ())) == moving
     findings = "1 failed in the last 24 hours and 1 piped offline."
@@ -69,14 +72,44 @@ def test_drift_and_pipeds(noon: datetime) -> None:
     drifted = Application(id="a", sync_state=ApplicationSyncState(status=OUT_OF_SYNC))
     deploying = Application(id="b", sync_state=drifted.sync_state, deploying=True)
     pipeds = [
-        Piped(id="p1", name="tokyo", status=Piped.OFFLINE),
+        Piped(id="p1", name="tokyo", status=Piped.OFFLINE, started_at=1),
         Piped(id="p2", name="osaka", status=Piped.ONLINE),
+        Piped(id="p4", name="nara", status=Piped.OFFLINE),
         Piped(id="p3", name="kyoto", status=Piped.OFFLINE, disabled=True),
     ]
     shown = tiles(ProjectState((), (), (drifted, deploying), pipeds), noon)
     assert [row.id for row in shown["different"].applications] == ["a"]
     assert [piped.name for piped in shown["offline"].pipeds] == ["tokyo"]
     assert (shown["offline"].count, shown["offline"].title) == (1, "piped offline")
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        pytest.param("", "No piped is registered yet.", id="no piped"),
+        pytest.param("d", "No piped is enabled.", id="only a disabled one"),
+        pytest.param("nd", "No piped is started yet.", id="only one that was never started"),
+        pytest.param("od", "Every piped is online.", id="all online"),
+        pytest.param(
+            "on", "No piped that was started is offline. 1 piped is not started yet.", id="one new"
+        ),
+        pytest.param(
+            "onn", "No piped that was started is offline. 2 pipeds are not started yet.", id="two"
+        ),
+    ],
+)
+def test_without_an_offline_piped_the_tile_says_how_the_pipeds_are(
+    states: str, text: str, noon: datetime
+) -> None:
+    pipeds = [
+        Piped(
+            status=Piped.ONLINE if state == "o" else Piped.OFFLINE,
+            started_at=int(state == "o"),
+            disabled=state == "d",
+        )
+        for state in states
+    ]
+    assert tiles(ProjectState((), (), (), pipeds), noon)["offline"].nothing == text
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,9 @@ async def test_the_list_shows_which_pipeds_are_online(
     del piped, other_piped
     await reports.online()
     shown = await text(admin_browser, PAGE)
-    assert "2 pipeds: 1 online and 1 offline ." in shown
+    assert "2 pipeds: 1 online and 1 not started yet ." in shown
     assert re.search(r"Online dev the dev cluster v0\.50\.0 0 site just now now", shown)
-    assert re.search(r"Offline prod the prod cluster 0 never never", shown)
+    assert re.search(r"Not started yet prod the prod cluster How to start it 0 never never", shown)
     advance(300)
     assert "Offline dev the dev cluster v0.50.0 0 site 5 min ago 5 min ago" in await text(
         admin_browser, PAGE
@@ -451,23 +451,52 @@ async def test_pipeds_can_be_filtered(
 
 
 async def test_the_overview_counts_the_offline_pipeds_of_the_list(
+    *,
     admin_browser: httpx2.AsyncClient,
+    piped: PipedCaller,
     other_piped: PipedCaller,
     reports: PipedReports,
     cases: UseCases,
     admin: User,
+    advance: Callable[[float], None],
 ) -> None:
+    del other_piped
+
+    async def tile() -> str:
+        overview = (await admin_browser.get("/overview")).text
+        return overview.partition('id="tile-offline"')[2].partition("</section>")[0]
+
     await reports.online()
-    overview = (await admin_browser.get("/overview")).text
-    tile = overview.partition('id="tile-offline"')[2].partition("</section>")[0]
-    assert 'href="/settings/piped?status=offline"' in tile
-    assert by_testid(tile, "tile-count") == ["1"]
+    # The other one was never started, which is no failure.
+    assert by_testid(await tile(), "tile-count") == ["0"]
+    assert "1 piped is not started yet" in await tile()
+    advance(300)
+    assert 'href="/settings/piped?status=offline"' in await tile()
+    assert by_testid(await tile(), "tile-count") == ["1"]
     listed = (await admin_browser.get(f"{PAGE}?status=offline")).text
     assert listed.count('data-testid="piped-row"') == 1
-    await cases.pipeds.disable(other_piped.piped, by=admin)
-    overview = (await admin_browser.get("/overview")).text
-    tile = overview.partition('id="tile-offline"')[2].partition("</section>")[0]
-    assert by_testid(tile, "tile-count") == ["0"]
+    await cases.pipeds.disable(piped.piped, by=admin)
+    assert by_testid(await tile(), "tile-count") == ["0"]
+
+
+async def test_a_piped_that_was_never_started_says_how_to_start_it(
+    admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, cases: UseCases, admin: User
+) -> None:
+    await submit_form(admin_browser, PAGE, PAGE, name="prod")
+    (piped,) = await cases.pipeds.list(by=admin)
+    one = f"{PAGE}/{piped.id}"
+    assert "Start piped prod" in await text(admin_browser, "/overview")
+    html = (await admin_browser.get(one)).text
+    assert "Not started yet prod" in await text(admin_browser, one)
+    assert by_testid(html, "start-command") == ["piped run --config-file piped.yaml"]
+    assert f"pipedID: {piped.id}" in html
+    # A page that is about its start offers no restart.
+    assert 'data-testid="restart"' not in html
+    # A lost key is replaced by one that comes with the same steps.
+    response = await submit_form(admin_browser, one, f"{one}/keys")
+    (key,) = by_testid(response.text, "piped-key")
+    assert f"pipedKeyData: {base64.b64encode(key.encode()).decode()}" in response.text
+    assert by_testid(response.text, "start-command")
 
 
 async def test_lists_warn_of_a_piped_that_went_offline(

@@ -46,7 +46,7 @@ def with_(**fields: object) -> Piped:
         pytest.param(with_(desired_version="v1.0.0"), "", "Online", "connected and ready", "", id="runs the desired version"),
         pytest.param(with_(status=Piped.OFFLINE), "", "Offline", "until it is back", "offline", id="offline"),
         pytest.param(with_(status=Piped.OFFLINE), "c1", "Offline", "until it is back", "offline", id="offline before its restart"),
-        pytest.param(with_(status=Piped.OFFLINE, started_at=0), "", "Offline", "Never started", "offline", id="a new one"),
+        pytest.param(with_(status=Piped.OFFLINE, started_at=0), "", "Not started yet", "waiting for its first start", "not started yet", id="a new one"),
         pytest.param(with_(disabled=True), "c1", "Disabled", "Disabled:", "receives no commands", id="disabled"),
     ],
 )  # fmt: skip

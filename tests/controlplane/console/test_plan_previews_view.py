@@ -85,7 +85,7 @@ async def test_a_sentence_says_what_a_merge_does(
 async def test_a_running_preview_says_what_it_waits_for(
     piped: Piped.ConnectionStatus.ValueType, badge: str, text: str, noon: datetime
 ) -> None:
-    pipeds = [Piped(id="p1", name="edge", status=piped)]
+    pipeds = [Piped(id="p1", name="edge", status=piped, started_at=1)]
     view = await preview_view(preview(status=CommandStatus.NOT_HANDLED_YET), pipeds, noon)
     assert view.is_running
     assert view.row.badge.text == badge

@@ -205,7 +205,16 @@ def test_a_completed_deployment_does_not_depend_on_its_piped(
     [
         pytest.param([Piped(id="p1", name="x", status=Piped.ONLINE)], "Online", False, id="online"),
         pytest.param(
-            [Piped(id="p1", name="x", status=Piped.OFFLINE)], "Offline", True, id="offline"
+            [Piped(id="p1", name="x", status=Piped.OFFLINE, started_at=1)],
+            "Offline",
+            True,
+            id="offline",
+        ),
+        pytest.param(
+            [Piped(id="p1", name="x", status=Piped.OFFLINE)],
+            "Not started yet",
+            True,
+            id="never started",
         ),
         pytest.param(
             [Piped(id="p1", name="x", status=Piped.ONLINE, disabled=True)],

@@ -9,7 +9,14 @@ from typing import NamedTuple
 from pipecd.controlplane.console.command_notice import Notice
 from pipecd.controlplane.console.deploy_targets import KIND_NAMES, TargetOptions, target_options
 from pipecd.controlplane.console.formatting import join_words, label_texts
-from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, piped_status
+from pipecd.controlplane.console.status_badge import (
+    Badge,
+    PipedStatus,
+    Tone,
+    offline_pipeds,
+    piped_status,
+    unstarted_pipeds,
+)
 from pipecd.model.application import ApplicationKind
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationInfo
@@ -66,7 +73,8 @@ class EmptyState:
 
     title: str
     text: str
-    needs_piped: bool = False
+    # The address of the next step and its words; empty if there is none.
+    link: tuple[str, str] | None = None
 
 
 def file_of(info: ApplicationInfo) -> ApplicationFile:
@@ -176,17 +184,12 @@ def why_empty(pipeds: Sequence[Piped] | None) -> EmptyState:
         return EmptyState(
             "No piped is enabled",
             "A piped searches the repositories of its configuration, and the applications it "
-            "finds appear here. Register a piped first, and start it.",
-            needs_piped=True,
+            "finds appear here. Add a piped first, and start it.",
+            link=("/settings/piped#add", "Add a piped"),
         )
     online = [piped for piped in enabled if not piped_status(piped.id, pipeds).is_unavailable]
     if not online:
-        names = join_words([piped.name for piped in enabled])
-        are = "Piped {} is" if len(enabled) == 1 else "The pipeds {} are"
-        return EmptyState(
-            "No piped is online",
-            f"{are.format(names)} offline. Applications appear here when a piped is back.",
-        )
+        return _without_pipeds(pipeds)
     if not any(piped.repositories for piped in online):
         names = join_words([piped.name for piped in online])
         watch = "Piped {} watches" if len(online) == 1 else "The pipeds {} watch"
@@ -198,10 +201,32 @@ def why_empty(pipeds: Sequence[Piped] | None) -> EmptyState:
     return nothing_new
 
 
+def _without_pipeds(pipeds: Sequence[Piped]) -> EmptyState:
+    """Why no application is listed if no piped is online."""
+    offline = offline_pipeds(pipeds)
+    if not offline:
+        unstarted = unstarted_pipeds(pipeds)
+        names = join_words([piped.name for piped in unstarted])
+        are = "Piped {} is" if len(unstarted) == 1 else "The pipeds {} are"
+        return EmptyState(
+            "No piped is started yet",
+            f"{are.format(names)} registered. Applications appear here when a piped runs and has "
+            "read its repositories.",
+            link=(f"/settings/piped/{unstarted[0].id}", f"Start {unstarted[0].name}"),
+        )
+    names = join_words([piped.name for piped in offline])
+    are = "Piped {} is" if len(offline) == 1 else "The pipeds {} are"
+    return EmptyState(
+        "No piped is online",
+        f"{are.format(names)} offline. Applications appear here when a piped is back.",
+        link=("/settings/piped?status=offline", "See it" if len(offline) == 1 else "See them"),
+    )
+
+
 def added_notice(piped: PipedStatus) -> Notice:
     """The notice on the page of an application that was just added."""
     if piped.is_unavailable:
-        text = f"Added. It is deployed when piped {piped.name} is back."
+        text = f"Added. It is deployed when piped {piped.name} {piped.remedy}."
         return Notice("", Badge(Tone.WAIT, "clock", "added"), text, is_pending=False)
     text = f"Added. Piped {piped.name} reads its configuration and deploys it in a moment."
     return Notice("", Badge(Tone.OK, "check", "added"), text, is_pending=False)

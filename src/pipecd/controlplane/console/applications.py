@@ -42,7 +42,7 @@ from pipecd.controlplane.console.page_context import (
     referring_page,
 )
 from pipecd.controlplane.console.pipeline_view import has_pending_approval
-from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
+from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.model.command import TRIGGERED_KEY
@@ -116,7 +116,7 @@ class ApplicationPages:
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
             ),
             needs_piped=visible == (),
-            offline=lost_pipeds(pipeds),
+            offline=offline_pipeds(pipeds),
             sizes=PAGE_SIZES,
             may_sync=not await self._context.denied_reason(user, _UPDATE, Application()),
         )

@@ -63,7 +63,7 @@ def command_notice(command: Command, piped: PipedStatus) -> Notice:
             badge = Badge(Tone.WAIT, "clock", "waiting")
             text = (
                 f"The {noun} is requested, but piped {piped.name} is {piped.badge.text.lower()}; "
-                "it is executed when that piped is back."
+                f"it is executed when that piped {piped.remedy}."
             )
         else:
             badge = Badge(Tone.RUN, "run", "requested")

@@ -54,7 +54,7 @@ from pipecd.controlplane.console.resource_changes import (
 )
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
-from pipecd.controlplane.console.status_badge import lost_pipeds, piped_status
+from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
 from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
@@ -125,7 +125,7 @@ class DeploymentPages:
                 statuses=tuple((value, badge.text) for value, badge in STATUS_FILTERS),
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
             ),
-            offline=lost_pipeds(pipeds),
+            offline=offline_pipeds(pipeds),
             counts=unfinished_counts(unfinished.items),
         )
 

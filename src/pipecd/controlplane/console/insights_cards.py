@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipecd.controlplane.console.status_badge import Tone
+from pipecd.controlplane.console.status_badge import Tone, piped_state
 from pipecd.controlplane.insight.series import Ratio
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
@@ -94,18 +94,24 @@ def _by_piped(applications: Sequence[Application], pipeds: Sequence[Piped]) -> S
 
 
 def _pipeds(pipeds: Sequence[Piped]) -> SummaryCard:
-    enabled = [piped for piped in pipeds if not piped.disabled]
-    online = sum(piped.status == Piped.ONLINE for piped in enabled)
-    disabled = len(pipeds) - len(enabled)
+    states = Counter(map(piped_state, pipeds))
+    online, disabled = states["online"], states["disabled"]
+    enabled = len(pipeds) - disabled
     return SummaryCard(
         "pipeds",
         "Pipeds",
-        f"{online:,} of {len(enabled):,}",
+        f"{online:,} of {enabled:,}",
         f"online, {disabled:,} disabled" if disabled else "online",
         _shares(
-            len(enabled),
+            enabled,
             ("online", online, Tone.OK, "/settings/piped?status=online"),
-            ("not online", len(enabled) - online, Tone.BAD, "/settings/piped?status=offline"),
+            ("offline", states["offline"], Tone.BAD, "/settings/piped?status=offline"),
+            (
+                "not started yet",
+                states["not-started"],
+                Tone.OFF,
+                "/settings/piped?status=not-started",
+            ),
         ),
     )
 

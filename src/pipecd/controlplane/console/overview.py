@@ -17,6 +17,7 @@ from pipecd.controlplane.console.overview_view import (
     DIFFERENT,
     FAILED_SINCE,
     ProjectState,
+    first_start,
     is_repaired,
     overview_text,
     overview_tiles,
@@ -73,6 +74,7 @@ class OverviewPages:
             tiles=tiles,
             text=overview_text(tiles),
             needs_piped=visible == (),
+            first_start=first_start(visible or ()),
             latest=tuple(deployment_row(each, now) for each in latest),
             news=waiting_text(state.unfinished, user.name),
             topics=await list_topics(

@@ -9,7 +9,12 @@ from pipecd.controlplane.console.applications_view import ApplicationRow, applic
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
 from pipecd.controlplane.console.formatting import join_words, plural
 from pipecd.controlplane.console.pipeline_view import has_pending_approval
-from pipecd.controlplane.console.status_badge import PipedStatus, Tone, offline_pipeds
+from pipecd.controlplane.console.status_badge import (
+    PipedStatus,
+    Tone,
+    offline_pipeds,
+    unstarted_pipeds,
+)
 from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
@@ -99,6 +104,12 @@ def overview_text(tiles: Sequence[Tile]) -> str:
     return "Nothing needs you, and no deployment is in progress."
 
 
+def first_start(pipeds: Sequence[Piped]) -> PipedStatus | None:
+    """The piped to start, if there is one and no piped of the project was ever started."""
+    new = unstarted_pipeds(pipeds)
+    return new[0] if new and not any(piped.started_at for piped in pipeds) else None
+
+
 def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile, ...]:
     """What needs somebody first, then what is going on by itself."""
 
@@ -112,7 +123,6 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     moving = [each for each in state.unfinished if not has_pending_approval(each)]
     different = [each for each in state.different if not each.deploying]
     offline = offline_pipeds(state.pipeds)
-    has_pipeds = any(not piped.disabled for piped in state.pipeds)
     return (
         Tile(
             "waiting",
@@ -149,7 +159,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             Tone.BAD,
             "/settings/piped?status=offline",
             len(offline),
-            "Every piped is online." if has_pipeds else "No piped is registered yet.",
+            _no_piped_offline(state.pipeds),
             pipeds=offline[:_MAX_ROWS],
         ),
         Tile(
@@ -161,4 +171,17 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             "No deployment is in progress.",
             deployments=rows(moving),
         ),
+    )
+
+
+def _no_piped_offline(pipeds: Sequence[Piped]) -> str:
+    """What the tile says if no piped is offline."""
+    new = len(unstarted_pipeds(pipeds))
+    if all(piped.disabled for piped in pipeds):
+        return "No piped is enabled." if pipeds else "No piped is registered yet."
+    if new == sum(not piped.disabled for piped in pipeds):
+        return "No piped is started yet."
+    not_started = f" {plural(new, 'piped')} {'is' if new == 1 else 'are'} not started yet."
+    return (
+        f"No piped that was started is offline.{not_started}" if new else "Every piped is online."
     )

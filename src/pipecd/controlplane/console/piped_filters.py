@@ -9,14 +9,8 @@ from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.list_filters import ActiveFilter, PageUrl
 from pipecd.controlplane.console.pipeds_view import PipedRow
-from pipecd.controlplane.console.status_badge import Badge, StatusCount, Tone
+from pipecd.controlplane.console.status_badge import PIPED_STATUSES, StatusCount
 
-# The values of `status`, in the order of the summary.
-PIPED_STATUSES = {
-    "online": Badge(Tone.OK, "dot", "Online"),
-    "offline": Badge(Tone.BAD, "dot", "Offline"),
-    "disabled": Badge(Tone.OFF, "dot", "Disabled"),
-}
 # The value of `version` for every version but the newest.
 OLDER = "older"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(-[0-9A-Za-z.-]+)?(?:\+.*)?")
@@ -33,9 +27,10 @@ class PipedQuery:
     def active_filters(self) -> tuple[ActiveFilter, ...]:
         """What limits the list."""
         version = "not the newest version" if self.version == OLDER else self.version
+        status = PIPED_STATUSES[self.status].text.lower() if self.status else ""
         filters = (
             ActiveFilter("q", self.text, f"“{self.text}”"),
-            ActiveFilter("status", self.status, self.status),
+            ActiveFilter("status", self.status, status),
             ActiveFilter("version", self.version, version),
         )
         return tuple(each for each in filters if each.value)
@@ -62,22 +57,15 @@ def matches(row: PipedRow, query: PipedQuery) -> bool:
         bool(row.newer_version) if query.version == OLDER else row.version == query.version
     )
     return (
-        query.status in ("", piped_state(row))
+        query.status in ("", row.state)
         and (not query.version or has_version)
         and any(query.text.casefold() in text.casefold() for text in texts)
     )
 
 
-def piped_state(row: PipedRow) -> str:
-    """Which of `PIPED_STATUSES` a piped has; one that restarts is online."""
-    if row.is_disabled:
-        return "disabled"
-    return "online" if row.is_online else "offline"
-
-
 def piped_counts(rows: Sequence[PipedRow]) -> tuple[StatusCount, ...]:
-    """How many pipeds are online, offline and disabled, without zeros."""
-    states = [piped_state(row) for row in rows]
+    """How many pipeds have each status, without zeros; one that restarts is online."""
+    states = [row.state for row in rows]
     return tuple(
         StatusCount(status, badge, states.count(status))
         for status, badge in PIPED_STATUSES.items()

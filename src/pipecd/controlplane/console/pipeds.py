@@ -29,7 +29,6 @@ from pipecd.controlplane.console.page_context import (
 )
 from pipecd.controlplane.console.piped_filters import (
     OLDER,
-    PIPED_STATUSES,
     mark_outdated,
     matches,
     parse_piped_query,
@@ -41,6 +40,7 @@ from pipecd.controlplane.console.pipeds_view import (
     piped_view,
     restart_notice,
 )
+from pipecd.controlplane.console.status_badge import PIPED_STATUSES
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.model.errors import Denied, UserMistake
 from pipecd.observe.version import build_version
@@ -58,7 +58,19 @@ spec:
   pipedID: {id}
   pipedKeyData: {key}
   apiAddress: {address}
+  # repositories:
+  #   - repoId: site
+  #     remote: git@github.com:example/site.git
+  #     branch: main
+  # plugins:
+  #   - name: kubernetes
+  #     deployTargets:
+  #       - name: production
+  #         config:
+  #           kubeConfigPath: /etc/piped/kubeconfig
 """
+# Stands for a key that the control plane does not know any more.
+_OWN_KEY = "YOUR_KEY_IN_BASE64"
 
 Change = Callable[[str, FormData, User], Awaitable[None]]
 
@@ -192,6 +204,7 @@ class PipedPages:
         application_count: int | None = None
         with suppress(Denied):
             application_count = len((await cases.applications.list(of_piped, by=user)).items)
+        snippet, command_line = self._start(request, session, piped.id)
         return self._context.render(
             request,
             "piped.html",
@@ -202,6 +215,8 @@ class PipedPages:
             disabled_reason=await self._context.denied_reason(user, _UPDATE),
             error=error,
             topics=_topics((view.row,), error),
+            snippet=snippet,
+            command=command_line,
         )
 
     async def restart(self, request: Request, session: BrowserSession) -> Response:
@@ -238,18 +253,27 @@ class PipedPages:
             (session.token, request.url.path),
             lambda: self._context.cases.pipeds.add_key(piped_id, by=session.user),
         )
-        return self._show_key(request, session, (piped_id, piped.name), piped_key)
+        return self._show_key(
+            request,
+            session,
+            (piped_id, piped.name),
+            piped_key,
+            never_started=not piped.started_at,
+        )
 
     def _show_key(
-        self, request: Request, session: BrowserSession, piped: tuple[str, str], piped_key: str
+        self,
+        request: Request,
+        session: BrowserSession,
+        piped: tuple[str, str],
+        piped_key: str,
+        *,
+        never_started: bool = False,
     ) -> Response:
         """The only response with the key of a piped, given by ID and name; no URL leads to it."""
-        url = urlsplit(self._context.public_url(request))
-        api_address = url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"
         encoded = b64encode(piped_key.encode()).decode()
-        snippet = _SNIPPET.format(
-            project=session.user.project, id=piped[0], key=encoded, address=api_address
-        )
+        is_registration = "id" not in request.path_params
+        snippet, command = self._start(request, session, piped[0], encoded)
         return self._context.render(
             request,
             "piped_key.html",
@@ -257,10 +281,23 @@ class PipedPages:
             name=piped[1],
             key=piped_key,
             encoded=encoded,
+            is_registration=is_registration,
+            is_new=is_registration or never_started,
             snippet=snippet,
-            is_insecure=url.scheme == "http",
-            is_new="id" not in request.path_params,
+            command=command,
         )
+
+    def _start(
+        self, request: Request, session: BrowserSession, piped_id: str, key: str = _OWN_KEY
+    ) -> tuple[str, str]:
+        """The configuration and the command that start a piped."""
+        url = urlsplit(self._context.public_url(request))
+        address = url.netloc if url.port else f"{url.netloc}:{_PORTS.get(url.scheme, 443)}"
+        insecure = " --insecure" if url.scheme == "http" else ""
+        snippet = _SNIPPET.format(
+            project=session.user.project, id=piped_id, key=key, address=address
+        )
+        return snippet, f"piped run --config-file piped.yaml{insecure}"
 
     async def edit(self, piped_id: str, form: FormData, user: User) -> None:
         name, description = _required_name(form), _text(form, "description")

@@ -9,7 +9,13 @@ from datetime import datetime
 
 from pipecd.controlplane.console.command_notice import Notice, command_notice
 from pipecd.controlplane.console.formatting import Timestamp, timestamp
-from pipecd.controlplane.console.status_badge import RESTARTING, Badge, Tone, piped_status
+from pipecd.controlplane.console.status_badge import (
+    RESTARTING,
+    Badge,
+    Tone,
+    piped_state,
+    piped_status,
+)
 from pipecd.controlplane.datastore.piped_leases import PipedLease
 from pipecd.controlplane.usecases.pipeds import MAX_KEYS, PipedActivity
 from pipecd.model.clock import to_unix
@@ -29,8 +35,8 @@ class PipedRow:
     name: str
     description: str
     badge: Badge
-    is_disabled: bool
-    is_online: bool
+    # Which of `PIPED_STATUSES`.
+    state: str
     version: str
     desired_version: str
     generation: str
@@ -44,6 +50,19 @@ class PipedRow:
     newer_version: str = ""
     # None if the user may not list applications.
     applications: int | None = None
+
+    @property
+    def is_disabled(self) -> bool:
+        return self.state == "disabled"
+
+    @property
+    def is_online(self) -> bool:
+        return self.state == "online"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is registered and was never started."""
+        return self.state == "not-started"
 
 
 @dataclass(frozen=True)
@@ -109,15 +128,15 @@ class PipedView:
 
 def piped_row(piped: Piped, activity: PipedActivity, now: datetime) -> PipedRow:
     """The row of a piped."""
-    online = piped.status == Piped.ONLINE and not piped.disabled
+    state = piped_state(piped)
+    online = state == "online"
     badge = piped_status(piped.id, (piped,)).badge
     return PipedRow(
         id=piped.id,
         name=piped.name,
         description=piped.desc,
         badge=RESTARTING if online and activity.restart_command else badge,
-        is_disabled=piped.disabled,
-        is_online=online,
+        state=state,
         version=piped.version,
         desired_version=piped.desired_version if piped.desired_version != piped.version else "",
         generation=_generation(piped),
@@ -133,9 +152,10 @@ def piped_row(piped: Piped, activity: PipedActivity, now: datetime) -> PipedRow:
 def piped_rows(
     pipeds: Iterable[Piped], activity: Mapping[str, PipedActivity], now: datetime
 ) -> tuple[PipedRow, ...]:
-    """Enabled pipeds first, then disabled ones, each sorted by name."""
+    """Pipeds that were started first, then new ones, then disabled ones, each sorted by name."""
     rows = [piped_row(piped, activity[piped.id], now) for piped in pipeds]
-    return tuple(sorted(rows, key=lambda row: (row.is_disabled, row.name.lower(), row.id)))
+    order = {"not-started": 1, "disabled": 2}
+    return tuple(sorted(rows, key=lambda row: (order.get(row.state, 0), row.name.lower(), row.id)))
 
 
 def piped_view(
@@ -151,6 +171,8 @@ def piped_view(
     restart_disabled_reason = ""
     if row.is_disabled:
         restart_disabled_reason = "A disabled piped receives no commands."
+    elif row.is_new:
+        restart_disabled_reason = "It is not started yet."
     elif not row.is_online:
         restart_disabled_reason = "It is offline and receives no commands."
     elif row.restart:
@@ -216,8 +238,8 @@ def _failures(failures: Sequence[PluginFailure], now: datetime) -> tuple[Failure
 def _status_text(row: PipedRow, *, has_failures: bool) -> str:
     if row.is_disabled:
         return "Disabled: it gets no work and its reports are rejected until it is enabled."
-    if not row.started:
-        return "Never started. Put its ID and key into a piped configuration and start it."
+    if row.is_new:
+        return "Registered, and waiting for its first start. Its applications are deployed then."
     if not row.is_online:
         return "Its applications are not deployed until it is back."
     if row.restart:

@@ -141,7 +141,10 @@ async def preview_view(
         return PreviewView(replace(row, badge=EXPIRED), text, has_expired=True)
     if preview.result is None:
         wait = f"Piped {row.piped.name} merges the branch and compares what would be deployed."
-        offline = f"Piped {row.piped.name} is not online; the preview begins when it is back."
+        offline = (
+            f"Piped {row.piped.name} is {row.piped.badge.text.lower()}; "
+            f"the preview begins when it {row.piped.remedy}."
+        )
         is_away = row.piped.is_unavailable
         return PreviewView(row, offline if is_away else wait, is_running=True)
     result = preview.result

@@ -149,6 +149,24 @@ def application_badge(application: Application, *, waiting: bool = False) -> Bad
     return APPLICATION_STATUSES[application_status(application, waiting=waiting)]
 
 
+# The statuses of pipeds that rows, counts and the filter show, in this order.
+PIPED_STATUSES: Mapping[str, Badge] = {
+    "online": Badge(Tone.OK, "dot", "Online"),
+    "offline": Badge(Tone.BAD, "dot", "Offline"),
+    "not-started": Badge(Tone.OFF, "dots", "Not started yet"),
+    "disabled": Badge(Tone.OFF, "dot", "Disabled"),
+}
+
+
+def piped_state(piped: Piped) -> str:
+    """Which of `PIPED_STATUSES` a piped has; one that has never reported was not started yet."""
+    if piped.disabled:
+        return "disabled"
+    if piped.status == Piped.ONLINE:
+        return "online"
+    return "offline" if piped.started_at else "not-started"
+
+
 @dataclass(frozen=True)
 class PipedStatus:
     """The piped of an application or deployment, and whether it is working.
@@ -162,6 +180,8 @@ class PipedStatus:
     is_unavailable: bool
     # Whether the user can open its page.
     has_page: bool = True
+    # What makes an unavailable piped work: it is back, started or enabled.
+    remedy: str = "is back"
 
 
 def piped_status(piped_id: str, pipeds: Iterable[Piped] | None) -> PipedStatus:
@@ -173,24 +193,21 @@ def piped_status(piped_id: str, pipeds: Iterable[Piped] | None) -> PipedStatus:
     if piped is None:
         removed = Badge(Tone.OFF, "dot", "Not registered")
         return PipedStatus(piped_id, piped_id[:8], removed, is_unavailable=True, has_page=False)
-    if piped.disabled:
-        badge, is_unavailable = Badge(Tone.OFF, "dot", "Disabled"), True
-    elif piped.status == Piped.ONLINE:
-        badge, is_unavailable = Badge(Tone.OK, "dot", "Online"), False
-    elif piped.status == Piped.OFFLINE:
-        badge, is_unavailable = Badge(Tone.BAD, "dot", "Offline"), True
-    else:
-        badge, is_unavailable = Badge(Tone.OFF, "dot", "Not seen"), False
-    return PipedStatus(piped.id, piped.name, badge, is_unavailable)
+    state = piped_state(piped)
+    remedy = {"not-started": "is started", "disabled": "is enabled"}.get(state, "is back")
+    badge = PIPED_STATUSES[state]
+    return PipedStatus(piped.id, piped.name, badge, state != "online", remedy=remedy)
 
 
 def offline_pipeds(pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
-    """The pipeds that should work but do not report; a disabled one is not expected to."""
-    known = tuple(pipeds)
-    enabled = (piped_status(piped.id, known) for piped in known if not piped.disabled)
-    return tuple(status for status in enabled if status.is_unavailable)
+    """The pipeds that have worked and do not report now, although they are enabled."""
+    return _in_state("offline", pipeds)
 
 
-def lost_pipeds(pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
-    """The offline pipeds that have worked before; one that was never started surprises nobody."""
-    return offline_pipeds(piped for piped in pipeds if piped.started_at)
+def unstarted_pipeds(pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
+    """The enabled pipeds that are registered and were never started."""
+    return _in_state("not-started", pipeds)
+
+
+def _in_state(state: str, pipeds: Iterable[Piped]) -> tuple[PipedStatus, ...]:
+    return tuple(piped_status(each.id, (each,)) for each in pipeds if piped_state(each) == state)

@@ -53,7 +53,7 @@ def application_status_text(
     if piped.is_unavailable:
         text = (
             f"Piped {isolate(piped.name)} is {piped.badge.text.lower()}: "
-            "this is the last known state, and a sync waits until that piped is back."
+            f"this is the last known state, and a sync waits until that piped {piped.remedy}."
         )
         # What to fix in Git meanwhile.
         is_invalid = status is SyncStatus.INVALID_CONFIG
@@ -91,7 +91,7 @@ def deployment_status_text(
     if not status.is_completed and piped.is_unavailable:
         return StatusText(
             f"No progress: piped {isolate(piped.name)} is {piped.badge.text.lower()}. "
-            "The deployment resumes when that piped is back."
+            f"The deployment resumes when that piped {piped.remedy}."
         )
     waiting_for = sentence(deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, ""))
     if not status.is_completed and waiting_for:
