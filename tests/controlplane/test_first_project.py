@@ -61,7 +61,11 @@ async def test_the_link_creates_the_first_project_once(tmp_path: Path) -> None:
         assert "Create the first project" in page.text
         fields = {**FIELDS, "token": token_of(plane)}
         created = await http.post("/setup", data=fields)
-        assert (created.status_code, created.headers["Location"]) == (303, "/login?project=shop")
+        assert (created.status_code, created.headers["Location"]) == (
+            303,
+            "/login?project=shop&created=1",
+        )
+        assert "The project is created." in (await http.get(created.headers["Location"])).text
         assert (await http.post("/auth/login/static", data=FIELDS)).cookies.get("token")
         again = await http.post("/setup", data={**fields, "project": "second"})
         assert again.status_code == 404

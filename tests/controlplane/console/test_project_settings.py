@@ -43,7 +43,7 @@ GITHUB = {"client_id": "gh-id", "client_secret": "gh-secret", "hours": "12"}
 async def test_github_is_set_up_changed_and_removed(
     submit: SubmitPageForm, admin_browser: httpx2.AsyncClient, stores: Stores
 ) -> None:
-    assert "Not set up." in await page(admin_browser)
+    assert "Not set up: only" in await page(admin_browser)
     response = await submit("sso/github", **GITHUB, base_url="https://ghe.example")
     assert (response.status_code, response.headers["location"]) == (303, f"{PAGE}#sso")
     stored = (await stores.projects.get("shop")).sso
@@ -84,7 +84,7 @@ async def test_openid_connect_is_set_up(
     assert (KEY.unseal(oidc.client_secret), oidc.issuer) == ("oi-secret", "https://id.example")
     assert (list(oidc.scopes), oidc.roles_claim_key) == (["openid", "profile"], "r")
     shown = await page(admin_browser)
-    assert "OpenID Connect</b>; a session lasts 168 hours." in shown
+    assert "OpenID Connect</b>; a session lasts 7 days." in shown
     assert "oi-secret" not in shown
     # Another provider needs a client of its own.
     refused = await submit("sso/github", client_id="", client_secret="")

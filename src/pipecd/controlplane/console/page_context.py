@@ -20,7 +20,7 @@ from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.request_origin import client_address, is_cross_site
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.flash import FLASH_COOKIE, Flash, decode_flash, encode_flash
-from pipecd.controlplane.console.formatting import initials
+from pipecd.controlplane.console.formatting import initials, sentence
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
@@ -142,7 +142,8 @@ class PageContext:
             try:
                 return await handler(request, session)
             except (UserMistake, AlreadyExists, Conflict, NotFound) as e:
-                error = FormError.of(name, e.message, await request.form())
+                text = f"{sentence(e.message)} {sentence(e.hint)}" if e.hint else e.message
+                error = FormError.of(name, text, await request.form())
                 return await show_error(request, session, error)
 
         return self.action(validated)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, scope_of
 from pipecd.controlplane.auth.rbac_policy import render_policies
-from pipecd.controlplane.console.formatting import Timestamp, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, plural, timestamp
 from pipecd.controlplane.console.role_grid import ACTIONS, RESOURCE_NAMES, RoleGrid, grid_of
 from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOConfig
@@ -54,6 +54,12 @@ class SsoView:
     def is_set(self) -> bool:
         return bool(self.provider or self.shared)
 
+    @property
+    def lifetime(self) -> str:
+        """How long a session lasts."""
+        days, hours = divmod(self.hours, 24)
+        return plural(self.hours, "hour") if hours or not days else plural(days, "day")
+
 
 @dataclass(frozen=True)
 class RoleView:
@@ -68,6 +74,18 @@ class RoleView:
     grants: tuple[str, ...]
     is_built_in: bool
     groups: tuple[str, ...]
+
+    @property
+    def summary(self) -> tuple[tuple[str, str], ...]:
+        """What the role allows, each with the resources it allows that on; for narrow screens."""
+        names = tuple(RESOURCE_NAMES.values())
+        return tuple(
+            (
+                grant or "nothing",
+                ", ".join(n for n, each in zip(names, self.grants, strict=True) if each == grant),
+            )
+            for grant in dict.fromkeys(self.grants)
+        )
 
 
 def role_grants(role: ProjectRBACRole) -> tuple[str, ...]:

@@ -70,12 +70,6 @@ _EXPIRED = {
 }
 
 
-_NO_PROJECT = (
-    "This installation has no project yet. Its operator creates the first one with the link in the "
-    "log of the server."
-)
-
-
 class SignInPages:
     """The sign-in page, the endpoints of both ways to sign in, and signing out.
 
@@ -122,6 +116,7 @@ class SignInPages:
             "project": project or suggested,
             "return": return_path,
             "expired": query.get("expired", ""),
+            "created": query.get("created", ""),
         }
         response = await self._form(request, values, message)
         if message:
@@ -256,10 +251,11 @@ class SignInPages:
     ) -> Response:
         project = str(values.get("project", ""))
         status = 422 if field or (message and request.method == "POST") else 200
+        has_projects = True
         if not project and not message:
             # The page is shown while the datastore is unavailable, too.
             with suppress(Unavailable):
-                message = "" if await self._context.cases.projects.has_any() else _NO_PROJECT
+                has_projects = await self._context.cases.projects.has_any()
         options: SignInOptions | None = None
         if project and field != "project":
             options = await self._sso.options(project)
@@ -275,6 +271,8 @@ class SignInPages:
             message=_PAGE_MESSAGES.get(message, message),
             field=field,
             expired=_EXPIRED.get(str(values.get("expired", "")), ""),
+            is_created=bool(project and values.get("created")),
+            has_projects=has_projects,
         )
 
 

@@ -143,7 +143,7 @@ async def test_several_applications_are_added_at_once(
     await add.click()
     await expect(page.get_by_test_id("form-error")).to_have_text("Tick the applications to add.")
     if scripts:
-        await page.get_by_label("Tick all").check()
+        await page.get_by_label("Select all").check()
     else:
         for name in names:
             await page.get_by_label(f"Add {name} with the others").check()

@@ -138,5 +138,5 @@ async def test_the_run_behind_an_event_is_a_link_and_nothing_else_is(
 
 async def test_the_name_of_the_project_is_asked_for_with_a_hint(open_page: OpenPage) -> None:
     page = await open_page("/login", user=None)
-    hint = "Who runs this PipeCD can tell you its name."
+    hint = "The administrator of this PipeCD can tell you its name."
     await expect(page.get_by_label("Project")).to_have_accessible_description(hint)
