@@ -307,9 +307,9 @@ class Reader(Machine):
 
     async def systemctl(self, verb: str, *words: str) -> None:
         patterns = [word for word in words if not word.startswith("--")]
-        if verb == "enable":
+        if verb in ("enable", "disable"):
             assert "--now" in words
-        if verb in ("stop", "restart"):
+        if verb in ("stop", "disable", "restart"):
             known = [name for name in self.running if any(fnmatch(name, p) for p in patterns)]
             for name in known:
                 await self.running.pop(name).aclose()
@@ -354,7 +354,7 @@ async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_rest
         await reader.run(key)
         assert (reader.directory / "api-key").stat().st_mode & 0o077 == 0
 
-        [register, start] = console_blocks("systemd.md", "Add a piped")
+        [register, start, launcher] = console_blocks("systemd.md", "Add a piped")
         await reader.run(register)
         file = reader.etc / "piped-dev.yaml"
         repositories = f"[{{repoID: apps, remote: {repository}, branch: main}}]"
@@ -396,3 +396,7 @@ async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_rest
         await reader.follow("backup.md", "SQLite, restore")
         assert not await is_disabled()
         assert await has_succeeded()
+
+        await reader.run(launcher)
+        await until_logged(reader.root / "piped-launcher@.servicedev.log", "piped started")
+        assert sorted(reader.running) == ["pipecd-server", "piped-launcher@dev"]
