@@ -123,6 +123,19 @@ async def test_an_address_of_something_else(type_line: Any) -> None:
         assert "is the address that of a PipeCD control plane?" in err
 
 
+async def test_a_name_with_several_addresses_on_which_nothing_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = unused_port()
+    addresses = [("127.0.0.1", port), ("127.0.0.2", port)]
+    known = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: known)
+    problem = await find_problem(f"pipecd.example.com:{port}", insecure=True, cert_file="")
+    assert problem is not None
+    refused = f"nothing listens on port {port} of pipecd.example.com: the connection was refused"
+    assert problem.what == refused
+
+
 @pytest.mark.slow
 async def test_a_server_that_says_nothing() -> None:
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -143,11 +143,46 @@ async def _speaks_tls(host: str, port: int) -> bool:
     return True
 
 
+async def _connect(host: str, port: int) -> socket.socket:
+    """Connects to the first address of the host that accepts.
+
+    If none does, a refused connection is the error: asyncio would report several errors, such as
+    those of both addresses of localhost, as one text.
+    """
+    loop = asyncio.get_running_loop()
+    errors: list[OSError] = []
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as e:
+            errors.append(e)
+            continue
+        connection.setblocking(False)
+        try:
+            await loop.sock_connect(connection, address)
+        except OSError as e:
+            connection.close()
+            errors.append(e)
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise next((e for e in errors if isinstance(e, ConnectionRefusedError)), errors[0])
+
+
 async def _first_bytes(host: str, port: int, tls: ssl.SSLContext | None) -> bytes:
     """Sends the beginning of an HTTP/2 connection and returns what the server answers first."""
-    reader, writer = await asyncio.open_connection(
-        host, port, ssl=tls, server_hostname=host if tls else None
-    )
+    connection = await _connect(host, port)
+    try:
+        reader, writer = await asyncio.open_connection(
+            sock=connection, ssl=tls, server_hostname=host if tls else None
+        )
+    except BaseException:
+        connection.close()
+        raise
     try:
         writer.write(_PREFACE)
         return await reader.readexactly(_FRAME_HEAD_BYTES)
