@@ -102,8 +102,8 @@ class PreviewView:
         return sum(not each.has_diff for each in self.applications)
 
     @property
-    def has_sections(self) -> bool:
-        return any(each.has_diff and each.changes.has_sections for each in self.applications)
+    def has_lines(self) -> bool:
+        return any(each.has_diff and each.changes.has_lines for each in self.applications)
 
 
 def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime) -> PreviewRow:

@@ -66,8 +66,9 @@ class ResourceChanges:
         return sum((target.diff.counts for target in self.targets), ChangeCounts())
 
     @property
-    def has_sections(self) -> bool:
-        return any(target.diff.sections for target in self.targets)
+    def has_lines(self) -> bool:
+        """Whether any resource has lines to fold, or to show side by side."""
+        return any(section.blocks for target in self.targets for section in target.diff.sections)
 
 
 async def resource_changes(
