@@ -162,6 +162,7 @@ def test_a_broken_rule_is_reported(spec: str, message: str, catalog: Catalog) ->
         pytest.param("plugins: {kubernetes: {inptu: {}}}", 'spec.plugins.kubernetes.inptu: unknown field, did you mean "input"?', id="an unknown key of a section"),
         pytest.param("plugins: {kubernetes: {input: 5}}", "spec.plugins.kubernetes.input: must be an object", id="a wrong value in a section"),
         pytest.param("plugins: {wait: {a: b}}", "spec.plugins.wait: the plugin wait does not use this", id="a section that its plugin does not use"),
+        pytest.param("pipeline: {stages: [{name: WAIT_APPROVAL, with: {anyone: true, timeout: 20s}}]}", "stages[0].with.timeout: has no effect here, write it beside the name of the stage", id="the timeout of a stage in its options"),
         pytest.param("pipeline: {stages: [{name: WIAT}]}", 'stages[0].name: no installed plugin has this stage, did you mean "WAIT"?', id="a stage that is spelled wrong"),
         pytest.param("pipeline: {stages: [{desc: x}]}", "stages[0].name: must be set", id="a stage without a name"),
         pytest.param("pipeline: {stages: [{name: A, timeout: -1s}]}", "stages[0].timeout: is negative", id="a stage with a negative timeout"),

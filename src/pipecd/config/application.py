@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipecd.config.catalog import Catalog
-from pipecd.config.decode import Decoder, Level, entry_of, unknown_word
+from pipecd.config.decode import Decoder, Level, entry_of, fields_of, unknown_word
 from pipecd.config.report import Path
 from pipecd.config.spec import Advice, Spec, refuse
 from pipecd.config.units import Duration
-from pipecd.config.yaml_tree import List, Map, Node, Scalar
+from pipecd.config.yaml_tree import Entry, List, Map, Node, Scalar
 from pipecd.model.application import ApplicationKind, name_problem
 from pipecd.model.regex import Regex, RegexSyntaxError
 from pipecd.proto.model.common_pb2 import ApplicationGitPath
@@ -259,6 +259,8 @@ class PipelineSpec(Spec):
     stages: tuple[StageSpec, ...] = ()
 
 
+# Fields of stages that files of the first generation have in `with`.
+_OF_ANY_STAGE = frozenset({"timeout", "skipOn"})
 PLUGINS: Path = ("spec", "plugins")
 STAGES: Path = ("spec", "pipeline", "stages")
 
@@ -297,11 +299,30 @@ def check_stages(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
         options = catalog.stages.get(stage.name)
         if options:
             path = (*stage.path, "with")
-            decoder.decode(stage.options, options, path=path, wrong=Level.UNPLANNABLE)
+            misplaced = _misplaced(stage, options)
+            for entry in misplaced:
+                decoder.add(
+                    "has no effect here, write it beside the name of the stage",
+                    at=entry.mark,
+                    path=(*path, entry.key),
+                    level=Level.WARNING,
+                )
+            node = stage.options
+            if misplaced and isinstance(node, Map):
+                node = Map(tuple(e for e in node if e not in misplaced), node.mark)
+            decoder.decode(node, options, path=path, wrong=Level.UNPLANNABLE)
         elif stage.name:
             what = unknown_word("no installed plugin has this stage", stage.name, catalog.stages)
             path = (*stage.path, "name")
             decoder.add(what, at=stage.name_node.mark, path=path, level=Level.WARNING)
+
+
+def _misplaced(stage: StageNode, options: type[Spec]) -> tuple[Entry, ...]:
+    """Fields of any stage in the options of one, where files of the first generation have them."""
+    if not isinstance(stage.options, Map):
+        return ()
+    fields = fields_of(options)
+    return tuple(e for e in stage.options if e.key in _OF_ANY_STAGE and e.key not in fields)
 
 
 def check_sections(decoder: Decoder, spec: Node, catalog: Catalog) -> None:
