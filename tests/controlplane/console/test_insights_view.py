@@ -7,14 +7,17 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.insights_view import (
+    Trend,
     chart,
     csv_text,
     numbers,
     parse_insights_query,
+    range_before,
     selected_period,
     time_range,
 )
 from pipecd.controlplane.console.list_filters import PageUrl
+from pipecd.controlplane.console.status_badge import Tone
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 
 NOW = datetime(2026, 3, 31, 15, 0, tzinfo=UTC)
@@ -73,7 +76,12 @@ def test_a_bar_stands_for_each_day_and_links_to_what_is_behind_it() -> None:
     assert shown.bars[1].href == f"/insights?at={at('2026-03-26')}#behind"
     assert (shown.bars[1].height, shown.top) == (50.0, "50 %")
     assert shown.bars[6].is_zero
-    assert shown.axis == ("25 Mar", "28 Mar", "31 Mar")
+    assert [(mark.text, mark.percent) for mark in shown.axis] == [
+        ("25 Mar", 7.14),
+        ("27 Mar", 35.71),
+        ("29 Mar", 64.29),
+        ("31 Mar", 92.86),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,61 @@ def test_the_total_is_that_of_all_deployments_not_of_the_days(
 ) -> None:
     shown = chart(metric, WEEK, RATIOS, URL)
     assert (shown.value, shown.note) == (value, note)
+
+
+EARLIER = at("2026-03-20")
+
+
+@pytest.mark.parametrize(
+    ("metric", "now", "before", "text", "tone"),
+    [
+        pytest.param(
+            Metric.LEAD_TIME, Ratio(3600, 1), Ratio(14400, 2),
+            "Faster than in the 7 days before: 2h 00m", Tone.OK, id="a shorter lead time is better",
+        ),
+        pytest.param(
+            Metric.TIME_TO_RESTORE, Ratio(7200, 1), Ratio(3600, 1),
+            "Slower than in the 7 days before: 1h 00m", Tone.BAD, id="a longer outage is worse",
+        ),
+        pytest.param(
+            Metric.CHANGE_FAILURE_RATE, Ratio(1, 2), Ratio(1, 4),
+            "Higher than in the 7 days before: 25 %", Tone.BAD, id="more failures are worse",
+        ),
+        pytest.param(
+            Metric.DEPLOYMENT_FREQUENCY, Ratio(0, 3), Ratio(0, 5),
+            "Fewer than in the 7 days before: 5", Tone.OFF, id="fewer deployments may be right",
+        ),
+        pytest.param(
+            Metric.LEAD_TIME, Ratio(3601, 1), Ratio(3600, 1),
+            "The same as in the 7 days before", Tone.OFF, id="what is written alike is the same",
+        ),
+    ],
+)  # fmt: skip
+def test_a_chart_says_how_it_compares_with_the_time_before(
+    metric: Metric, now: Ratio, before: Ratio, text: str, tone: Tone
+) -> None:
+    ratios = {at("2026-03-26"): now}
+    shown = chart(metric, WEEK, ratios, URL, before={EARLIER: before})
+    assert shown.trend == Trend(text, tone)
+
+
+def test_without_anything_before_nothing_is_compared() -> None:
+    assert chart(Metric.LEAD_TIME, WEEK, RATIOS, URL).trend is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "before"),
+    [
+        pytest.param(WEEK, TimeRange(at("2026-03-18"), at("2026-03-24T23:59:59")), id="days"),
+        pytest.param(
+            TimeRange(at("2026-01-01"), at("2026-03-31T23:59:59"), Resolution.MONTHLY),
+            TimeRange(at("2025-10-01"), at("2025-12-31T23:59:59"), Resolution.MONTHLY),
+            id="months",
+        ),
+    ],
+)
+def test_the_range_before_is_as_long(whole: TimeRange, before: TimeRange) -> None:
+    assert range_before(whole) == before
 
 
 def test_without_deployments_a_chart_is_empty() -> None:

@@ -29,6 +29,7 @@ from pipecd.controlplane.console.insights_view import (
     offered_resolutions,
     parse_insights_query,
     period_text,
+    range_before,
     selected_period,
     time_range,
 )
@@ -63,6 +64,7 @@ class InsightPages:
         applications = await self._applications(user)
         application, candidates = chosen_application(applications or (), query.application)
         by_metric = await self._by_metric(query, whole, application, user)
+        before = await self._by_metric(query, range_before(whole), application, user)
         url = query.url(PATH)
         period = selected_period(query, whole)
         behind: tuple[DeploymentBehind, ...] = ()
@@ -85,7 +87,8 @@ class InsightPages:
             "insights.html",
             query=query,
             charts=[
-                chart(metric, whole, ratios, url, query.at) for metric, ratios in by_metric.items()
+                chart(metric, whole, ratios, url, query.at, before[metric])
+                for metric, ratios in by_metric.items()
             ],
             explanations={words.key: words.explanation for words in METRICS.values()},
             numbers=numbers(whole, by_metric),

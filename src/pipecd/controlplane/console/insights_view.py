@@ -20,6 +20,7 @@ from pipecd.controlplane.console.list_filters import (
     label_filters,
     parse_labels,
 )
+from pipecd.controlplane.console.status_badge import Tone
 from pipecd.controlplane.insight.dora import outcome_of
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.model.clock import from_unix, to_unix
@@ -46,6 +47,10 @@ _MAX_DAILY_MONTHS = 3
 _MIN_MONTHLY_MONTHS = 3
 MAX_DEPLOYMENTS = 50
 _MAX_SUGGESTIONS = 300
+
+# As many dates fit below a chart on a phone.
+_MAX_MARKS = 5
+NO_RATIOS: Mapping[int, Ratio] = {}
 
 # The unit of the drawing: bars are stretched to the width of the page.
 SLOT, HEIGHT = 10, 100
@@ -98,6 +103,22 @@ class ChartBar:
 
 
 @dataclass(frozen=True)
+class AxisMark:
+    """A date below a chart; `percent` is the centre of its bar."""
+
+    text: str
+    percent: float
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a metric compares with the time before; coloured only where a direction is better."""
+
+    text: str
+    tone: Tone
+
+
+@dataclass(frozen=True)
 class Chart:
     """One metric over the whole range; `value` is the total, `note` explains it."""
 
@@ -108,7 +129,8 @@ class Chart:
     top: str
     middle: str
     bars: tuple[ChartBar, ...]
-    axis: tuple[str, ...]
+    axis: tuple[AxisMark, ...]
+    trend: Trend | None
 
     @property
     def width(self) -> int:
@@ -121,12 +143,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class MetricText:
-    """How the values of a metric are written; `what` is counted by a ratio."""
+    """How the values of a metric are written; `what` is counted by a ratio.
+
+    `less` and `more` say how a smaller and a larger value compare.
+    """
 
     key: str
     title: str
     what: str
     explanation: str
+    less: tuple[str, Tone]
+    more: tuple[str, Tone]
     value: Callable[[Ratio], float]
     text: Callable[[float], str]
     mark: Callable[[float], str]
@@ -170,6 +197,8 @@ METRICS: Mapping[Metric, MetricText] = {
         "Deployment frequency",
         "deployment",
         "Completed deployments: succeeded, failed and cancelled.",
+        ("Fewer than", Tone.OFF),
+        ("More than", Tone.OK),
         lambda ratio: float(ratio.whole),
         _count_text,
         _count_text,
@@ -180,6 +209,8 @@ METRICS: Mapping[Metric, MetricText] = {
         "Lead time for changes",
         "change",
         "From the commit to the end of its deployment, on average.",
+        ("Faster than", Tone.OK),
+        ("Slower than", Tone.BAD),
         lambda ratio: ratio.value,
         _time_text,
         _time_mark,
@@ -190,6 +221,8 @@ METRICS: Mapping[Metric, MetricText] = {
         "Change failure rate",
         "deployment",
         "The part of the deployments that failed.",
+        ("Lower than", Tone.OK),
+        ("Higher than", Tone.BAD),
         lambda ratio: ratio.value,
         _rate_text,
         _rate_text,
@@ -200,6 +233,8 @@ METRICS: Mapping[Metric, MetricText] = {
         "Time to restore",
         "restoration",
         "From the first failure of an application to its next success, on average.",
+        ("Faster than", Tone.OK),
+        ("Slower than", Tone.BAD),
         lambda ratio: ratio.value,
         _time_text,
         _time_mark,
@@ -286,10 +321,46 @@ def selected_period(query: InsightsQuery, whole: TimeRange) -> TimeRange | None:
     return TimeRange(query.at, (later[0] - 1) if later else whole.end, whole.resolution)
 
 
+def range_before(whole: TimeRange) -> TimeRange:
+    """As many days or months, directly before the range."""
+    count = len(list(whole.periods()))
+    start = from_unix(whole.start)
+    if whole.resolution is Resolution.MONTHLY:
+        earlier = _months_back(start, count)
+    else:
+        earlier = start - timedelta(days=count)
+    return TimeRange(to_unix(earlier), whole.start - 1, whole.resolution)
+
+
+def trend(
+    metric: Metric, whole: TimeRange, total: Ratio, before: Mapping[int, Ratio]
+) -> Trend | None:
+    """How the total compares with that of as many days or months before; None without any."""
+    earlier = sum(before.values(), Ratio())
+    if not total.whole or not earlier.whole:
+        return None
+    words, count = METRICS[metric], len(list(whole.periods()))
+    unit = "month" if whole.resolution is Resolution.MONTHLY else "day"
+    period = f"the {plural(count, unit)} before"
+    value, old = words.value(total), words.value(earlier)
+    if words.text(value) == words.text(old):
+        return Trend(f"The same as in {period}", Tone.OFF)
+    comparison, tone = words.more if value > old else words.less
+    return Trend(f"{comparison} in {period}: {words.text(old)}", tone)
+
+
 def chart(
-    metric: Metric, whole: TimeRange, ratios: Mapping[int, Ratio], url: PageUrl, selected: int = 0
+    metric: Metric,
+    whole: TimeRange,
+    ratios: Mapping[int, Ratio],
+    url: PageUrl,
+    selected: int = 0,
+    before: Mapping[int, Ratio] = NO_RATIOS,
 ) -> Chart:
-    """The chart of a metric; each bar links to the deployments behind it."""
+    """The chart of a metric; each bar links to the deployments behind it.
+
+    `before` has the values of as many days or months before.
+    """
     words = METRICS[metric]
     periods = list(whole.periods())
     values = {period: words.value(ratio) for period, ratio in ratios.items()}
@@ -321,6 +392,7 @@ def chart(
         middle=words.mark(top / 2),
         bars=tuple(bars),
         axis=_axis(periods, whole.resolution),
+        trend=trend(metric, whole, total, before),
     )
 
 
@@ -349,14 +421,15 @@ def _note(metric: Metric, total: Ratio, periods: int, resolution: Resolution) ->
             return f"average of {plural(total.whole, METRICS[metric].what)}"
 
 
-def _axis(periods: Sequence[int], resolution: Resolution) -> tuple[str, ...]:
-    """The first, the middle and the last period."""
-    marks = (periods[0], periods[len(periods) // 2], periods[-1])
-    texts: list[str] = []
-    for mark in dict.fromkeys(marks):
-        at = from_unix(mark)
-        texts.append(f"{at:%b %Y}" if resolution is Resolution.MONTHLY else f"{at.day} {at:%b}")
-    return tuple(texts)
+def _axis(periods: Sequence[int], resolution: Resolution) -> tuple[AxisMark, ...]:
+    """At most five dates at equal distances, the last period among them."""
+    step = max(math.ceil((len(periods) - 1) / (_MAX_MARKS - 1)), 1)
+    marks: list[AxisMark] = []
+    for number in range((len(periods) - 1) % step, len(periods), step):
+        at = from_unix(periods[number])
+        text = f"{at:%b %Y}" if resolution is Resolution.MONTHLY else f"{at.day} {at:%b}"
+        marks.append(AxisMark(text, round(100 * (number + 0.5) / len(periods), 2)))
+    return tuple(marks)
 
 
 def _months_back(at: datetime, months: int) -> datetime:
