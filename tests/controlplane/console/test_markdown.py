@@ -5,6 +5,7 @@ import pytest
 
 from pipecd.controlplane.console.markdown import (
     MAX_CHARACTERS,
+    Section,
     description_html,
     render_document,
     slug,
@@ -76,9 +77,21 @@ def test_the_headings_of_a_document_are_anchors() -> None:
 def test_the_sections_of_a_document_are_its_contents() -> None:
     document = render_document("## Keys of `pipectl` & more\n### Below\n## Last", lambda _: "")
     assert document.sections == (
-        ("keys-of-pipectl--more", "Keys of pipectl & more"),
-        ("last", "Last"),
+        Section("keys-of-pipectl--more", "Keys of pipectl & more", 2),
+        Section("below", "Below", 3),
+        Section("last", "Last", 2),
     )
+
+
+def test_headings_with_the_same_text_have_their_own_anchors() -> None:
+    document = render_document("## Added\n## Added\n## Added", lambda _: "")
+    assert [section.anchor for section in document.sections] == ["added", "added-1", "added-2"]
+
+
+def test_the_code_of_a_document_can_be_copied() -> None:
+    html = render_document("```yaml\na: </pre>\n```\n", lambda _: "").html
+    assert html.count("data-copy-code") == 1
+    assert html.endswith("a: &lt;/pre&gt;\n</code></pre></div>\n")
 
 
 def test_anchors_are_those_of_git_hosts() -> None:

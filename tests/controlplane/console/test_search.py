@@ -24,6 +24,12 @@ from servers.console import OpenBrowser, PipedReports
         pytest.param("dev", "/settings/piped/{piped}", id="a piped"),
         pytest.param("insi", "/insights", id="a page"),
         pytest.param("event wat", "/help/event-watcher", id="a page of the documentation"),
+        pytest.param(
+            "How do I configure a canary?", "/help/kubernetes#canary", id="a question to the guide"
+        ),
+        pytest.param(
+            "0123456789", "/deployment-traces?commitHash=0123456789", id="a commit of the source"
+        ),
         pytest.param("key generate", "/settings/api-key", id="an action, in any order of words"),
         pytest.param("cart", "/applications/{application}/sync", id="an action on an application"),
     ],

@@ -2,9 +2,10 @@
 """The documentation of this version, what is new in it, and the keys of the keyboard."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from starlette.requests import Request
@@ -113,10 +114,15 @@ class DocumentationPages:
         document = self._documents.get(request.path_params["name"])
         if document is None:
             raise NotFound("there is no such page of the documentation")
+        groups = grouped_documents(self._documents)
+        before, after = neighbours([*chain.from_iterable(groups.values())], document)
         return self._context.render(
             request,
             "document.html",
             document=document,
+            groups=groups,
+            before=before,
+            after=after,
             rendered=render_document(document.text.partition("\n")[2], self._link),
         )
 
@@ -141,6 +147,17 @@ def grouped_documents(documents: Mapping[str, Document]) -> dict[str, list[Docum
     return {title: group for title, group in groups.items() if group}
 
 
+def neighbours(
+    documents: Sequence[Document], document: Document
+) -> tuple[Document | None, Document | None]:
+    """The pages before and after one in the order of the guide."""
+    if document not in documents:
+        return None, None
+    at = documents.index(document)
+    before = documents[at - 1] if at else None
+    return before, documents[at + 1] if at + 1 < len(documents) else None
+
+
 def read_documents() -> dict[str, Document]:
     """The guide and the list of changes by name: in an installed package, or in a checkout."""
     directory = _PACKAGE / "documentation"
@@ -151,5 +168,6 @@ def read_documents() -> dict[str, Document]:
     documents = {path.stem: Document(path.stem, path.read_text()) for path in guide.glob("*.md")}
     if changes.exists():
         text = re.sub(r"<!--.*?-->", "", changes.read_text(), flags=re.DOTALL)
-        documents[CHANGES] = Document(CHANGES, text)
+        releases = text.partition("\n## ")
+        documents[CHANGES] = Document(CHANGES, f"# What is new\n\n## {releases[2]}")
     return documents

@@ -5,6 +5,7 @@ HTML in the text is shown as text, images are not loaded, and links lead to http
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,12 @@ MAX_CHARACTERS = 20_000
 # The parser looks for the end of a link from every bracket.
 MAX_BRACKETS = 500
 _WEB_LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
+# Headings below this level are not in the contents.
+_MAX_LISTED_LEVEL = 3
+_COPY_BUTTON = (
+    '<button type="button" class="btn small js-only" data-copy-code aria-label="Copy code">'
+    "Copy</button>"
+)
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 
 _PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
@@ -55,25 +62,55 @@ def description_html(text: str) -> Markup:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A heading of a document that its contents list; the level of `##` is 2."""
+
+    anchor: str
+    text: str
+    level: int
+
+
+@dataclass(frozen=True)
 class RenderedDocument:
-    """A document as HTML, and the anchors and texts of its sections."""
+    """A document as HTML, and its sections."""
 
     html: Markup
-    sections: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
 
 
 def render_document(text: str, link: Callable[[str], str]) -> RenderedDocument:
     """A document whose headings can be linked to; `link` translates the links to other files."""
     tokens = _DOCUMENT_PARSER.parse(text)
     _set_links(tokens, link)
-    sections: list[tuple[str, str]] = []
+    sections: list[Section] = []
+    seen: Counter[str] = Counter()
     for heading, inline in pairwise(tokens):
-        if heading.type == "heading_open":
-            anchor = slug(inline.content)
-            heading.attrSet("id", anchor)
-            if heading.tag == "h2":
-                sections.append((anchor, _plain_text(inline)))
-    return RenderedDocument(_html(_DOCUMENT_PARSER, tokens), tuple(sections))
+        if heading.type != "heading_open":
+            continue
+        anchor = slug(inline.content)
+        seen[anchor] += 1
+        if seen[anchor] > 1:
+            anchor = f"{anchor}-{seen[anchor] - 1}"
+        heading.attrSet("id", anchor)
+        level = int(heading.tag[1:])
+        if level <= _MAX_LISTED_LEVEL:
+            sections.append(Section(anchor, _plain_text(inline), level))
+        if inline.children is not None:
+            inline.children.append(_permalink(anchor))
+    html = str(_html(_DOCUMENT_PARSER, tokens))
+    # Text has no tags: what a code block contains is escaped.
+    html = html.replace("<pre", f'<div class="code">{_COPY_BUTTON}<pre')
+    return RenderedDocument(
+        Markup(html.replace("</pre>", "</pre></div>")),  # noqa: S704
+        tuple(sections),
+    )
+
+
+def _permalink(anchor: str) -> Token:
+    """A link to the heading it stands in; readers of the screen have the contents."""
+    href = Markup.escape(anchor)
+    content = f' <a class="permalink" href="#{href}" aria-hidden="true" tabindex="-1">#</a>'
+    return Token("html_inline", "", 0, content=content)
 
 
 def _html(parser: MarkdownIt, tokens: Sequence[Token]) -> Markup:

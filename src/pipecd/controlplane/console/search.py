@@ -13,12 +13,14 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.documentation import CHANGES, read_documents
+from pipecd.controlplane.console.documentation_search import document_sections, find_sections
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import (
     Badge,
     application_badge,
     piped_status,
 )
+from pipecd.controlplane.console.traces_view import is_commit_prefix
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
@@ -109,10 +111,9 @@ class SearchPages:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self._documents = tuple(
-            SearchResult(document.title, f"/help/{name}", document.summary)
-            for name, document in sorted(read_documents().items())
-            if name != CHANGES
+        documents = sorted(read_documents().items())
+        self._sections = document_sections(
+            document for name, document in documents if name != CHANGES
         )
 
     def routes(self) -> list[Route]:
@@ -123,6 +124,7 @@ class SearchPages:
         user = session.user
         groups = [*await self._objects(request, text, user)] if text else []
         groups += [
+            SearchGroup("Commits", _commit_results(text)),
             SearchGroup("Pages", matching(PAGES, text)),
             SearchGroup("Actions", matching(ACTIONS, text)),
             SearchGroup("Documentation", self._documents_about(text)),
@@ -132,10 +134,13 @@ class SearchPages:
         )
 
     def _documents_about(self, text: str) -> tuple[SearchResult, ...]:
-        """Pages of the guide, once there is enough of a text that they are not noise."""
+        """Sections of the guide, once there is enough of a text that they are not noise."""
         if len(text) < _MIN_TEXT:
             return ()
-        return matching(self._documents, text)[:_MAX_RESULTS]
+        return tuple(
+            SearchResult(found.section.label, found.section.href, found.excerpt)
+            for found in find_sections(self._sections, text, _MAX_RESULTS)
+        )
 
     async def _objects(self, request: Request, text: str, user: User) -> tuple[SearchGroup, ...]:
         cases, now = self._context.cases, self._context.local_now(request)
@@ -193,6 +198,14 @@ class SearchPages:
                 SearchResult(f"Settings of {each.name}", f"{path}/settings"),
             )
         return tuple(actions)
+
+
+def _commit_results(text: str) -> tuple[SearchResult, ...]:
+    """Where a commit of a source repository has got to, if the text is like its hash."""
+    if not is_commit_prefix(text):
+        return ()
+    href = f"/deployment-traces?commitHash={text.lower()}"
+    return (SearchResult(f"Trace of commit {text[:7]}", href, "the deployments that it led to"),)
 
 
 def _application_result(application: Application, *, waiting: bool) -> SearchResult:

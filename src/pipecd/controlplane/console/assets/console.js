@@ -40,6 +40,8 @@ document.addEventListener("click", async (event) => {
     const name = copy.getAttribute("aria-label").replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
     announce((await copyText(copy.dataset.copy)) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
   }
+  const sample = event.target.closest("[data-copy-code]")?.parentElement.querySelector("pre");
+  if (sample) announce((await copyText(sample.textContent)) ? "Code copied" : "The code could not be copied: the browser does not allow it");
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 
