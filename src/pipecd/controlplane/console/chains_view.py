@@ -68,6 +68,12 @@ class ChainPage:
     completed: bool
 
     @property
+    def deployments(self) -> tuple[str, ...]:
+        """The ids of the deployments that have been created, in their order."""
+        nodes = (node for block in self.blocks for node in block.nodes)
+        return tuple(node.deployment_id for node in nodes if node.deployment_id)
+
+    @property
     def succeeded(self) -> int:
         """The number of blocks that have succeeded."""
         return sum(block.badge.tone is Tone.OK for block in self.blocks)

@@ -14,6 +14,7 @@ from pipecd.controlplane.console.events_view import (
     event_row,
     events_by_day,
     parse_event_query,
+    register_command,
 )
 from pipecd.controlplane.console.filled_page import filled_page
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
@@ -79,6 +80,7 @@ class EventPages:
             request,
             "event.html",
             row=event_row(event, now),
+            register=register_command(event),
             deployments=rows,
             topics=await list_topics(
                 self._context, session.user, TopicKind.EVENTS, TopicKind.DEPLOYMENTS

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
+from shlex import quote
 
 from starlette.datastructures import QueryParams
 
@@ -126,6 +127,20 @@ def event_row(event: Event, now: datetime) -> EventListRow:
         handled=timestamp(event.handled_at, now),
         handled_after=duration(handled_after) if event.handled_at else "",
     )
+
+
+def register_command(event: Event) -> str:
+    """The command that registers the event again; empty for one that needs no other."""
+    if event.status not in (pb.EVENT_FAILURE, pb.EVENT_NOT_HANDLED):
+        return ""
+    flags = [f"--name={quote(event.name)}", f"--data={quote(event.data)}"]
+    labels = ",".join(f"{key}={value}" for key, value in sorted(event.labels.items()))
+    contexts = ",".join(f"{key}={value}" for key, value in sorted(event.contexts.items()))
+    flags += [f"--labels={quote(labels)}"] if labels else []
+    flags += [f"--contexts={quote(contexts)}"] if contexts else []
+    if event.trigger_commit_hash:
+        flags.append(f"--commit-hash={quote(event.trigger_commit_hash)}")
+    return " \\\n  ".join(["pipectl event register", *flags])
 
 
 def _result(event: Event) -> str:

@@ -2,7 +2,7 @@
 """View models of deployment traces: commits of source repositories and what they deployed."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -13,12 +13,15 @@ from pipecd.controlplane.console.formatting import (
     day_heading,
     plural,
     safe_link,
+    sentence,
     timestamp,
 )
 from pipecd.controlplane.console.status_badge import Badge, Tone
 from pipecd.controlplane.usecases.deployments import TracedDeployments
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 
+_AT_WORK = (Tone.RUN, Tone.WAIT)
 _HASH = re.compile(r"[0-9a-f]{7,40}")
 FULL_HASH_LENGTH = 40
 
@@ -37,6 +40,8 @@ class TraceRow:
     at: Timestamp | None
     badge: Badge
     deployments: tuple[DeploymentRow, ...]
+    where: Mapping[str, str]
+    """Where a deployment is or why it has ended, by its id."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,23 @@ def trace_row(traced: TracedDeployments, now: datetime) -> TraceRow:
         at=timestamp(_committed_at(trace), now),
         badge=_rollup(rows),
         deployments=tuple(sorted(rows, key=lambda row: (row.application_name, -row.created_at))),
+        where={
+            deployment.id: where_it_is(deployment, row)
+            for deployment, row in zip(traced.deployments, rows, strict=True)
+        },
     )
+
+
+def where_it_is(deployment: Deployment, row: DeploymentRow) -> str:
+    """The stage that a deployment is at, or why it has ended without success."""
+    match row.badge.tone:
+        case Tone.OK:
+            return row.summary
+        case Tone.RUN | Tone.WAIT:
+            at = next((each for each in row.segments if each.badge.tone in _AT_WORK), None)
+            return f"at stage {at.name}" if at else ""
+        case _:
+            return sentence(deployment.status_reason)
 
 
 def _committed_at(trace: DeploymentTrace) -> int:

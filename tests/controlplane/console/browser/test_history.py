@@ -64,6 +64,11 @@ async def test_a_chain_is_followed_block_by_block(
     await chains.resync()
     await expect(page.get_by_test_id("chain-status")).to_have_text("Failed")
     await expect(text).to_contain_text("Block 2 failed because of")
+    # Where it got stuck is in the list, too, and who has started it on its page.
+    await expect(page.locator("#facts")).to_contain_text("Started by")
+    await page.goto(page.url.rpartition("/")[0])
+    await expect(page.get_by_test_id("chain-where")).to_contain_text("Block 2 failed because of")
+    await page.go_back()
     await blocks.nth(0).get_by_role("link", name="cart").click()
     await page.wait_for_url("**/deployments/*")
     await expect(page.locator(f"a[href='/chains/{filled.chain}']").first).to_be_visible()
@@ -88,7 +93,7 @@ async def test_a_commit_is_traced_to_its_deployments(
     await page.get_by_test_id("filter-q").fill(COMMIT[:7])
     await page.keyboard.press("Enter")
     await page.wait_for_url(f"**q={COMMIT[:7]}")
-    await trace.locator("a.stage").click()
+    await trace.get_by_test_id("trace-deployment").click()
     await page.wait_for_url(f"**/deployments/{filled.deployment}")
 
 
@@ -117,6 +122,10 @@ async def test_events_are_filtered_and_explain_their_result(
     await rows.get_by_role("link", name="image-pushed").click()
     await page.wait_for_url(f"**/events/{filled.event}")
     await expect(page.locator("#contexts")).to_contain_text("https://ci.example/runs/1472")
+    # What has failed can be registered again as it was.
+    await expect(page.get_by_test_id("register-again")).to_contain_text(
+        "--data=registry.example/shop/shop:v7.2.0"
+    )
 
 
 async def test_insights_lead_to_the_deployments_behind_a_point(
@@ -152,6 +161,33 @@ async def test_insights_lead_to_the_deployments_behind_a_point(
     await behind.get_by_test_id("behind-row").get_by_role("link").click()
     await page.wait_for_url("**/deployments/*")
     await expect(page.locator("h1")).to_contain_text("cart")
+
+
+async def test_a_question_leads_to_a_sample_of_the_documentation_that_is_copied(
+    open_page: OpenPage,
+) -> None:
+    page = await open_page("/help", permissions=["clipboard-read", "clipboard-write"])
+    await page.get_by_test_id("search-documentation").fill("configure a canary")
+    await page.keyboard.press("Enter")
+    await page.get_by_test_id("result").filter(has_text="Kubernetes: Canary").click()
+    await page.wait_for_url("**/help/kubernetes#canary")
+    sample = page.locator(".code").filter(has_text="replicas: 10%")
+    await sample.get_by_role("button", name="Copy code").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("Code copied")
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("apiVersion: pipecd.dev/v1beta1\nkind: Application\n")
+    # The next page of the guide is one click away.
+    await page.get_by_role("link", name="Next").click()
+    await expect(page.locator("h1")).to_have_text("Terraform and OpenTofu")
+
+
+async def test_insights_say_whether_the_team_got_faster(
+    open_page: OpenPage, filled: FilledProject
+) -> None:
+    del filled
+    page = await open_page("/insights?range=1w")
+    trend = page.get_by_test_id("chart-lead-time").get_by_test_id("trend")
+    await expect(trend).to_contain_text("Faster than in the 7 days before")
 
 
 async def test_the_search_is_reached_on_a_phone(open_page: OpenPage, filled: FilledProject) -> None:

@@ -174,7 +174,8 @@ async def test_the_keys_of_stages_open_no_deployment_elsewhere(
     path: str, open_page: OpenPage, filled: FilledProject
 ) -> None:
     page = await open_page(path.format(chain=filled.chain))
-    await expect(page.locator("a.stage").first).to_be_visible()
+    link = page.locator("a.stage, [data-testid=trace-deployment]").first
+    await expect(link).to_be_visible()
     await page.keyboard.press("]")
     await page.keyboard.press("g")
     await page.keyboard.press("e")

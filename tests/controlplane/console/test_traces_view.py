@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the deployments of a commit are."""
+
+from datetime import datetime
+
+import pytest
+
+from pipecd.controlplane.console.traces_view import trace_row
+from pipecd.controlplane.usecases.deployments import TracedDeployments
+from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.model.trace_pb2 import DeploymentTrace
+
+
+def deployment(
+    status: pb.DeploymentStatus.ValueType, stage: int, *, reason: str = "", summary: str = ""
+) -> Deployment:
+    stages = [
+        PipelineStage(id="s1", name="K8S_CANARY_ROLLOUT", status=pb.STAGE_SUCCESS, visible=True),
+        PipelineStage(
+            id="s2",
+            name="WAIT_APPROVAL",
+            status=pb.StageStatus.ValueType(stage),
+            visible=True,
+            requires=["s1"],
+        ),
+    ]
+    return Deployment(
+        id="d1",
+        application_name="cart",
+        status=status,
+        stages=stages,
+        status_reason=reason,
+        summary=summary,
+    )
+
+
+@pytest.mark.parametrize(
+    ("traced", "where"),
+    [
+        pytest.param(
+            deployment(pb.DEPLOYMENT_RUNNING, pb.STAGE_RUNNING),
+            "at stage WAIT_APPROVAL",
+            id="one that runs is at a stage",
+        ),
+        pytest.param(
+            deployment(pb.DEPLOYMENT_PENDING, pb.STAGE_NOT_STARTED_YET),
+            "",
+            id="one that has not begun is at none",
+        ),
+        pytest.param(
+            deployment(pb.DEPLOYMENT_FAILURE, pb.STAGE_FAILURE, reason="the approval timed out"),
+            "The approval timed out.",
+            id="one that failed says why",
+        ),
+        pytest.param(
+            deployment(pb.DEPLOYMENT_SUCCESS, pb.STAGE_SUCCESS, summary="Sync to v1.5.0"),
+            "Sync to v1.5.0",
+            id="one that succeeded says what it did",
+        ),
+    ],
+)
+def test_a_trace_says_where_each_deployment_is(
+    traced: Deployment, where: str, noon: datetime
+) -> None:
+    trace = DeploymentTrace(id="t1", commit_hash="c0ffee")
+    assert trace_row(TracedDeployments(trace, (traced,)), noon).where == {"d1": where}
