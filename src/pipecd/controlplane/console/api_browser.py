@@ -126,4 +126,9 @@ class ApiBrowserPage:
     async def show_page(self, request: Request, session: BrowserSession) -> Response:
         if reason := await self._context.denied_reason(session.user, _READ):
             raise Denied(reason)
-        return self._context.render(request, "api_browser.html", groups=self._groups)
+        return self._context.render(
+            request,
+            "api_browser.html",
+            groups=self._groups,
+            address=self._context.public_url(request),
+        )

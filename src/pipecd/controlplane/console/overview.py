@@ -71,7 +71,8 @@ class OverviewPages:
         return self._context.render(
             request,
             "overview.html",
-            tiles=tiles,
+            # What is not zero comes first, the most urgent of it first.
+            tiles=sorted(tiles, key=lambda tile: not tile.count),
             text=overview_text(tiles),
             needs_piped=visible == (),
             first_start=first_start(visible or ()),
