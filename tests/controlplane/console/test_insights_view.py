@@ -85,6 +85,20 @@ def test_a_bar_stands_for_each_day_and_links_to_what_is_behind_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("days", "dates"),
+    [
+        pytest.param(1, ["31 Mar"], id="one day"),
+        pytest.param(2, ["30 Mar", "31 Mar"], id="two days"),
+        pytest.param(31, ["1 Mar", "11 Mar", "21 Mar", "31 Mar"], id="a month"),
+    ],
+)
+def test_dates_are_at_equal_distances_and_end_at_the_last_bar(days: int, dates: list[str]) -> None:
+    end = at("2026-03-31T23:59:59")
+    shown = chart(Metric.LEAD_TIME, TimeRange(end + 1 - days * 86400, end), {}, URL)
+    assert [mark.text for mark in shown.axis] == dates
+
+
+@pytest.mark.parametrize(
     ("metric", "value", "note"),
     [
         (Metric.DEPLOYMENT_FREQUENCY, "5", "0.7 a day"),

@@ -423,9 +423,12 @@ def _note(metric: Metric, total: Ratio, periods: int, resolution: Resolution) ->
 
 def _axis(periods: Sequence[int], resolution: Resolution) -> tuple[AxisMark, ...]:
     """At most five dates at equal distances, the last period among them."""
-    step = max(math.ceil((len(periods) - 1) / (_MAX_MARKS - 1)), 1)
+    last = len(periods) - 1
+    steps = range(math.ceil(last / (_MAX_MARKS - 1)), math.ceil(last / (_MAX_MARKS - 2)) + 1)
+    # The first date is as close to the first bar as the others allow.
+    step = min(steps, key=lambda each: last % each) if last else 1
     marks: list[AxisMark] = []
-    for number in range((len(periods) - 1) % step, len(periods), step):
+    for number in range(last % step, len(periods), step):
         at = from_unix(periods[number])
         text = f"{at:%b %Y}" if resolution is Resolution.MONTHLY else f"{at.day} {at:%b}"
         marks.append(AxisMark(text, round(100 * (number + 0.5) / len(periods), 2)))
