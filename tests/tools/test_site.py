@@ -68,6 +68,20 @@ def test_the_reference_has_every_kind_stage_and_endpoint() -> None:
     assert endpoints == {f"{route.method} {route.path}" for route in ROUTES}
 
 
+def test_every_page_has_a_title_of_its_own() -> None:
+    pages = [text for name, text in load("reference").reference_pages().items()]
+    pages += [page.read_text() for page in (ROOT / "docs" / "guide").glob("*.md")]
+    titles = [text.partition("\n")[0] for text in pages]
+    assert sorted(titles) == sorted(set(titles))
+
+
+def test_the_reference_of_a_kind_begins_with_its_spec() -> None:
+    pages = load("reference").reference_pages()
+    kinds = [kind for kind in kinds_of(load_catalog()) if kind != "Piped"]
+    first = [re.findall(r"^## (.*)$", pages[f"reference/{kind}.md"], re.M)[0] for kind in kinds]
+    assert set(first) == {"spec"}
+
+
 def test_links_that_leave_the_documentation_lead_to_their_copies() -> None:
     rewrite = load("build").rewrite_links
     text = (

@@ -50,8 +50,8 @@ the same things in sentences and with samples.
 
 | Page | Lists |
 |---|---|
-| [Stages](stages.md) | every stage a pipeline may name, and its options |
-| [Commands](commands.md) | every command of `pipecd`, `piped`, `pipectl` and `launcher` with its flags |
+| [Options of all stages](stages.md) | every stage a pipeline may name, and its options |
+| [Flags of all commands](commands.md) | every command of `pipecd`, `piped`, `pipectl` and `launcher` with its flags |
 | [REST API](rest.md) | every endpoint under `/api/v1/`, its parameters and its response |
 | [Metrics](metrics.md) | every metric with its type and labels |
 | [Configuration of applications](../guide/configuration.md) | every key with its meaning, by hand |
@@ -94,14 +94,16 @@ def _kind_page(kind: str, catalog: Catalog) -> str:
         f"This is {_KIND_TEXTS[kind]}. The keys below are those of `spec`.",
     ]
     for name in _reachable(roots, definitions):
-        parts += _type_section(name, definitions[name])
+        # The names of our types mean nothing to a reader; a Piped has two forms of `spec`.
+        title = "spec" if roots == [name] else name
+        parts += _type_section(title, definitions[name])
     return "\n\n".join(parts) + "\n"
 
 
 def _stages_page(catalog: Catalog) -> str:
     definitions = cast("Json", schema_of("Application", catalog)["$defs"])
     parts = [
-        "# Stages",
+        "# Options of all stages",
         "The keys below go under `with` of a stage. [Pipelines and stages](../guide/stages.md) explains each one.",
     ]
     types: list[str] = []
@@ -119,8 +121,8 @@ def _stages_page(catalog: Catalog) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _type_section(name: str, definition: Json) -> list[str]:
-    parts = [f"## {name}"]
+def _type_section(title: str, definition: Json) -> list[str]:
+    parts = [f"## {title}"]
     if definition.get("description"):
         parts.append(_first_paragraph(definition))
     parts.append(_table(definition) if definition.get("properties") else "No keys.")
@@ -220,7 +222,7 @@ def _cell(text: str) -> str:
 def commands_page() -> str:
     """Returns the page of all commands; their defaults and meanings are those of `--help`."""
     parts = [
-        "# Commands",
+        "# Flags of all commands",
         "Every command with its flags, as `--help` prints them. [The guide](../guide/commands.md) says more about each.",
     ]
     for program, tree in _programs():
