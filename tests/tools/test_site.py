@@ -69,7 +69,7 @@ def test_the_reference_has_every_kind_stage_and_endpoint() -> None:
 
 
 def test_every_page_has_a_title_of_its_own() -> None:
-    pages = [text for name, text in load("reference").reference_pages().items()]
+    pages = list(load("reference").reference_pages().values())
     pages += [page.read_text() for page in (ROOT / "docs" / "guide").glob("*.md")]
     titles = [text.partition("\n")[0] for text in pages]
     assert sorted(titles) == sorted(set(titles))
