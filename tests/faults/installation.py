@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from faults.load import patient
 from faults.network import RpcProxy, TcpProxy
 from faults.program import Program
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
@@ -46,6 +45,7 @@ from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from servers.load import patient
 from servers.origin import Origin
 from servers.piped import piped_arguments, piped_config
 from servers.server import free_ports

@@ -20,7 +20,6 @@ from faults.evidence import FOREVER, Evidence, Notification, Resources
 from faults.execution_rules import chains
 from faults.history import History
 from faults.injection import RECORDED, Injector
-from faults.load import patient
 from faults.model import check
 from faults.network import RecordedCall
 from faults.observer import StatusObserver
@@ -45,6 +44,7 @@ from pipecd.piped.notify.event import EventType
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.piped_pb2 import ReportApplicationSyncStateRequest
+from servers.load import patient
 
 HEALED_SECONDS = 60.0
 # The first deployments of all applications take longer than what is left after a fault.

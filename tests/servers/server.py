@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipecd.program.port import free_port
+from servers.load import patient
 
 START_SECONDS = 40
 
@@ -58,7 +59,7 @@ class Server(ABC):
                 cwd="/",
                 start_new_session=True,
             )
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + patient(START_SECONDS)
         while not self.is_up():
             if self._process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"{self.program} did not start:\n{log.read_text()[-2000:]}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much time things take on a machine that is busy with other work."""
+"""How much time tests give to programs on a machine that is busy with other work."""
 
 import os
 
-# What the programs of an installation cause themselves.
+# What tests and the programs that they start cause themselves.
 _LOAD_PER_CORE = 4.0
 
 
