@@ -69,6 +69,11 @@ def test_only_changes_of_applications_count(line: str, expected: tuple[str, str]
     ],
 )
 def test_commits_of_an_event_are_counted_by_history(parent: str, count: int) -> None:
-    subjects = {"first": "a change", "second": "event v1", "third": "event v1"}
+    messages = {"first": "a change", "second": "event v1", "third": "event v1"}
     parents = {"first": [], "second": ["first"], "third": [parent]}
-    assert event_commits(subjects, parents) == {"v1": count}
+    assert event_commits(messages, parents) == {"v1": count}
+
+
+def test_a_commit_writes_the_values_of_several_events_and_its_revert_none() -> None:
+    messages = {"first": "event v1\n\nevent v2\n", "second": 'Revert "event v1"'}
+    assert event_commits(messages, {"second": ["first"]}) == {"v1": 1, "v2": 1}

@@ -436,7 +436,7 @@ class Trial:
 
     def _event_commits(self) -> dict[str, int]:
         self.installed.read_contents()
-        return event_commits(self.installed.subjects, self.installed.parents)
+        return event_commits(self.installed.messages, self.installed.parents)
 
     def _tracebacks(self) -> list[str]:
         """The tracebacks that programs of this version have logged since the last check."""

@@ -11,6 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+# What the message of a commit says before the value of an event.
+_EVENT = "event "
+
 
 @dataclass(frozen=True)
 class TruthLine:
@@ -114,22 +117,29 @@ def parse_audit(line: str) -> ClusterWrite | None:
 
 
 def event_commits(
-    subjects: Mapping[str, str], parents: Mapping[str, Sequence[str]]
+    messages: Mapping[str, str], parents: Mapping[str, Sequence[str]]
 ) -> dict[str, int]:
     """How many commits of one history wrote the value of each event, by the value.
 
-    A value whose commit is gone after a force push is rightly written again.
+    A commit may write the values of several events, each in a paragraph of its message. A value whose
+    commit is gone after a force push is rightly written again.
     """
+    values = {commit: _values(message) for commit, message in messages.items()}
     most: dict[str, int] = {}
-    for commit, subject in subjects.items():
-        if not subject.startswith("event "):
+    for commit, written in values.items():
+        if not written:
             continue
         history, left = set[str](), [commit]
         while left:
             if (each := left.pop()) not in history:
                 history.add(each)
                 left += parents.get(each, ())
-        value = subject.removeprefix("event ")
-        count = sum(subjects.get(each) == subject for each in history)
-        most[value] = max(count, most.get(value, 0))
+        for value in written:
+            count = sum(value in values.get(each, ()) for each in history)
+            most[value] = max(count, most.get(value, 0))
     return most
+
+
+def _values(message: str) -> frozenset[str]:
+    lines = message.splitlines()
+    return frozenset(each.removeprefix(_EVENT) for each in lines if each.startswith(_EVENT))

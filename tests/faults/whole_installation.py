@@ -180,8 +180,8 @@ class WholeInstallation:
     git_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     contents: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What identifies the files of each application, by commit, also of commits that are gone."""
-    subjects: dict[str, str] = field(default_factory=dict[str, str])
-    """The first lines of the messages of these commits."""
+    messages: dict[str, str] = field(default_factory=dict[str, str])
+    """The messages of these commits."""
     parents: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     nonces: dict[str, str] = field(default_factory=dict[str, str])
     """The nonce of the revision of each of these contents."""
@@ -205,11 +205,11 @@ class WholeInstallation:
             return await asyncio.to_thread(self.origin.commit, files, at=at)
 
     def read_contents(self) -> None:
-        """Reads the subjects, parents and contents of all commits that the repository has."""
-        logged = self.origin.git("log", "--all", "--reflog", "--format=%H%x09%P%x09%s")
-        rows = [line.split("\t", 2) for line in logged.splitlines()]
-        commits = {commit: subject for commit, _, subject in rows}
-        self.subjects |= commits
+        """Reads the messages, parents and contents of all commits that the repository has."""
+        logged = self.origin.git("log", "-z", "--all", "--reflog", "--format=%H%x09%P%x09%B")
+        rows = [entry.split("\t", 2) for entry in logged.rstrip("\0").split("\0")]
+        commits = {commit: message for commit, _, message in rows}
+        self.messages |= commits
         self.parents |= {commit: tuple(parents.split()) for commit, parents, _ in rows}
         for commit in {*commits} - self.contents.keys():
             rows = (
