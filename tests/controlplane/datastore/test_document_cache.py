@@ -156,6 +156,21 @@ def test_the_cache_stays_within_its_size(application: Make) -> None:
     assert cache._characters == sum(map(len, cache._by_text)) <= MAX_CACHED_CHARACTERS
 
 
+def test_the_cache_has_the_newest_version_of_a_document_only(application: Make) -> None:
+    cache = DocumentCache(Application)
+    document, other = application(name="web"), application(name="cart")
+    cache.written(b"other", to_json(other), other)
+    for number in range(30):
+        document.description = str(number)
+        if number % 2:
+            cache.written(b"web", to_json(document), document)
+        else:
+            # Another replica has written it.
+            cache.parsed(to_json(document))
+    assert [*cache._by_text] == [to_json(other), to_json(document)]
+    assert cache._characters == sum(map(len, cache._by_text))
+
+
 class CountingObserver:
     """Records the operations of a datastore."""
 

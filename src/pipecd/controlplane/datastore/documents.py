@@ -133,11 +133,16 @@ class _Update(Generic[M]):
 
 
 class DocumentCache(Generic[M]):
-    """Caches parsed documents by their text, and the last text written to each row."""
+    """Caches parsed documents by their text, and the last text written to each row.
+
+    Of each document only the version that was read or written last is cached: applications change
+    with every deployment, and their earlier versions would fill the cache of a small installation.
+    """
 
     def __init__(self, message: type[M], max_characters: int = MAX_CACHED_CHARACTERS) -> None:
         self._message, self._max_characters = message, max_characters
         self._by_text: OrderedDict[str, M] = OrderedDict()
+        self._text_of: dict[str, str] = {}
         self._characters = 0
         self._latest: OrderedDict[bytes, str] = OrderedDict()
         self._lock = Lock()
@@ -172,14 +177,18 @@ class DocumentCache(Generic[M]):
         return copy
 
     def _store(self, text: str, document: M) -> None:
+        id = _stored(document).id
         with self._lock:
-            if text not in self._by_text:
-                self._characters += len(text)
+            if (before := self._text_of.get(id)) is not None:
+                del self._by_text[before]
+                self._characters -= len(before)
             self._by_text[text] = document
-            self._by_text.move_to_end(text)
+            self._text_of[id] = text
+            self._characters += len(text)
             while self._characters > self._max_characters:
-                dropped, _ = self._by_text.popitem(last=False)
+                dropped, oldest = self._by_text.popitem(last=False)
                 self._characters -= len(dropped)
+                del self._text_of[_stored(oldest).id]
 
 
 class Documents(Generic[M]):
