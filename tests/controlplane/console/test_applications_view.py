@@ -192,15 +192,16 @@ APPLICATIONS = [
 @pytest.mark.parametrize(
     ("query", "names"),
     [
-        pytest.param("", ["mailer", "Cart", "checkout"], id="the order of the datastore"),
+        pytest.param("", ["mailer", "checkout", "Cart"], id="worst status first by itself"),
         pytest.param("q=CAR", ["Cart"], id="a part of the name, in any case"),
-        pytest.param("q=env:prod", ["Cart", "checkout"], id="a label"),
-        pytest.param("syncStatus=1,3", ["Cart", "checkout"], id="one of several statuses"),
+        pytest.param("q=env:prod", ["checkout", "Cart"], id="a label"),
+        pytest.param("syncStatus=1,3", ["checkout", "Cart"], id="one of several statuses"),
         pytest.param("sort=name&dir=asc", ["Cart", "checkout", "mailer"], id="by name"),
         pytest.param("sort=status", ["mailer", "checkout", "Cart"], id="worst status first"),
         pytest.param("sort=updated&dir=desc", ["mailer", "Cart", "checkout"], id="newest first"),
-        pytest.param("sort=nonsense", ["mailer", "Cart", "checkout"], id="unknown sort key"),
-        pytest.param("page=99", ["mailer", "Cart", "checkout"], id="beyond the last page"),
+        pytest.param("sort=nonsense", ["mailer", "checkout", "Cart"], id="unknown sort key"),
+        pytest.param("dir=desc", ["mailer", "checkout", "Cart"], id="a direction of no order"),
+        pytest.param("page=99", ["mailer", "checkout", "Cart"], id="beyond the last page"),
     ],
 )
 def test_the_list_is_filtered_and_sorted(query: str, names: list[str], noon: datetime) -> None:

@@ -194,8 +194,7 @@ def application_list(
         listed = [a for a in matching if _has_status(a, statuses[a.id], query.statuses)]
     if query.health:
         listed = [a for a in listed if health.get(a.id) == query.health]
-    if query.sort:
-        listed.sort(key=_sort_key(query.sort, statuses, health), reverse=query.descending)
+    listed = sorted(listed, key=_sort_key(query.sort, statuses, health), reverse=query.descending)
     pages = max(-(-len(listed) // query.size), 1)
     page = min(query.page, pages)
     shown = listed[(page - 1) * query.size : page * query.size]
@@ -244,8 +243,6 @@ def _sort_key(
     """What the list is sorted by; `statuses` are those of the applications by id."""
     worst_first = {status: rank for rank, status in enumerate(APPLICATION_STATUSES)}
     match sort:
-        case "status":
-            return lambda a: (worst_first[statuses[a.id]], a.name.casefold(), a.id)
         case "health":
             ranks = {status: rank for rank, status in enumerate(HealthStatus)}
             return lambda a: (
@@ -257,8 +254,10 @@ def _sort_key(
             return lambda a: (a.name.casefold(), a.id)
         case "deployed":
             return lambda a: (a.most_recently_triggered_deployment.started_at, a.id)
-        case _:
+        case "updated":
             return lambda a: (a.updated_at, a.id)
+        case _:
+            return lambda a: (worst_first[statuses[a.id]], a.name.casefold(), a.id)
 
 
 def _has_status(application: Application, status: str, wanted: Collection[str]) -> bool:

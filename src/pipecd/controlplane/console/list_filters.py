@@ -39,6 +39,8 @@ PERIODS = {"24h": 86400, "7d": 7 * 86400}
 PAGE_SIZES = (20, 50, 100)
 DEFAULT_PAGE_SIZE = 50
 SORT_KEYS = ("status", "health", "name", "deployed", "updated")
+# What needs somebody is first.
+_DEFAULT_SORT = "status"
 _STATUS_KEY = re.compile(r"(?:syncStatus|status)(?:\[\d*\])?")
 _LABEL_KEY = re.compile(r"labels\[(\d+)\]")
 _PERIOD_TEXTS = {"24h": "last 24 hours", "7d": "last 7 days"}
@@ -127,12 +129,13 @@ class ApplicationQuery:
 
     def url(self) -> "PageUrl":
         """The address of the list with these filters and nothing else."""
+        is_default = self.sort == _DEFAULT_SORT and not self.descending
         order = (("sort", self.sort), ("dir", "desc" if self.descending else ""))
         size = str(self.size) if self.size != DEFAULT_PAGE_SIZE else ""
         page = str(self.page) if self.page > 1 else ""
         params = [(each.param, each.value) for each in self.active_filters()]
         params += [
-            *(order if self.sort else ()),
+            *(() if is_default else order),
             ("size", size),
             ("page", page),
         ]
@@ -228,6 +231,7 @@ def canonical_params(params: QueryParams, *, status: str) -> QueryParams:
 
 def parse_application_query(params: QueryParams) -> ApplicationQuery:
     sort = params.get("sort", "")
+    is_sorted = sort in SORT_KEYS
     size = _number(params.get("size", ""), 0)
     return ApplicationQuery(
         enabled={"enabled": True, "disabled": False}.get(params.get("activeStatus", "")),
@@ -238,8 +242,8 @@ def parse_application_query(params: QueryParams) -> ApplicationQuery:
         labels=parse_labels(params),
         health=params.get("health", "") if params.get("health", "") in [*HealthStatus] else "",
         text=params.get("q", "").strip(),
-        sort=sort if sort in SORT_KEYS else "",
-        descending=params.get("dir", "") == "desc",
+        sort=sort if is_sorted else _DEFAULT_SORT,
+        descending=is_sorted and params.get("dir", "") == "desc",
         page=max(_number(params.get("page", ""), 1), 1),
         size=size if size in PAGE_SIZES else DEFAULT_PAGE_SIZE,
     )

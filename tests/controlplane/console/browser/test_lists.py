@@ -113,6 +113,26 @@ async def test_a_bookmark_of_upstream_shows_its_page_and_three_letters_find_a_na
     await expect(page.get_by_test_id("app-row")).to_contain_text("xylophone")
 
 
+async def test_the_list_of_applications_begins_with_what_needs_somebody(
+    *, open_page: OpenPage, many_applications: list[str]
+) -> None:
+    page = await open_page("/applications?q=app-0")
+    names = page.locator(".row-link")
+    # 100 match; the first 70 differ from Git.
+    assert await names.all_text_contents() == many_applications[:50]
+    await expect(page.locator("th[aria-sort]")).to_have_text("Status")
+    await expect(page.locator("#foot")).to_contain_text("100 applications, page 1 of 2")
+    await page.get_by_role("link", name="Status", exact=True).click()
+    await page.wait_for_url("**dir=desc**")
+    await expect(names.first).not_to_have_text("app-000")
+    # The line above says how many there are; one page needs no other.
+    await page.get_by_test_id("filter-q").fill("xylo")
+    await page.keyboard.press("Enter")
+    await expect(names).to_have_text(["xylophone"])
+    await expect(page.locator("#counts")).to_contain_text("1 application")
+    await expect(page.locator("#foot")).to_have_count(0)
+
+
 Create = Callable[[int], Awaitable[str]]
 
 
