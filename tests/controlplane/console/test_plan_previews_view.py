@@ -6,7 +6,11 @@ from datetime import datetime
 import pytest
 
 from pipecd.controlplane.console.diff_view import ChangeCounts
-from pipecd.controlplane.console.plan_previews_view import MAX_DIFFS, preview_view
+from pipecd.controlplane.console.plan_previews_view import (
+    MAX_DIFFS,
+    preview_entries,
+    preview_view,
+)
 from pipecd.controlplane.usecases.plan_previews import RequestedPreview
 from pipecd.model.command import CommandStatus
 from pipecd.proto.model import command_pb2 as pb
@@ -116,3 +120,55 @@ async def test_the_text_of_the_first_generation_is_shown_too(noon: datetime) -> 
     older = App(application_id="a", application_name="a", plan_details=MANIFESTS)
     view = await preview_view(preview(older), (), noon)
     assert view.counts == ChangeCounts(added=1, deleted=1, changed=1)
+
+
+def requested(id: str, piped: str, commit: str, status: CommandStatus) -> Command:
+    return Command(
+        id=id,
+        piped_id=piped,
+        status=pb.CommandStatus.ValueType(status),
+        build_plan_preview=Command.BuildPlanPreview(
+            repository_id="site", head_branch="fix", base_branch="main", head_commit=commit
+        ),
+    )
+
+
+READY, FAILED = CommandStatus.SUCCEEDED, CommandStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("commands", "entries"),
+    [
+        pytest.param(
+            (requested("1", "a", "c0ffee", READY), requested("2", "b", "c0ffee", READY)),
+            {"1": ("a", "b")},
+            id="the pipeds of one request are one entry",
+        ),
+        pytest.param(
+            (requested("1", "a", "c0ffee", READY), requested("2", "b", "c0ffee", FAILED)),
+            {"1": ("b", "a")},
+            id="the piped whose preview failed is first",
+        ),
+        pytest.param(
+            (requested("1", "a", "c0ffee", READY), requested("2", "b", "beef", READY)),
+            {"1": ("a",), "2": ("b",)},
+            id="another commit is another entry",
+        ),
+        pytest.param(
+            (
+                requested("3", "a", "c0ffee", READY),
+                requested("4", "b", "c0ffee", READY),
+                requested("1", "a", "c0ffee", READY),
+                requested("2", "b", "c0ffee", READY),
+            ),
+            {"3": ("a", "b"), "1": ("a", "b")},
+            id="a second request is another entry",
+        ),
+    ],
+)
+def test_entries_of_the_list(
+    commands: tuple[Command, ...], entries: dict[str, tuple[str, ...]], noon: datetime
+) -> None:
+    pipeds = [Piped(id=name, name=name, status=Piped.ONLINE) for name in ("a", "b")]
+    listed = preview_entries(commands, pipeds, noon)
+    assert {each.id: tuple(row.piped.name for row in each.previews) for each in listed} == entries

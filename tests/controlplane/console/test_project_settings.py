@@ -92,6 +92,15 @@ async def test_openid_connect_is_set_up(
     assert "github needs a client id and a client secret" in refused.text
 
 
+async def test_a_refused_form_of_a_provider_keeps_the_client_id_and_not_the_secret(
+    submit: SubmitPageForm,
+) -> None:
+    refused = await submit("sso/github", **{**GITHUB, "base_url": "javascript:1"})
+    assert refused.status_code == 422
+    assert 'value="gh-id"' in refused.text
+    assert "gh-secret" not in refused.text
+
+
 @pytest.mark.parametrize(
     ("form", "fields", "expected"),
     [

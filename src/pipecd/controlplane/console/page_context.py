@@ -70,7 +70,7 @@ class FormError:
 
     @classmethod
     def of(cls, name: str, text: str, form: FormData) -> "FormError":
-        hidden = ("csrf", "password", "secret")
+        hidden = ("csrf", "password", "secret", "client_secret")
         return cls(name, text, {key: str(v) for key, v in form.items() if key not in hidden})
 
 

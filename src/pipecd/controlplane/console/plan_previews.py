@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
-from pipecd.controlplane.console.plan_previews_view import preview_row, preview_view
+from pipecd.controlplane.console.plan_previews_view import preview_entries, preview_view
 
 LIST_PATH = "/plan-previews"
 
@@ -34,7 +34,7 @@ class PlanPreviewPages:
         return self._context.render(
             request,
             "plan_previews.html",
-            previews=[preview_row(command, pipeds, now) for command in commands],
+            entries=preview_entries(commands, pipeds, now),
             application=application,
         )
 

@@ -36,6 +36,7 @@ WAITING = Badge(Tone.OFF, "clock", "Waiting")
 READY = Badge(Tone.OK, "check", "Ready")
 FAILED = Badge(Tone.BAD, "cross", "Failed")
 EXPIRED = Badge(Tone.OFF, "clock", "Expired")
+_WORST_FIRST = (FAILED, WAITING, BUILDING, READY)
 _CHANGES = Badge(Tone.WAIT, "differ", "Changes")
 _NO_CHANGE = Badge(Tone.OFF, "dots", "No change")
 _STRATEGIES = {
@@ -57,6 +58,26 @@ class PreviewRow:
     repository: str
     piped: PipedStatus
     requested: Timestamp | None
+
+
+@dataclass(frozen=True)
+class PreviewEntry:
+    """What a branch would deploy, by the pipeds that were asked for it at the same time.
+
+    `previews` are in the order of their badges, what needs somebody first.
+    """
+
+    id: str
+    previews: tuple[PreviewRow, ...]
+
+    @property
+    def first(self) -> PreviewRow:
+        return self.previews[0]
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """The names that the pipeds have for the repository."""
+        return tuple(dict.fromkeys(each.repository for each in self.previews))
 
 
 @dataclass(frozen=True)
@@ -119,6 +140,33 @@ def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime)
         piped=piped,
         requested=timestamp(command.created_at, now),
     )
+
+
+def preview_entries(
+    commands: Iterable[Command], pipeds: Iterable[Piped] | None, now: datetime
+) -> tuple[PreviewEntry, ...]:
+    """The entries of a list of commands, which are newest first.
+
+    A request has a command for each piped, and one of a piped that has one already belongs to an
+    earlier request.
+    """
+    known = None if pipeds is None else tuple(pipeds)
+    entries: list[list[Command]] = []
+    latest: dict[tuple[str, str, str], list[Command]] = {}
+    for command in commands:
+        request = command.build_plan_preview
+        key = (request.head_branch, request.base_branch, request.head_commit)
+        entry = latest.get(key)
+        if entry is None or command.piped_id in {each.piped_id for each in entry}:
+            entry = latest[key] = []
+            entries.append(entry)
+        entry.append(command)
+    return tuple(_entry([preview_row(each, known, now) for each in entry]) for entry in entries)
+
+
+def _entry(rows: Sequence[PreviewRow]) -> PreviewEntry:
+    ordered = sorted(rows, key=lambda row: (_WORST_FIRST.index(row.badge), row.piped.name))
+    return PreviewEntry(rows[0].id, tuple(ordered))
 
 
 def _badge(status: CommandStatus, piped: PipedStatus) -> Badge:

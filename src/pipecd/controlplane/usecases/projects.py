@@ -2,6 +2,7 @@
 """Projects: their settings, roles and user groups."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -33,6 +34,7 @@ _GET = Permission(Resource.PROJECT, Action.GET)
 _UPDATE = Permission(Resource.PROJECT, Action.UPDATE)
 
 MAX_ID_LENGTH = 50
+_NEW_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # The settings that decide where the client secret of a provider is sent.
 _ADDRESS_FIELDS: Mapping[Literal["github", "oidc"], tuple[str, ...]] = {
     "github": ("base_url", "proxy_url"),
@@ -94,7 +96,7 @@ class ProjectUseCases:
         allow_stray_as_viewer: bool = False,
     ) -> StaticAdmin:
         """Adds a project; only for operators of the control plane."""
-        check_id(id)
+        check_new_id(id)
         if id in self._from_config:
             raise AlreadyExists(f"project {id} is declared in the control-plane configuration")
         admin = admin or _new_admin()
@@ -319,10 +321,25 @@ def check_id(id: str) -> None:
         raise UserMistake(f"the id of a project may have {MAX_ID_LENGTH} characters at most")
     unfit = [c for c in id if c in "/\\," or not c.isprintable()]
     if unfit or id != id.strip() or set(id) == {"."}:
-        raise UserMistake(
-            f"{id!r} cannot be the id of a project",
-            hint="use letters, digits, hyphens, underscores and dots",
-        )
+        raise _unfit_id(id)
+
+
+def check_new_id(id: str) -> None:
+    """Refuses an id that a new project should not have, although one of upstream may have it.
+
+    It is a part of addresses, and pipeds send it in a header, which has ASCII characters only.
+    """
+    check_id(id)
+    if not _NEW_ID.fullmatch(id):
+        raise _unfit_id(id)
+
+
+def _unfit_id(id: str) -> UserMistake:
+    return UserMistake(
+        f"{id!r} cannot be the id of a project",
+        hint="use the letters a to z and A to Z, digits, hyphens, underscores and dots, "
+        "with a letter or digit first",
+    )
 
 
 def redacted(project: Project) -> Project:

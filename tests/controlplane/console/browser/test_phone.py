@@ -9,9 +9,11 @@ from playwright.async_api import Locator, Page, ViewportSize, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
+from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.browser import OpenPage
+from servers.console import PipedReports
 from servers.filled_project import FilledProject
 
 pytestmark = pytest.mark.browser
@@ -94,6 +96,38 @@ async def test_the_name_of_an_application_is_read_whole(
     assert lower is not None
     assert lower["y"] >= upper["y"] + upper["height"]
     assert lower["width"] > 250
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+async def test_what_waits_for_an_approval_is_directly_below_the_status(
+    *, width: int, open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    viewport: ViewportSize = {"width": width, "height": 844}
+    page = await open_page(f"/deployments/{running.id}", viewport=viewport)
+    card = await page.get_by_test_id("approval-card").bounding_box()
+    status = await page.locator("#head > div").first.bounding_box()
+    cancel = await page.get_by_test_id("cancel-button").bounding_box()
+    approve = await page.get_by_test_id("approve-button").bounding_box()
+    assert card
+    assert status
+    assert cancel
+    assert approve
+    assert 0 <= card["y"] - (status["y"] + status["height"]) <= 32
+    assert (cancel["y"] > approve["y"]) is (width == 390)
+    assert await page.evaluate(OVERFLOW) == 0
+
+
+async def test_the_links_of_a_heading_share_a_line(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page(f"/applications/{running.application_id}", viewport=PHONE)
+    previews = await page.get_by_test_id("application-previews").bounding_box()
+    every = await page.get_by_role("link", name="All deployments").bounding_box()
+    assert previews
+    assert every
+    assert previews["y"] == every["y"]
 
 
 async def test_results_of_the_palette_have_their_commit(

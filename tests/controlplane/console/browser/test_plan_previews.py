@@ -15,6 +15,7 @@ from pipecd.model.command import CommandStatus
 from pipecd.model.document import to_json
 from pipecd.proto.model import common_pb2
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
     PlanPreviewCommandResult,
@@ -169,6 +170,36 @@ async def test_an_application_leads_to_its_own_previews(
     await expect(row).to_have_count(2)
     await page.goto(f"{console_url}/plan-previews?applicationId=unknown")
     await expect(page.get_by_test_id("error-404")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_the_pipeds_of_one_request_are_one_row_with_a_link_to_each_preview(
+    *,
+    width: int,
+    open_page: OpenPage,
+    cases: UseCases,
+    stores: Stores,
+    piped: PipedCaller,
+    other_piped: PipedCaller,
+    request_preview: RequestPreview,
+    report_preview: ReportPreview,
+) -> None:
+    first = await request_preview()
+    command = await stores.commands.get(first)
+    second = Command(piped_id=other_piped.piped, project_id=command.project_id, type=command.type)
+    second.build_plan_preview.CopyFrom(command.build_plan_preview)
+    other = await cases.commands.add(second)
+    await report_preview(first, PlanPreviewCommandResult(error="no chart"))
+    page = await open_page("/plan-previews", viewport={"width": width, "height": 800})
+    row = page.get_by_test_id("preview-row")
+    await expect(row).to_have_count(1)
+    await expect(row.get_by_test_id("preview-status")).to_have_text("Failed")
+    assert await page.evaluate(OVERFLOW) == 0
+    for name, id in (("dev : Failed", first), ("prod : Waiting", other)):
+        link = row.get_by_role("link", name=name)
+        await expect(link).to_have_attribute("href", f"/plan-previews/{id}")
+    await row.get_by_role("link", name="prod").click()
+    await page.wait_for_url(f"**/plan-previews/{other}")
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -29,19 +29,23 @@ if (nav && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = (nav.querySelecto
 const linked = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
 if (linked && linked.matches("details.menu")) linked.open = true;
 
+// The lines of a listing are elements of their own.
+const codeBeside = (button) => {
+  const code = button.parentElement.querySelector("pre, .listing");
+  return code.matches("pre") ? code.textContent : [...code.children].map((line) => line.textContent).join("\n");
+};
+
 document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-swap]");
   if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
     event.preventDefault();
     followLink(link);
   }
-  const copy = event.target.closest("[data-copy]");
+  const copy = event.target.closest("[data-copy], [data-copy-code]");
   if (copy) {
     const name = copy.getAttribute("aria-label").replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
-    announce((await copyText(copy.dataset.copy)) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
+    announce((await copyText(copy.dataset.copy ?? codeBeside(copy))) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
   }
-  const sample = event.target.closest("[data-copy-code]")?.parentElement.querySelector("pre");
-  if (sample) announce((await copyText(sample.textContent)) ? "Code copied" : "The code could not be copied: the browser does not allow it");
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 
