@@ -374,18 +374,23 @@ async def test_one_version_is_requested_of_several_pipeds(
     admin: User,
     piped: PipedCaller,
     other_piped: PipedCaller,
+    meta: ReportPipedMetaRequest,
 ) -> None:
-    page = "/settings/piped"
+    page, offered = "/settings/piped", 'type="checkbox" name="piped" value="'
+    await cases.pipeds.report_meta(meta, by=piped)
+    await cases.pipeds.report_meta(meta, by=other_piped)
+    unstarted = await cases.pipeds.register("unstarted", "", by=admin)
     html = (await admin_browser.get(page)).text
-    assert html.count('type="checkbox" name="piped"') == 2
+    assert html.count(offered) == 2
+    assert f"{offered}{unstarted.id}" not in html
     secret = html.partition('name="csrf" value="')[2].partition('"')[0]
     answer = await admin_browser.post(
         f"{page}/upgrade",
         data={"csrf": secret, "version": "v0.2.0", "piped": [piped.piped, other_piped.piped]},
     )
     assert answer.headers["location"] == "/settings/piped"
-    versions = [each.desired_version for each in await cases.pipeds.list(by=admin)]
-    assert versions == ["v0.2.0", "v0.2.0"]
+    versions = {each.id: each.desired_version for each in await cases.pipeds.list(by=admin)}
+    assert versions == {piped.piped: "v0.2.0", other_piped.piped: "v0.2.0", unstarted.id: ""}
     shown = (await admin_browser.get(answer.headers["location"])).text
     assert "v0.2.0 is requested of 2 pipeds; the list shows which run it." in shown
 

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.setup_token import is_valid_setup_token
-from pipecd.controlplane.console.page_context import PageContext, reject_cross_site
+from pipecd.controlplane.console.page_context import PageContext, error_text, reject_cross_site
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import Denied, NotFound, UserMistake
 
@@ -50,7 +50,7 @@ class FirstProjectPage:
         try:
             await self._context.cases.projects.add_first(project, admin)
         except UserMistake as e:
-            return self._page(request, token, fields, str(e))
+            return self._page(request, token, fields, error_text(e))
         return RedirectResponse(f"/login?{urlencode({'project': project, 'created': 1})}", 303)
 
     async def _check(self, token: str) -> None:

@@ -32,6 +32,7 @@ from pipecd.model.errors import (
     Conflict,
     Denied,
     NotFound,
+    PipecdError,
     Unauthenticated,
     UserMistake,
 )
@@ -72,6 +73,13 @@ class FormError:
     def of(cls, name: str, text: str, form: FormData) -> "FormError":
         hidden = ("csrf", "password", "secret", "client_secret")
         return cls(name, text, {key: str(v) for key, v in form.items() if key not in hidden})
+
+
+def error_text(error: PipecdError) -> str:
+    """What was wrong with a form, and the remedy."""
+    if not error.hint:
+        return error.message
+    return f"{sentence(error.message)} {sentence(error.hint)}"
 
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
@@ -142,8 +150,7 @@ class PageContext:
             try:
                 return await handler(request, session)
             except (UserMistake, AlreadyExists, Conflict, NotFound) as e:
-                text = f"{sentence(e.message)} {sentence(e.hint)}" if e.hint else e.message
-                error = FormError.of(name, text, await request.form())
+                error = FormError.of(name, error_text(e), await request.form())
                 return await show_error(request, session, error)
 
         return self.action(validated)
