@@ -73,7 +73,7 @@ async def test_a_user_switches_to_another_project(
     assert 'href="/login?project=depot&amp;return=%2Fapplications"' in page
     page = await browser.get("/login?project=depot&return=/deployments")
     assert page.status_code == 200
-    assert "Sign in to depot" in page.text
+    assert "Sign in to <bdi>depot</bdi>" in page.text
     form = {"project": "depot", "username": other.username, "password": other.password}
     await browser.post("/auth/login/static", data=form)
     assert ">depot</a>" in (await browser.get("/applications")).text

@@ -87,7 +87,7 @@ async def test_documentation_version_and_news_are_in_the_account_menu(
     await expect(page.get_by_role("heading", level=1)).to_have_text("The console")
     await page.locator("details.account summary").click()
     await page.locator("details.account").get_by_role("link", name="What is new").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Changes")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("What is new")
 
 
 @pytest.mark.parametrize(("text", "heading"), [("plan prev", "Plan previews"), ("users", "Users")])

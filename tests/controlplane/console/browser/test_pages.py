@@ -242,8 +242,9 @@ CHECK = """() => {
     const root = document.documentElement;
     const shown = (e) => e.checkVisibility();
     const scrolls = (e) => e !== root && (getComputedStyle(e).overflowX !== "visible" || scrolls(e.parentElement));
+    // A text of a drawing has the scroll width of the drawing.
     const right = (e) => Math.max(e.getBoundingClientRect().right,
-        getComputedStyle(e).overflowX === "visible" ? e.getBoundingClientRect().left + e.scrollWidth : 0);
+        getComputedStyle(e).overflowX === "visible" && !e.ownerSVGElement ? e.getBoundingClientRect().left + e.scrollWidth : 0);
     const isWide = (e) => right(e) > root.clientWidth + 1 && !e.matches(".skip") &&
         (!scrolls(e.parentElement) || (innerWidth > 760 && e.matches(".topbar *")));
     return {
