@@ -183,6 +183,7 @@ class UpstreamControlPlane(APIServiceServicer):
         "deployment approve --deployment-id d1",
         "deployment reject --reason no --deployment-id d1",
         "deployment skip --deployment-id d1",
+        "piped list",
         "session list",
         "session end --session-id s1",
         "session end --username vera",

@@ -136,6 +136,36 @@ async def test_a_piped_is_registered_with_a_configuration(
         assert shown.splitlines()[1].split()[:2] == ["dev", registered["id"]]
 
 
+async def test_pipeds_are_listed_also_those_without_applications(
+    start_plane: StartControlPlane, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed = typed_at(plane)
+        assert json.loads((await typed("piped list"))[1]) == {}
+        ids = [
+            json.loads((await typed(f"piped register --name {name}"))[1])["id"]
+            for name in ("east", "west")
+        ]
+        await typed(f"piped disable --piped-id {ids[1]}")
+
+        code, out, _ = await typed("piped list")
+        assert code == 0
+        listed = json.loads(out)["pipeds"]
+        assert {piped["id"]: piped["name"] for piped in listed} == dict(
+            zip(ids, ("east", "west"), strict=True)
+        )
+        assert "redacted" in out  # the hashes of the keys
+        table = (await typed("piped list --output table"))[1].splitlines()
+        assert table[0].split() == ["NAME", "ID", "VERSION", "STATUS", "REPOSITORIES"]
+        assert {line.split()[0]: line.split()[3] for line in table[1:]} == {
+            "east": "ENABLED",
+            "west": "DISABLED",
+        }
+        names = (await typed("piped list --output name"))[1].split()
+        assert names == [piped["id"] for piped in listed]
+        assert "name: west" in (await typed("piped list --output yaml"))[1]
+
+
 async def test_an_application_is_edited_and_enabled(
     start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:
@@ -313,7 +343,11 @@ async def test_values_are_completed_in_the_shell(
         assert await offered(*watch, "") == [deployment]
         assert await offered("application", "get", "--app-id", "") == []
         assert await offered("piped", "get", *connection, "--piped-id", "") == [piped]
-        assert await offered("application", "list", *connection, "--piped-id", "") == [piped]
+        idle = (await plane.cases.pipeds.register("idle", "", by=plane.admin)).id
+        offer = await offered("piped", "get", *connection, "--piped-id", "")
+        assert sorted(offer) == sorted([piped, idle])
+        offer = await offered("application", "list", *connection, "--piped-id", idle)
+        assert offer == [idle]
 
 
 def test_contexts_are_completed_in_the_shell() -> None:

@@ -34,6 +34,7 @@ OURS = {
     "pipecd.deploymentchanges",
     "pipecd.deploymentcontrol",
     "pipecd.sessioncontrol",
+    "pipecd.pipedlist",
     "pipecd.planpreviewpages",
     "pipecd.batch",
     "pipecd.pluginfailures",

@@ -9,6 +9,7 @@ SERVED_AS = {
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
     "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
+    "pipecd.pipedlist.PipedList": "grpc.service.apiservice.APIService",
     "pipecd.planpreviewpages.PlanPreviewPages": "grpc.service.apiservice.APIService",
     "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
     "pipecd.wakeups.Wakeups": "grpc.service.pipedservice.PipedService",
@@ -74,6 +75,7 @@ API_READING = frozenset(
         "GetStageLog",
         "GetCommand",
         "GetPiped",
+        "ListPipeds",
         "Encrypt",
     ]
 )

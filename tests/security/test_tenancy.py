@@ -90,7 +90,7 @@ WITHOUT_IDS = {
     """,
     "API": """
         ListApplications ListDeployments RegisterPiped RegisterEvent RequestPlanPreview ListSessions EndUserSessions
-        EndAllSessions
+        EndAllSessions ListPipeds
     """,
     "web": """
         RegisterPiped ListPipeds ListReleasedVersions ListDeprecatedNotes ListApplications ListUnregisteredApplications
@@ -114,13 +114,14 @@ SERVICES = {
         api_service.CONTROL,
         api_service.SESSIONS,
         api_service.PREVIEW_PAGES,
+        api_service.PIPED_LIST,
     ),
     "web": (web_authorization.SERVICE,),
 }
 DECLARED = {"piped": ATTACKS_OF_PIPEDS, "API": ATTACKS_OF_API_KEYS, "web": ATTACKS_OF_USERS}
 LISTS = {
     "piped": "ListApplications ListNotCompletedDeployments ListUnhandledCommands ListEvents ListDeploymentsInOrder",
-    "API": "ListApplications ListDeployments ListSessions",
+    "API": "ListApplications ListDeployments ListSessions ListPipeds",
     "web": "ListPipeds ListApplications ListDeployments ListDeploymentTraces GetProject ListAPIKeys ListDeploymentChains ListEvents "
     "ListUnregisteredApplications",
 }  # fmt: skip

@@ -11,10 +11,11 @@ from click.shell_completion import CompletionItem
 from pipecd.commandline.flags import Complete
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
-from pipecd.model.errors import PipecdError
-from pipecd.pipectl.client import Api, call, connect, connection_settings
+from pipecd.model.errors import PipecdError, Unsupported
+from pipecd.pipectl.client import Api, Connection, call, connect, connection_settings
 from pipecd.pipectl.views import deployment_status
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service.piped_list_pb2 import ListPipedsRequest, ListPipedsResponse
 
 _MAX_ITEMS = 100
 # A shell waits for the answer.
@@ -34,12 +35,12 @@ def _among(values: Iterable[str]) -> Complete:
     return complete
 
 
-def _listed(list_items: Callable[[Api], Awaitable[Items]]) -> Complete:
+def _listed(list_items: Callable[[Connection], Awaitable[Items]]) -> Complete:
     """Completes ids that the control plane lists; nothing if it cannot be reached."""
 
     async def fetch(settings: dict[str, Any]) -> Items:
         async with asyncio.timeout(_TIMEOUT_SECONDS), connect(**settings) as connection:
-            return await list_items(connection.api)
+            return await list_items(connection)
 
     def complete(context: click.Context, _flag: click.Parameter, incomplete: str) -> list[Any]:
         given = {option.name: option.default for option in context.command.params}
@@ -53,21 +54,31 @@ def _listed(list_items: Callable[[Api], Awaitable[Items]]) -> Complete:
     return complete
 
 
-async def _applications(api: Api) -> Items:
-    listed = await call(api.ListApplications(pb.ListApplicationsRequest(limit=_MAX_ITEMS)))
+async def _applications(connection: Connection) -> Items:
+    listed = await call(
+        connection.api.ListApplications(pb.ListApplicationsRequest(limit=_MAX_ITEMS))
+    )
     return [(application.id, application.name) for application in listed.applications]
 
 
-async def _pipeds(api: Api) -> Items:
-    """The pipeds of the applications; no RPC of an API key lists the others."""
+async def _pipeds(connection: Connection) -> Items:
+    """All pipeds; those of the applications if the control plane does not list pipeds."""
+    try:
+        rpc = connection.own_rpc("ListPipeds", ListPipedsRequest(), ListPipedsResponse)
+        return [(piped.id, piped.name) for piped in (await call(rpc)).pipeds]
+    except Unsupported:
+        return await _pipeds_of_applications(connection.api)
+
+
+async def _pipeds_of_applications(api: Api) -> Items:
     listed = await call(api.ListApplications(pb.ListApplicationsRequest(limit=_MAX_ITEMS)))
     ids = sorted({application.piped_id for application in listed.applications})
     requests = (call(api.GetPiped(pb.GetPipedRequest(piped_id=id))) for id in ids)
     return [(got.piped.id, got.piped.name) for got in await asyncio.gather(*requests)]
 
 
-async def _deployments(api: Api) -> Items:
-    listed = await call(api.ListDeployments(pb.ListDeploymentsRequest(limit=_MAX_ITEMS)))
+async def _deployments(connection: Connection) -> Items:
+    listed = await call(connection.api.ListDeployments(pb.ListDeploymentsRequest(limit=_MAX_ITEMS)))
     return [(d.id, f"{d.application_name} {deployment_status(d)}") for d in listed.deployments]
 
 

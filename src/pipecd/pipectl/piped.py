@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pipectl piped`: register, get, enable, disable."""
+"""`pipectl piped`: register, list, get, enable, disable."""
 
 import asyncio
 import base64
@@ -24,6 +24,7 @@ from pipecd.pipectl.output import View, id_output_flag, output_flag, print_id, p
 from pipecd.pipectl.views import PIPEDS
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service.piped_list_pb2 import ListPipedsRequest, ListPipedsResponse
 
 _REGISTERED = View({"ID": lambda r: r.id, "KEY": lambda r: r.key}, name=lambda r: r.id)
 _CONFIGURATION = """\
@@ -85,6 +86,16 @@ async def register(
     insecure = " --insecure" if connection.insecure else ""
     command = f"piped run --config-file {config_out}{insecure}"
     logger.info(f"Add your repositories to {config_out}, then: {command}")
+
+
+@piped.command("list")
+@with_connection
+@output_flag
+async def list_(connection: Connection, output: str) -> None:
+    """List the pipeds of the project, the oldest first."""
+    answer = connection.own_rpc("ListPipeds", ListPipedsRequest(), ListPipedsResponse)
+    listed = await attempt("list pipeds", answer)
+    print_result(output, listed, listed.pipeds, PIPEDS)
 
 
 @piped.command("get")

@@ -25,6 +25,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import deployment_control_pb2 as control
+from pipecd.proto.service import piped_list_pb2 as piped_list
 from pipecd.proto.service import plan_preview_pages_pb2 as preview_pages
 from pipecd.proto.service import session_control_pb2 as session
 from pipecd.wire.credentials import Metadata, parse_api_key
@@ -34,6 +35,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
 SESSIONS = session.DESCRIPTOR.services_by_name["SessionControl"]
 PREVIEW_PAGES = preview_pages.DESCRIPTOR.services_by_name["PlanPreviewPages"]
+PIPED_LIST = piped_list.DESCRIPTOR.services_by_name["PipedList"]
 
 # Clients of gRPC receive 4 MiB by default.
 _LOG_PART_BYTES = 1024 * 1024
@@ -255,6 +257,15 @@ class ApiPreviewPageRpcs(RpcHandlers):
         )
 
 
+class ApiPipedListRpcs(RpcHandlers):
+    """An RPC of ours for the pipeds of the project; upstream lists them in its console only."""
+
+    async def ListPipeds(
+        self, _request: piped_list.ListPipedsRequest, caller: ApiKeyCaller
+    ) -> piped_list.ListPipedsResponse:
+        return piped_list.ListPipedsResponse(pipeds=await self._cases.pipeds.list(by=caller))
+
+
 class ApiSessionRpcs(RpcHandlers):
     """RPCs of ours for the sessions of users, which upstream cannot end."""
 
@@ -404,9 +415,10 @@ def api_table(
             ApiControlRpcs(cases),
             ApiSessionRpcs(cases),
             ApiPreviewPageRpcs(cases),
+            ApiPipedListRpcs(cases),
         ],
         authenticate,
-        extensions=[CONTROL, SESSIONS, PREVIEW_PAGES],
+        extensions=[CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST],
         observer=observer,
     )
 

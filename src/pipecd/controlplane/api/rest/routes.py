@@ -8,6 +8,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from pipecd.controlplane.api.api_service import (
     CONTROL,
+    PIPED_LIST,
     PREVIEW_PAGES,
     SERVICE,
     SESSIONS,
@@ -15,7 +16,7 @@ from pipecd.controlplane.api.api_service import (
 
 METHODS: Mapping[str, MethodDescriptor] = {
     rpc.name: rpc
-    for service in (SERVICE, CONTROL, SESSIONS, PREVIEW_PAGES)
+    for service in (SERVICE, CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST)
     for rpc in service.methods
 }
 
@@ -94,6 +95,7 @@ ROUTES = (
     RestRoute("POST", f"{_STAGE}/reject", "RejectStage", "Rejects a stage, with a reason."),
     RestRoute("POST", f"{_STAGE}/skip", "SkipStage", "Skips a stage that allows it."),
     RestRoute("GET", "/commands/{command_id}", "GetCommand", "Returns a command with its status."),
+    RestRoute("GET", "/pipeds", "ListPipeds", "Lists the pipeds of the project, the oldest first."),
     RestRoute(
         "POST", "/pipeds", "RegisterPiped", "Registers a piped; only this response has its key."
     ),
