@@ -130,6 +130,11 @@ def show_project(**options: Any) -> None:
     type=click.Choice(("enabled", "disabled")),
     help="Whether its administrator may sign in with a password.",
 )
+@click.option(
+    "--users-without-role",
+    type=click.Choice(("viewers", "refused")),
+    help="What becomes of users of single sign-on who have no role.",
+)
 @_OUTPUT
 @_operator_flags
 def update_project(**options: Any) -> None:
@@ -138,7 +143,7 @@ def update_project(**options: Any) -> None:
     Projects are neither deleted nor disabled: their deployments, events and logs name them. Disable
     the pipeds and API keys of one that is no longer used.
     """
-    names = ("description", "shared_sso", "password")
+    names = ("description", "shared_sso", "password", "users_without_role")
     changes = {name: options[name] for name in names if options[name] is not None}
     if not changes:
         raise UserMistake("there is nothing to change", hint="set one of the flags; see --help")

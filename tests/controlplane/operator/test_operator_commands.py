@@ -83,6 +83,14 @@ def test_a_project_is_shown_and_changed(config: Path) -> None:
     assert invoke(project, "list --output name", config) == "declared\nshop\n"
 
 
+def test_users_without_a_role_are_let_in_and_refused_again(config: Path) -> None:
+    invoke(project, "add shop", config)
+    for choice in ("viewers", "refused"):
+        line = f"update shop --users-without-role {choice} --output json"
+        [changed] = json.loads(invoke(project, line, config))
+        assert changed["users_without_role"] == choice
+
+
 @pytest.mark.parametrize(
     ("command", "line", "error", "text"),
     [

@@ -125,6 +125,8 @@ class InstallationUseCases:
             project.shared_sso_name = arguments.get("shared_sso", project.shared_sso_name)
             if "password" in arguments:
                 project.static_admin_disabled = arguments["password"] == "disabled"  # noqa: S105
+            if "users_without_role" in arguments:
+                project.allow_stray_as_viewer = arguments["users_without_role"] == "viewers"
             check_can_sign_in(project)
 
         await self._projects.change(change, by=operator)
