@@ -149,7 +149,7 @@ class Pipectl:
 
         async def has_succeeded() -> bool:
             listed = await self(f"deployment list --app-id {application}")
-            return [d["status"] for d in listed.get("deployments", [])] == [4]
+            return [d.get("status") for d in listed.get("deployments", [])] == [4]
 
         await eventually(has_succeeded, within=100)
 
