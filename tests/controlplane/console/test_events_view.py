@@ -35,3 +35,8 @@ from pipecd.proto.model.event_pb2 import Event
 )
 def test_an_event_that_did_not_work_can_be_registered_again(event: Event, command: str) -> None:
     assert " ".join(register_command(event).replace("\\\n", "").split()) == command
+
+
+def test_a_command_that_would_look_like_another_one_is_not_offered() -> None:
+    event = Event(name="pushed\u202eimage", data="v1", status=pb.EVENT_FAILURE)
+    assert register_command(event) == ""

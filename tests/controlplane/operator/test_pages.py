@@ -16,6 +16,7 @@ from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.errors import Unauthenticated
+from pipecd.proto.model.project_pb2 import Project
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
     http: httpx2.AsyncClient, stores: Stores
 ) -> None:
     odd = "<b>&\"'</b>"
-    await http.post("/projects/add", data={"ID": "r&d", "Description": odd})
+    # An id that projects of upstream may have.
+    await stores.projects.add(Project(id="r&d", desc=odd))
     assert (await stores.projects.get("r&d")).desc == odd
     listed = (await http.get("/projects")).text
     assert "<b>" not in listed

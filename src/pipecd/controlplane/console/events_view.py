@@ -130,7 +130,10 @@ def event_row(event: Event, now: datetime) -> EventListRow:
 
 
 def register_command(event: Event) -> str:
-    """The command that registers the event again; empty for one that needs no other."""
+    """The command that registers the event again; empty for one that needs no other.
+
+    Characters that are not shown, such as marks of direction, could make it look like another one.
+    """
     if event.status not in (pb.EVENT_FAILURE, pb.EVENT_NOT_HANDLED):
         return ""
     flags = [f"--name={quote(event.name)}", f"--data={quote(event.data)}"]
@@ -140,6 +143,8 @@ def register_command(event: Event) -> str:
     flags += [f"--contexts={quote(contexts)}"] if contexts else []
     if event.trigger_commit_hash:
         flags.append(f"--commit-hash={quote(event.trigger_commit_hash)}")
+    if not all(flag.isprintable() for flag in flags):
+        return ""
     return " \\\n  ".join(["pipectl event register", *flags])
 
 
