@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example is decoded without a warning, listed, and planned by the plugins it names."""
 
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -22,18 +23,20 @@ from pipecd.piped.pluginhost.registry import PluginRegistry, RegisteredPlugin
 from pipecd.piped.source.configs import ApplicationConfigs
 from pipecd.piped.source.render import TemplateRenderer
 from pipecd.piped.source.sources import Sources
+from pipecd.plugins.scriptrun.plugin import ScriptRunPlugin
 from pipecd.program.workers import WorkerPool
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Commit, Deployment, DeploymentTrigger, DeployTargets
-from pipecd.sdk import DeployTarget, PluginEntry
+from pipecd.sdk import DeployTarget, PluginEntry, StageStatus
 from pipecd.sdk.serving import PluginServer
-from pipecd.sdk.testing import MemoryHost
+from pipecd.sdk.testing import MemoryHost, StageBench
 from servers.origin import Origin
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CATALOG = load_catalog()
 GENERIC = ("analysis", "scriptrun", "wait", "waitapproval")
 FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if is_application_file(path.name))
+SCRIPTS = [path for path in FILES if "SCRIPT_RUN" in path.read_text()]
 # The deploy targets that examples may name, with what their plugins require.
 AWS = {"region": "eu-west-1"}
 TARGETS: dict[str, dict[str, dict[str, str]]] = {
@@ -135,6 +138,19 @@ async def test_every_example_is_planned_as_it_is_written(origin: Origin, tmp_pat
             assert stages == (written_stages(spec) or stages[:1]), spec.name
             has_platform = bool(TARGETS.keys() & spec.plugins.keys())
             assert any(stage.rollback for stage in made.stages) >= has_platform, spec.name
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
+async def test_the_scripts_of_an_example_succeed(file: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(file.parent, tmp_path / "application")
+    pipeline = spec_of(file).pipeline
+    assert pipeline is not None
+    scripts = [stage.with_ for stage in pipeline.stages if stage.name == "SCRIPT_RUN"]
+    undone = [{"run": options["onRollback"]} for options in scripts if "onRollback" in options]
+    bench = StageBench(ScriptRunPlugin(), directory)
+    for options in (*scripts, *undone):
+        result = await bench.run("SCRIPT_RUN", options)
+        assert result.status is StageStatus.SUCCESS, bench.host.lines
 
 
 def test_there_is_an_example_for_every_platform_and_each_is_listed() -> None:
