@@ -254,7 +254,9 @@ def test_the_default_operation_of_a_patch(config: Any) -> None:
         pytest.param({"all": "canary", "primary": 50}, (0, 100, 0), id="all to canary"),
         pytest.param({"all": "baseline"}, (0, 0, 100), id="all to baseline"),
         pytest.param({"canary": "30%", "primary": 70}, (70, 30, 0), id="to each its share"),
-        pytest.param({"all": "x", "canary": "10"}, (0, 10, 0), id="shares despite a wrong word"),
+        pytest.param({"all": "x", "canary": "10"}, (90, 10, 0), id="shares despite a wrong word"),
+        pytest.param({"canary": 20, "baseline": 20}, (60, 20, 20), id="the rest to primary"),
+        pytest.param({"canary": 60, "baseline": 60}, (0, 60, 60), id="no rest"),
         pytest.param({}, (0, 0, 0), id="nothing"),
     ],
 )

@@ -205,7 +205,7 @@ async def test_every_http_route_to_the_service_is_split(application: Application
     await succeed(bench, "K8S_CANARY_ROLLOUT", {"createService": True})
     await succeed(bench, "K8S_PRIMARY_ROLLOUT", index=2)
     assert set(application.live("httproutes", f"apis/{GATEWAY}")) == {"unrelated"}
-    await succeed(bench, "K8S_TRAFFIC_ROUTING", {"primary": 60, "canary": 40}, index=1)
+    await succeed(bench, "K8S_TRAFFIC_ROUTING", {"canary": 40}, index=1)
     split = {"web": 60, "web-canary": 40}
     assert gateway_weights(application, "plain") == split
     assert gateway_weights(application, "secure") == split

@@ -96,7 +96,7 @@ class TrafficRoutingOptions(Spec):
     baseline: Percentage = Percentage(0)
 
     def shares(self) -> tuple[int, int, int]:
-        """Returns the percentages of primary, canary and baseline."""
+        """Returns the percentages of the variants; primary gets the rest unless it has its own."""
         match self.all:
             case "primary":
                 return 100, 0, 0
@@ -105,7 +105,9 @@ class TrafficRoutingOptions(Spec):
             case "baseline":
                 return 0, 0, 100
             case _:
-                return int(self.primary), int(self.canary), int(self.baseline)
+                others = int(self.canary) + int(self.baseline)
+                rest = max(0, 100 - others) if others else 0
+                return int(self.primary) or rest, int(self.canary), int(self.baseline)
 
 
 class MultiOptions(Spec):
