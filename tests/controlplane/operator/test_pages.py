@@ -16,7 +16,7 @@ from pipecd.controlplane.usecases.projects import ConfigProject, ProjectUseCases
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.errors import Unauthenticated
-from pipecd.proto.model.project_pb2 import Project
+from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
 ) -> None:
     odd = "<b>&\"'</b>"
     # An id that projects of upstream may have.
-    await stores.projects.add(Project(id="r&d", desc=odd))
+    admin = ProjectStaticUser(username="u", password_hash="hashed")
+    await stores.projects.add(Project(id="r&d", desc=odd, static_admin=admin))
     assert (await stores.projects.get("r&d")).desc == odd
     listed = (await http.get("/projects")).text
     assert "<b>" not in listed
