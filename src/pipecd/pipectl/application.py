@@ -81,9 +81,10 @@ async def add(api: Api, **given: Any) -> None:
     answer = await attempt("add application", api.AddApplication(request))
     if targets:
         await _set_first_targets(api, answer.application_id, targets)
-        await _warn_of_unknown_targets(api, given["piped_id"], targets)
     logger.info(f"Successfully added application id = {answer.application_id}")
     print_id(given["output"], "application_id", answer.application_id)
+    if targets:
+        await _warn_of_unknown_targets(api, given["piped_id"], targets)
 
 
 async def _set_first_targets(
@@ -137,10 +138,8 @@ async def _warn_of_unknown_targets(
     api: Api, piped_id: str, targets: Mapping[str, DeployTargets]
 ) -> None:
     """Warns of targets that the piped did not report; it may be given them later."""
-    request = pb.GetPipedRequest(piped_id=piped_id)
-    for warning in unknown_targets(
-        (await attempt("get piped", api.GetPiped(request))).piped, targets
-    ):
+    answer = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=piped_id)))
+    for warning in unknown_targets(answer.piped, targets):
         logger.warning(warning)
 
 
@@ -151,13 +150,13 @@ def unknown_targets(piped: Piped, targets: Mapping[str, DeployTargets]) -> list[
     known = [
         f"{plugin.name}={target}" for plugin in piped.plugins for target in plugin.deploy_targets
     ]
-    wanted = [
+    requested = [
         f"{name}={target}" for name, those in targets.items() for target in those.deploy_targets
     ]
     has = f"it has {', '.join(known)}" if known else "it has none"
     return [
         f"piped {piped.name} has no deploy target {target} yet; {has}"
-        for target in wanted
+        for target in requested
         if target not in known
     ]
 
@@ -284,9 +283,10 @@ async def edit(
             application_id=app_id, deploy_targets_by_plugin=targets
         )
         await attempt("update application", api.UpdateApplicationDeployTargets(set_targets))
-        await _warn_of_unknown_targets(api, (await _get(api, app_id)).piped_id, targets)
     logger.info(f"Successfully updated application id = {app_id}")
     print_id(output, "application_id", app_id)
+    if targets:
+        await _warn_of_unknown_targets(api, (await _get(api, app_id)).piped_id, targets)
 
 
 async def _get(api: Api, app_id: str) -> Application:

@@ -91,7 +91,7 @@ def test_headings_with_the_same_text_have_their_own_anchors() -> None:
 def test_the_code_of_a_document_can_be_copied() -> None:
     html = render_document("```yaml\na: </pre>\n```\n", lambda _: "").html
     assert html.count("data-copy-code") == 1
-    assert html.endswith("a: &lt;/pre&gt;\n</code></pre></div>\n")
+    assert html.endswith("a: &lt;/pre&gt;\n</code></pre>\n</div>")
 
 
 def test_anchors_are_those_of_git_hosts() -> None:

@@ -6,7 +6,7 @@ HTML in the text is shown as text, images are not loaded, and links lead to http
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -97,13 +97,18 @@ def render_document(text: str, link: Callable[[str], str]) -> RenderedDocument:
             sections.append(Section(anchor, _plain_text(inline), level))
         if inline.children is not None:
             inline.children.append(_permalink(anchor))
-    html = str(_html(_DOCUMENT_PARSER, tokens))
-    # Text has no tags: what a code block contains is escaped.
-    html = html.replace("<pre", f'<div class="code">{_COPY_BUTTON}<pre')
-    return RenderedDocument(
-        Markup(html.replace("</pre>", "</pre></div>")),  # noqa: S704
-        tuple(sections),
-    )
+    return RenderedDocument(_html(_DOCUMENT_PARSER, tuple(_copyable(tokens))), tuple(sections))
+
+
+def _copyable(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The tokens, with a button that copies it beside every block of code."""
+    for token in tokens:
+        if token.type not in ("fence", "code_block"):
+            yield token
+            continue
+        yield Token("html_block", "", 0, content=f'<div class="code">{_COPY_BUTTON}')
+        yield token
+        yield Token("html_block", "", 0, content="</div>")
 
 
 def _permalink(anchor: str) -> Token:
