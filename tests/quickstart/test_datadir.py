@@ -14,6 +14,7 @@ from pipecd.quickstart.sample_repository import (
     APPLICATION,
     SERVICE,
     create_repository,
+    git,
 )
 
 
@@ -62,6 +63,27 @@ async def test_the_sample_repository_is_created_once(tmp_path: Path) -> None:
     before = (tmp_path / ".git" / "refs" / "heads" / "main").read_text()
     await create_repository(tmp_path, service_port=3, status_port=4)
     assert (tmp_path / ".git" / "refs" / "heads" / "main").read_text() == before
+
+
+async def test_users_without_a_git_identity_can_commit_and_others_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "gitconfig"
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    settings.write_text("[user]\nuseConfigOnly = true\n")
+    await create_repository(tmp_path / "new", service_port=1, status_port=2)
+    settings.write_text("[user]\nuseConfigOnly = true\nname = Ann\nemail = ann@example.com\n")
+    await create_repository(tmp_path / "known", service_port=1, status_port=2)
+    settings.write_text("[user]\nuseConfigOnly = true\n")
+    # A repository of an earlier version has no identity of its own.
+    await git(tmp_path / "new", "config", "--remove-section", "user")
+    await create_repository(tmp_path / "new", service_port=1, status_port=2)
+    await git(tmp_path / "new", "commit", "--quiet", "--allow-empty", "--message", "Mine")
+    author = ("log", "-1", "--format=%an <%ae>")
+    assert await git(tmp_path / "new", *author) == "PipeCD quickstart <quickstart@localhost>"
+    assert await git(tmp_path / "known", *author) == "Ann <ann@example.com>"
+    assert "[user]" not in (tmp_path / "known" / ".git" / "config").read_text()
 
 
 async def test_the_samples_are_valid(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ async def terminal(
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         "HOME": str(home),
+        "GIT_CONFIG_NOSYSTEM": "1",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "NO_COLOR": "1",
         "TERM": "dumb",
@@ -171,8 +172,7 @@ class Reader:
 
 @asynccontextmanager
 async def start_reading(home: Path) -> AsyncGenerator[Reader, None]:
-    """Starts the quickstart and a shell."""
-    (home / ".gitconfig").write_text("[user]\nname = Ann\nemail = ann@example.com\n")
+    """Starts the quickstart and a shell, of a user who has not told Git a name."""
     printed = asyncio.Event()
     async with (
         terminal("pipecd", "quickstart", "--port", "0", home=home, printed=printed) as quickstart,

@@ -11,7 +11,7 @@ REPOSITORY_ID = "sample"
 BRANCH = "main"
 APPLICATION = "hello"
 SERVICE = "web"
-_GIT_IDENTITY = ("-c", "user.name=PipeCD quickstart", "-c", "user.email=quickstart@localhost")
+_GIT_IDENTITY = {"user.name": "PipeCD quickstart", "user.email": "quickstart@localhost"}
 
 _FILES = {
     "README.md": """# Sample repository
@@ -117,6 +117,7 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 async def create_repository(path: Path, *, service_port: int, status_port: int) -> None:
     """Creates the repository with its first commit, unless it exists."""
     if (path / ".git").exists():
+        await _ensure_identity(path)
         return
     ports = {"{service_port}": str(service_port), "{status_port}": str(status_port)}
     for name, content in _FILES.items():
@@ -128,19 +129,24 @@ async def create_repository(path: Path, *, service_port: int, status_port: int) 
     await git(path, "init", "--quiet", f"--initial-branch={BRANCH}")
     # The event watcher pushes to this branch, and Git updates the files that are checked out.
     await git(path, "config", "receive.denyCurrentBranch", "updateInstead")
+    await _ensure_identity(path)
     await git(path, "add", "--all")
     await git(path, "commit", "--quiet", "--message", "Say hello")
 
 
 async def git(path: Path, *arguments: str) -> str:
     """Runs git in the repository, and returns what it prints."""
-    # Users without a Git identity can run the quickstart as well.
-    has_identity = (await run(["git", "config", "user.email"], cwd=path)).code == 0
-    identity = () if has_identity else _GIT_IDENTITY
-    done = await run(["git", "-c", "user.useConfigOnly=false", *identity, *arguments], cwd=path)
+    done = await run(["git", *arguments], cwd=path)
     if done.code:
         raise UserMistake(
             f"cannot use the sample repository: git {arguments[0]} failed: {done.last_line}",
             hint=f"correct that, or remove {path} and retry",
         )
     return done.output.strip()
+
+
+async def _ensure_identity(path: Path) -> None:
+    """Lets users commit who have not told Git their name, as on a new machine."""
+    for key, value in _GIT_IDENTITY.items():
+        if (await run(["git", "config", key], cwd=path)).code:
+            await git(path, "config", key, value)
