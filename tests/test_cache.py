@@ -52,6 +52,26 @@ def test_reading_a_value_does_not_prolong_its_ttl_and_putting_it_again_does() ->
     assert [cache.get("a"), cache.get("b")] == [None, 2]
 
 
+def test_a_value_that_has_expired_is_removed_although_nobody_asks_for_it_again() -> None:
+    clock = Clock()
+    cache = LruCache[int, int](1000, ttl=10, clock=clock)
+    for number in range(100):
+        clock.seconds = number
+        cache.put(number, number)
+    assert len(cache) == 10
+
+
+def test_a_limit_that_is_lowered_evicts_and_one_that_is_raised_makes_room() -> None:
+    cache = LruCache[str, int](3)
+    for number, key in enumerate("abc"):
+        cache.put(key, number)
+    cache.limit(1)
+    assert [cache.get(key) for key in "abc"] == [None, None, 2]
+    cache.limit(2)
+    cache.put("d", 3)
+    assert [cache.get(key) for key in "abcd"] == [None, None, 2, 3]
+
+
 def test_sizes_count_and_the_newest_value_is_cached_however_large() -> None:
     cache = LruCache[str, str](5, size_of=len)
     cache.put("a", "aaa")

@@ -16,8 +16,8 @@ class LruCache(Generic[K, V]):
     """Holds values up to a total size; the least recently used ones are evicted first.
 
     Every value counts as 1 unless `size_of` returns its size; the newest value is cached however
-    large it is. With a `ttl` in seconds, a value expires that long after it was put. It is not
-    safe to share between threads without a lock.
+    large it is. With a `ttl` in seconds, a value expires that long after it was put; nobody has to
+    ask for it again to free its memory. It is not safe to share between threads without a lock.
     """
 
     def __init__(
@@ -56,8 +56,12 @@ class LruCache(Generic[K, V]):
         ttl = self._ttl if ttl is None else ttl
         self._entries[key] = (value, None if ttl is None else self._clock() + ttl)
         self._size += 1 if self._size_of is None else self._size_of(value)
-        while self._size > self._max_size and len(self._entries) > 1:
-            self._remove(next(iter(self._entries)))
+        self._evict()
+
+    def limit(self, max_size: int) -> None:
+        """Changes the total size, for example to that of what is used together."""
+        self._max_size = max_size
+        self._evict()
 
     async def get_or_load(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
         """Returns the cached value, or loads it once however many callers ask at the same time.
@@ -91,6 +95,16 @@ class LruCache(Generic[K, V]):
         self._invalidations += 1
         self._entries.clear()
         self._size = 0
+
+    def _evict(self) -> None:
+        """Removes what is too much, and what has expired since it was used last."""
+        while len(self._entries) > 1:
+            oldest = next(iter(self._entries))
+            _, expires_at = self._entries[oldest]
+            has_expired = expires_at is not None and expires_at <= self._clock()
+            if not has_expired and self._size <= self._max_size:
+                return
+            self._remove(oldest)
 
     def _remove(self, key: K) -> V:
         value, _ = self._entries.pop(key)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of a commit are located, read and written unchanged, and only from the commit."""
 
+import gc
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from pipecd.git.mirror import Mirror
 from pipecd.git.objects import Blob, Missing
+from pipecd.git.tree import TreeEntry
 from pipecd.model.errors import NotFound, UserMistake
 from servers.origin import OpenMirror, Origin
 
@@ -163,3 +165,13 @@ async def test_a_commit_with_an_odd_author_and_no_message(mirror: Mirror, origin
     head = await mirror.update()
     assert head.message == ""
     assert "Caf" in head.author
+
+
+async def test_directories_of_old_commits_are_not_kept(mirror: Mirror, origin: Origin) -> None:
+    names = {f"app-{number}": "x" for number in range(100)}
+    commits = origin.import_commits([{**names, "README": str(number)} for number in range(400)])
+    await mirror.update()
+    for commit in commits:
+        assert len(await mirror.objects.entries(f"{commit}:")) == 101
+    kept = sum(isinstance(each, TreeEntry) for each in gc.get_objects())
+    assert kept < 101 * 200

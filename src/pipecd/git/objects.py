@@ -40,15 +40,17 @@ _LINK_PROBLEMS = {
     b"notdir": _ABSENT,
 }
 
-# Directories hardly change from one commit to the next; those with this many names in total are
-# cached.
-_CACHED_NAMES = 50_000
-# A directory with more names counts as this many, so that a few huge ones are cached as well.
-_MAX_COUNTED_NAMES = 12_500
+# Most directories are the same from one commit to the next; the last ones that were read are
+# cached, up to about so many bytes in total. Every commit has a root of its own, so that the cache
+# of a busy repository is always full.
+_CACHED_DIRECTORIES = 4 * 1024 * 1024
+_DIRECTORY_SIZE, _ENTRY_SIZE = 500, 220
+# A directory that is larger counts as so many bytes, so that a few huge ones are cached as well.
+_MAX_COUNTED_SIZE = 1024 * 1024
 _REMEMBERED_COMMITS = 1000
 # A deployment reads its few files several times, and the next one reads them again. Small files are
 # cached up to so many bytes in total.
-_CACHED_CONTENTS = 8 * 1024 * 1024
+_CACHED_CONTENTS = 2 * 1024 * 1024
 _MAX_CACHED_FILE = 64 * 1024
 _CACHE_OVERHEAD = 200
 # The deployments of one push ask for the same commits within so many seconds.
@@ -98,6 +100,10 @@ class _Directory:
         return {entry.name: entry for entry in reversed(self.entries)}
 
 
+def _directory_size(directory: _Directory) -> int:
+    return min(_DIRECTORY_SIZE + _ENTRY_SIZE * len(directory.entries), _MAX_COUNTED_SIZE)
+
+
 class Objects:
     """Reads the object database of a bare repository; `limits` are those of a working copy."""
 
@@ -107,9 +113,7 @@ class Objects:
         self._git = command
         self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
         self._contents = CatFile(command, "--batch")
-        self._trees = LruCache[str, _Directory](
-            _CACHED_NAMES, size_of=lambda read: min(len(read.entries), _MAX_COUNTED_NAMES)
-        )
+        self._trees = LruCache[str, _Directory](_CACHED_DIRECTORIES, size_of=_directory_size)
         self._small_files = LruCache[str, bytes](
             _CACHED_CONTENTS, size_of=lambda content: len(content) + _CACHE_OVERHEAD
         )

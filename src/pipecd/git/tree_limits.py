@@ -20,7 +20,9 @@ MAX_DEPTH = 200
 _GIBIBYTE = 1024**3
 _TREES_PER_REQUEST = 8
 _FILES_PER_REQUEST = 2000
-_CACHED_TREES = 100_000
+# So many trees are cached, or twice those of the largest commit. The trees of old commits go first.
+_CACHED_TREES = 2_000
+_MAX_CACHED_TREES = 100_000
 
 ReadTrees = Callable[[Sequence[str]], Awaitable[list[tuple[TreeEntry, ...]]]]
 ReadSizes = Callable[[Sequence[str]], Awaitable[list[int]]]
@@ -78,7 +80,8 @@ class TreeSizes:
 
     def __init__(self, read_trees: ReadTrees, read_sizes: ReadSizes, limits: TreeLimits) -> None:
         self._read_trees, self._read_sizes, self.limits = read_trees, read_sizes, limits
-        self._cache = LruCache[tuple[str, bool], TreeSize](_CACHED_TREES)
+        self._limit = _CACHED_TREES
+        self._cache = LruCache[tuple[str, bool], TreeSize](self._limit)
 
     async def check(
         self, entries: Iterable[TreeEntry], *, what: str, with_size: bool = True
@@ -127,6 +130,9 @@ class TreeSizes:
             level = list(below)
         for id_ in trees:
             await _add_up(id_, directories, sizes)
+        if 2 * len(directories) > self._limit:
+            self._limit = min(2 * len(directories), _MAX_CACHED_TREES)
+            self._cache.limit(self._limit)
         for id_ in directories:
             self._cache.put((id_, with_size), sizes[id_])
         return sizes

@@ -19,7 +19,7 @@ from pipecd.proto.plugin import source_pb2
 from pipecd.sdk.options import OptionsT, decode_value
 
 # A push may change hundreds of applications, and piped calls a plugin several times for each.
-_CACHED_FILES = 1_000
+_CACHED_FILES = 250
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ _MAX_TEXTS_SIZE = 64 * 1024 * 1024
 _SMALL_TEXT_SIZE = 32 * 1024
 _PATHS_PER_TURN = 100
 _NAMES_PER_CANDIDATE = 100
-_CACHE_SIZE = 20_000
+# The references of so many files are cached, or of twice those of the largest application.
+_CACHED_FILES = 2_000
 # Documentation, whose references no tool follows.
 _DOCUMENTATION = (".md", ".rst")
 
@@ -130,7 +131,8 @@ class RequiredPaths:
     """Determines the required paths of applications; caches the references of each file."""
 
     def __init__(self) -> None:
-        self._cache = LruCache[str, ParentReferences](_CACHE_SIZE)
+        self._limit = _CACHED_FILES
+        self._cache = LruCache[str, ParentReferences](self._limit)
 
     async def of(
         self, objects: Objects, commit: str, directory: str, *, named: Sequence[str] = ()
@@ -194,6 +196,9 @@ class RequiredPaths:
     async def _references(
         self, objects: Objects, files: dict[str, TreeEntry]
     ) -> dict[str, ParentReferences]:
+        if 2 * len(files) > self._limit:
+            self._limit = 2 * len(files)
+            self._cache.limit(self._limit)
         cached = {entry.id: self._cache.get(entry.id) for entry in files.values()}
         sizes = await objects.sizes(sorted(id for id, refs in cached.items() if refs is None))
         texts = [b for b in sizes.values() if isinstance(b, Blob) and b.size <= _MAX_TEXT_SIZE]
