@@ -49,6 +49,13 @@ def test_a_completed_deployment_is_exported_exactly_once() -> None:
     assert shown(statuses) == {}
 
 
+def test_a_piped_without_metrics_keeps_no_completed_deployment() -> None:
+    statuses = DeploymentStatuses(is_reported=False)
+    statuses.changed(deployment("a", pb.DEPLOYMENT_SUCCESS))
+    statuses.reported()
+    assert shown(statuses) == {}
+
+
 def test_a_kind_of_tomorrow_is_shown_by_its_number() -> None:
     statuses = DeploymentStatuses(lambda: [deployment("a", pb.DEPLOYMENT_PENDING, kind=99)])
     (family,) = statuses.collect()

@@ -45,28 +45,47 @@ def kind_name(deployment: Deployment) -> str:
         return str(deployment.kind)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What is collected of a deployment: the values of its labels, and its status."""
+
+    about: tuple[str, ...]
+    status: int
+
+    @classmethod
+    def of(cls, one: Deployment) -> "_Sample":
+        application = (one.application_id, one.application_name)
+        return cls((one.id, *application, kind_name(one), one.platform_provider), one.status)
+
+    @property
+    def is_open(self) -> bool:
+        return not DeploymentStatus(self.status).is_completed
+
+
 class DeploymentStatuses(Collector):
     """Collects `deployment_status`: 1 for the current status of a deployment, 0 for all others.
 
     Running deployments are always collected; completed ones until they were reported once. Of more
     than a report has room for, the completed ones come first, and the rest with the next reports.
+    A piped without metrics reports none, and so keeps none: `is_reported` is false.
     """
 
-    def __init__(self, running: Callable[[], Iterable[Deployment]] = tuple) -> None:
-        self._running = running
-        self._newest: dict[str, Deployment] = {}
+    def __init__(
+        self, running: Callable[[], Iterable[Deployment]] = tuple, *, is_reported: bool = True
+    ) -> None:
+        self._running, self._is_reported = running, is_reported
+        self._newest: dict[str, _Sample] = {}
         self._collected: frozenset[str] = frozenset()
 
     def changed(self, deployment: Deployment) -> None:
         """Notes the newest state of a deployment, which the cached list does not have yet."""
-        copy = Deployment()
-        copy.CopyFrom(deployment)
-        self._newest[deployment.id] = copy
+        if self._is_reported:
+            self._newest[deployment.id] = _Sample.of(deployment)
 
     def reported(self) -> None:
         """Drops completed deployments of the last collection, which reached the control plane."""
         for id in self._collected & self._newest.keys():
-            if DeploymentStatus(self._newest[id].status).is_completed:
+            if not self._newest[id].is_open:
                 del self._newest[id]
 
     def collect(self) -> Iterable[Metric]:
@@ -75,22 +94,14 @@ class DeploymentStatuses(Collector):
             "The current status of deployment. 1 for current status, 0 for others.",
             labels=_LABELS,
         )
-        current = {one.id: one for one in self._running()} | self._newest
-        by_end = sorted(current.values(), key=_is_open)
-        collected = by_end[:_MAX_COLLECTED]
-        self._collected = frozenset(one.id for one in collected)
-        for one in collected:
-            about = (
-                one.id, one.application_id, one.application_name,
-                kind_name(one), one.platform_provider,
-            )  # fmt: skip
+        current = {one.id: _Sample.of(one) for one in self._running()} | self._newest
+        collected = sorted(current.items(), key=lambda item: item[1].is_open)[:_MAX_COLLECTED]
+        self._collected = frozenset(id for id, _ in collected)
+        for _, sample in collected:
             for status in Status.values():
-                family.add_metric((*about, Status.Name(status)), float(status == one.status))
+                labels = (*sample.about, Status.Name(status))
+                family.add_metric(labels, float(status == sample.status))
         yield family
-
-
-def _is_open(deployment: Deployment) -> bool:
-    return not DeploymentStatus(deployment.status).is_completed
 
 
 def trace_id(deployment_id: str) -> bytes:

@@ -341,7 +341,7 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
         callbacks.masks.all = decrypter.known
     stack.enter_context(masking(callbacks.masks.all.hide))
     telemetry = DeploymentTelemetry(
-        DeploymentStatuses(lambda: deployments.all),
+        DeploymentStatuses(lambda: deployments.all, is_reported=settings.with_metrics),
         DeploymentTraces(
             piped_resource(project=spec.project_id, piped=spec.piped_id), api.export_traces
         ),
