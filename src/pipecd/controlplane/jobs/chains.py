@@ -39,8 +39,11 @@ RESYNC_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 # Signals that follow the first one closely are handled together with it.
 BATCH_SECONDS = 0.02
-MAX_CACHED_DEPLOYMENTS = 10_000
+# Those that changed last; a push may change hundreds of applications.
+MAX_CACHED_DEPLOYMENTS = 1000
 _TOPICS = frozenset({Topic.CHAIN, Topic.DEPLOYMENT})
+# Most deployments have none, and share this set.
+_NO_CHAINS = frozenset[str]()
 # An unhandled command times out after a day, so no deployment starts later than this.
 DEPLOYED_WITHIN = timedelta(hours=25)
 _COMMAND_FAILURES = {
@@ -109,7 +112,7 @@ class ChainController:
         if uncached:
             for id, deployment in (await self._stores.deployments.get_many(uncached)).items():
                 of_one = {deployment.deployment_chain_id, triggering_chain(deployment)} - {""}
-                self._chains_of.put(id, frozenset(of_one))
+                self._chains_of.put(id, frozenset(of_one) if of_one else _NO_CHAINS)
                 chains |= of_one
         for chain in sorted(chains):
             await self.update(chain)

@@ -17,9 +17,9 @@ from pipecd.proto.model.logblock_pb2 import LogBlock
 
 _GET = Permission(Resource.DEPLOYMENT, Action.GET)
 
-# A deployment never changes its piped, so ownership is checked once and cached.
-_OWNERS_TTL_SECONDS = 3600.0
-_MAX_OWNERS = 10_000
+# A deployment never changes its piped, so ownership is checked once and cached while logs are sent.
+_OWNERS_TTL_SECONDS = 600.0
+_MAX_OWNERS = 1000
 _EMPTY = StageLogPart(blocks=(), completed=False)
 
 
