@@ -5,17 +5,15 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console import applications_view as view
 from pipecd.controlplane.console.deploy_targets import platform_name, target_names
-from pipecd.controlplane.console.list_filters import parse_application_query
 from pipecd.controlplane.console.status_badge import PipedStatus, application_badge
 from pipecd.controlplane.console.status_text import application_status_text
 from pipecd.model.application import SyncStatus
-from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ECS
-from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_FAILURE, Deployment, DeployTargets
+from pipecd.proto.model.deployment_pb2 import DeployTargets
 
 
 def synced(status: SyncStatus, **state: Any) -> Application:
@@ -119,19 +117,6 @@ def test_the_time_of_the_check_is_shown_if_there_was_one(
     assert not checked(synced(SyncStatus.UNKNOWN, timestamp=1))
 
 
-def test_the_summary_of_a_list() -> None:
-    some = ["1", "1", "3"]
-    counts = view.status_counts(some)
-    assert [(count.count, count.badge.text) for count in counts] == [
-        (1, "Out of sync"),
-        (2, "Synced"),
-    ]
-    assert view.list_summary(counts) == "3 applications:"
-    assert view.list_summary(view.status_counts(some[:2])) == "2 applications, all synced."
-    assert view.list_summary(view.status_counts(["deployed"])) == "1 application, deployed."
-    assert view.list_summary(()) == ""
-
-
 @pytest.mark.parametrize(
     ("application", "shown", "where"),
     [
@@ -171,98 +156,3 @@ def test_who_triggered_the_running_version(noon: datetime, commander: str, who: 
     running = view.application_row(application, noon).running
     assert running is not None
     assert running.by == who
-
-
-APPLICATIONS = [
-    Application(
-        id=name,
-        name=name,
-        labels={"env": env},
-        sync_state=ApplicationSyncState(status=int(status)),  # pyright: ignore[reportArgumentType]
-        updated_at=updated,
-    )
-    for name, env, status, updated in (
-        ("mailer", "dev", SyncStatus.INVALID_CONFIG, 30),
-        ("Cart", "prod", SyncStatus.SYNCED, 20),
-        ("checkout", "prod", SyncStatus.OUT_OF_SYNC, 10),
-    )
-]
-
-
-@pytest.mark.parametrize(
-    ("query", "names"),
-    [
-        pytest.param("", ["mailer", "checkout", "Cart"], id="worst status first by itself"),
-        pytest.param("q=CAR", ["Cart"], id="a part of the name, in any case"),
-        pytest.param("q=env:prod", ["checkout", "Cart"], id="a label"),
-        pytest.param("syncStatus=1,3", ["checkout", "Cart"], id="one of several statuses"),
-        pytest.param("sort=name&dir=asc", ["Cart", "checkout", "mailer"], id="by name"),
-        pytest.param("sort=status", ["mailer", "checkout", "Cart"], id="worst status first"),
-        pytest.param("sort=updated&dir=desc", ["mailer", "Cart", "checkout"], id="newest first"),
-        pytest.param("sort=nonsense", ["mailer", "checkout", "Cart"], id="unknown sort key"),
-        pytest.param("dir=desc", ["mailer", "checkout", "Cart"], id="a direction of no order"),
-        pytest.param("page=99", ["mailer", "checkout", "Cart"], id="beyond the last page"),
-    ],
-)
-def test_the_list_is_filtered_and_sorted(query: str, names: list[str], noon: datetime) -> None:
-    listing = view.application_list(APPLICATIONS, parse_application_query(QueryParams(query)), noon)
-    assert [row.name for row in listing.rows] == names
-
-
-@pytest.mark.parametrize(
-    ("query", "names"),
-    [
-        pytest.param("", ["approved", "fresh", "live"], id="any status"),
-        pytest.param("syncStatus=waiting", ["approved"], id="waiting for approval"),
-        pytest.param("syncStatus=deployed", ["live"], id="deployed"),
-        pytest.param("syncStatus=0", ["approved", "fresh", "live"], id="upstream's unknown"),
-        pytest.param("syncStatus=2,never-deployed", ["fresh"], id="several"),
-    ],
-)
-def test_rows_counts_and_filter_use_the_same_statuses(
-    query: str, names: list[str], noon: datetime
-) -> None:
-    applications = [Application(id=name, name=name) for name in ("approved", "fresh", "live")]
-    for last in (
-        applications[2].most_recently_triggered_deployment,
-        applications[2].most_recently_successful_deployment,
-    ):
-        last.deployment_id = "d1"
-    parsed = parse_application_query(QueryParams(query))
-    listing = view.application_list(applications, parsed, noon, {"approved"})
-    assert [row.name for row in listing.rows] == names
-    assert [count.badge.text for count in listing.counts] == [
-        "Waiting for approval",
-        "Never deployed",
-        "Deployed",
-    ]
-    assert {row.badge for row in listing.rows} <= {count.badge for count in listing.counts}
-
-
-def test_a_row_shows_how_its_last_deployment_ended(noon: datetime) -> None:
-    application = Application(id="a", name="a")
-    application.most_recently_triggered_deployment.deployment_id = "d1"
-    query = parse_application_query(QueryParams(""))
-    listing = view.application_list([application], query, noon)
-    failed = Deployment(id="d1", status=DEPLOYMENT_FAILURE)
-    (row,) = view.with_outcomes(listing, {"d1": failed}).rows
-    assert row.outcome
-    assert row.outcome.text == "Failed"
-    (row,) = view.with_outcomes(listing, {}).rows
-    assert row.outcome is None
-
-
-def test_counts_ignore_the_status_filter(noon: datetime) -> None:
-    listing = view.application_list(
-        APPLICATIONS, parse_application_query(QueryParams("syncStatus=1")), noon
-    )
-    assert sum(count.count for count in listing.counts) == 3
-    assert listing.total == 1
-
-
-def test_a_long_list_has_pages(noon: datetime) -> None:
-    many = [Application(id=str(n), name=f"app-{n:03}") for n in range(45)]
-    query = parse_application_query(QueryParams("size=20&page=3"))
-    listing = view.application_list(many, query, noon)
-    assert (listing.page, listing.pages, listing.total) == (3, 3, 45)
-    assert [row.name for row in listing.rows] == [f"app-{n:03}" for n in range(40, 45)]

@@ -11,11 +11,8 @@ from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.applications import ApplicationFilter, Applications
 from pipecd.controlplane.datastore.database import Database, OutcomeUnknown, Transaction
 from pipecd.controlplane.datastore.deployments import DeploymentFilter, Deployments
-from pipecd.controlplane.datastore.documents import (
-    MAX_CACHED_CHARACTERS,
-    DocumentCache,
-    PageRequest,
-)
+from pipecd.controlplane.datastore.document_cache import MAX_CACHED_CHARACTERS, DocumentCache
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Values
 from pipecd.controlplane.datastore.open import open_datastore
 from pipecd.controlplane.datastore.query import Selection
@@ -169,6 +166,54 @@ def test_the_cache_has_the_newest_version_of_a_document_only(application: Make) 
             cache.parsed(to_json(document))
     assert [*cache._by_text] == [to_json(other), to_json(document)]
     assert cache._characters == sum(map(len, cache._by_text))
+
+
+def test_what_is_derived_from_a_document_is_computed_once_for_each_version(
+    application: Make,
+) -> None:
+    derived: list[str] = []
+
+    def name(document: Application) -> str:
+        derived.append(document.name)
+        return document.name
+
+    cache, document = DocumentCache(Application), application(name="web")
+    first = to_json(document)
+    document.name = "shop"
+    second = to_json(document)
+    assert cache.derived([first], name) == ("web",)
+    assert cache.derived([first, first], name) == ("web", "web")
+    assert cache.derived([second], name) == ("shop",)
+    assert derived == ["web", "shop"]
+    assert cache.derived([second], lambda d: d.id) == (document.id,)
+    assert cache.parsed(second).name == "shop"
+
+
+async def test_derived_lists_follow_every_change_of_any_process(
+    database: Database, application: Make
+) -> None:
+    def rename(application: Application) -> None:
+        application.name += "!"
+
+    def delete(application: Application) -> None:
+        application.deleted = True
+
+    async def names() -> list[str]:
+        filter = ApplicationFilter("p", labels={"env": "dev"})
+        return sorted(await store.list_derived(filter, lambda a: a.name))
+
+    store, other_process = Applications(database), Applications(database)
+    documents = [application(name=name, labels={"env": "dev"}) for name in ("web", "cart", "pay")]
+    for document in documents:
+        await store.add(document)
+    assert await names() == ["cart", "pay", "web"]
+    await other_process.update(documents[0].id, rename)
+    await store.update(documents[1].id, rename)
+    assert await names() == ["cart!", "pay", "web!"]
+    await other_process.update(documents[2].id, delete)
+    assert await names() == ["cart!", "web!"]
+    listed = await store.list(ApplicationFilter("p", labels={"env": "dev"}))
+    assert sorted(each.name for each in listed.items) == await names()
 
 
 class CountingObserver:

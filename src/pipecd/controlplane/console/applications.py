@@ -12,11 +12,13 @@ from starlette.routing import Route
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import added_notice
-from pipecd.controlplane.console.applications_view import (
+from pipecd.controlplane.console.application_list import (
     application_list,
-    application_view,
     with_outcomes,
+    with_rows,
 )
+from pipecd.controlplane.console.application_summary import list_summaries
+from pipecd.controlplane.console.applications_view import application_view
 from pipecd.controlplane.console.bulk_result import BulkSyncResult, bulk_sync_summary
 from pipecd.controlplane.console.command_notice import command_notice
 from pipecd.controlplane.console.deployments_view import deployment_row
@@ -79,18 +81,16 @@ class ApplicationPages:
     async def list_page(self, request: Request, session: BrowserSession) -> Response:
         user, cases = session.user, self._context.cases
         query = parse_application_query(canonical_params(request.query_params, status="syncStatus"))
-        found = await cases.applications.list(query.filter(user.project), by=user)
-        waiting: tuple[Deployment, ...] = ()
+        found = await list_summaries(cases.applications, query.filter(user.project), by=user)
+        approvals: tuple[Deployment, ...] = ()
         outcomes: dict[str, Deployment] = {}
         with suppress(Denied):
-            waiting = await cases.deployments.list_waiting_for_approval(by=user)
-        listing = application_list(
-            found.items,
-            query,
-            self._context.local_now(request),
-            frozenset(deployment.application_id for deployment in waiting),
-            await cases.livestate.health(by=user),
-        )
+            approvals = await cases.deployments.list_waiting_for_approval(by=user)
+        waiting = frozenset(deployment.application_id for deployment in approvals)
+        health = await cases.livestate.health(by=user)
+        listing = application_list(found, query, waiting, health)
+        shown = await cases.applications.get_many(listing.shown, by=user)
+        listing = with_rows(listing, shown, self._context.local_now(request), waiting, health)
         with suppress(Denied):
             latest = [row.triggered.id for row in listing.rows if row.triggered]
             outcomes = await cases.deployments.get_many(latest, by=user)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of insights: the four DORA metrics, the deployments behind a point, and CSV."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.application_summary import ApplicationSummary, list_summaries
 from pipecd.controlplane.console.formatting import DAY
 from pipecd.controlplane.console.insights_cards import summary_cards
 from pipecd.controlplane.console.insights_view import (
@@ -39,7 +40,6 @@ from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRa
 from pipecd.controlplane.usecases.insights import InsightQuery
 from pipecd.model.clock import to_unix
 from pipecd.model.errors import Denied
-from pipecd.proto.model.application_pb2 import Application
 
 PATH = "/insights"
 
@@ -121,16 +121,20 @@ class InsightPages:
         return PlainTextResponse(csv_text(whole, by_metric), media_type="text/csv", headers=headers)
 
     async def _by_metric(
-        self, query: InsightsQuery, whole: TimeRange, application: Application | None, user: User
+        self,
+        query: InsightsQuery,
+        whole: TimeRange,
+        application: ApplicationSummary | None,
+        user: User,
     ) -> Mapping[Metric, Mapping[int, Ratio]]:
         insight = _query(whole, query, application)
         return await self._context.cases.insights.ratios(tuple(METRICS), insight, by=user)
 
-    async def _applications(self, user: User) -> tuple[Application, ...] | None:
+    async def _applications(self, user: User) -> Sequence[ApplicationSummary] | None:
         """The applications of the project; None if the user may not list them."""
         with suppress(Denied):
             everything = ApplicationFilter(user.project)
-            return (await self._context.cases.applications.list(everything, by=user)).items
+            return await list_summaries(self._context.cases.applications, everything, by=user)
         return None
 
     async def _last_day(self, user: User) -> Ratio:
@@ -142,11 +146,13 @@ class InsightPages:
         return sum(by_day.values(), Ratio())
 
 
-def _name(application: Application | None, value: str) -> str:
+def _name(application: ApplicationSummary | None, value: str) -> str:
     return application.name if application else value
 
 
-def _query(whole: TimeRange, query: InsightsQuery, application: Application | None) -> InsightQuery:
+def _query(
+    whole: TimeRange, query: InsightsQuery, application: ApplicationSummary | None
+) -> InsightQuery:
     """The query of the charts; an application that does not exist has no deployments."""
     insight = InsightQuery(whole, labels=query.labels)
     if not query.application:

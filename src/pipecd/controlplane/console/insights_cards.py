@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipecd.controlplane.console.application_summary import ApplicationSummary
 from pipecd.controlplane.console.status_badge import Tone, piped_state
 from pipecd.controlplane.insight.series import Ratio
-from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.piped_pb2 import Piped
 
 _MAX_PIPEDS = 3
@@ -35,7 +35,7 @@ class SummaryCard:
 
 
 def summary_cards(
-    applications: Sequence[Application] | None,
+    applications: Sequence[ApplicationSummary] | None,
     pipeds: Sequence[Piped] | None,
     last_day: Ratio,
 ) -> tuple[SummaryCard, ...]:
@@ -51,7 +51,7 @@ def summary_cards(
     return (*cards, _last_day(last_day))
 
 
-def _applications(applications: Sequence[Application]) -> SummaryCard:
+def _applications(applications: Sequence[ApplicationSummary]) -> SummaryCard:
     disabled = sum(each.disabled for each in applications)
     enabled = len(applications) - disabled
     return SummaryCard(
@@ -71,7 +71,7 @@ def _applications(applications: Sequence[Application]) -> SummaryCard:
     )
 
 
-def _by_piped(applications: Sequence[Application], pipeds: Sequence[Piped]) -> SummaryCard:
+def _by_piped(applications: Sequence[ApplicationSummary], pipeds: Sequence[Piped]) -> SummaryCard:
     """The pipeds with most applications."""
     names = {piped.id: piped.name for piped in pipeds}
     counts = Counter(each.piped_id for each in applications).most_common()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.datastructures import QueryParams
 
+from pipecd.controlplane.console.application_summary import ApplicationSummary
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
 from pipecd.controlplane.console.formatting import DAY, HOUR, MINUTE, duration, plural
 from pipecd.controlplane.console.list_filters import (
@@ -25,7 +26,6 @@ from pipecd.controlplane.insight.dora import outcome_of
 from pipecd.controlplane.insight.series import Metric, Ratio, Resolution, TimeRange
 from pipecd.model.clock import from_unix, to_unix
 from pipecd.model.count import parse_count
-from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 # The values of `range` in words, and how many months they go back; a week is no month.
@@ -258,8 +258,8 @@ def parse_insights_query(params: QueryParams) -> InsightsQuery:
 
 
 def chosen_application(
-    applications: Sequence[Application], text: str
-) -> tuple[Application | None, tuple[Application, ...]]:
+    applications: Sequence[ApplicationSummary], text: str
+) -> tuple[ApplicationSummary | None, tuple[ApplicationSummary, ...]]:
     """The application that a text names, by its name, its id or an unambiguous part of its name.
 
     If several names contain the text, they are the second result.
@@ -277,18 +277,17 @@ def chosen_application(
     return None, tuple(matches)
 
 
-def offered_names(applications: Sequence[Application]) -> tuple[str, ...]:
+def offered_names(applications: Sequence[ApplicationSummary]) -> tuple[str, ...]:
     """The names that the field suggests; none if they would make the page large."""
-    names = sorted({application.name for application in applications})
-    return tuple(names) if len(names) <= _MAX_SUGGESTIONS else ()
+    names = {application.name for application in applications}
+    return tuple(sorted(names)) if len(names) <= _MAX_SUGGESTIONS else ()
 
 
-def offered_labels(applications: Sequence[Application]) -> tuple[str, ...]:
+def offered_labels(applications: Sequence[ApplicationSummary]) -> tuple[str, ...]:
     """The labels that the field suggests; those that only one application has suggest little."""
-    counts = Counter(
-        f"{key}:{value}" for each in applications for key, value in each.labels.items()
-    )
-    return tuple(sorted(label for label, _ in counts.most_common(_MAX_SUGGESTIONS)))
+    counts = Counter(label for each in applications for label in each.labels.items())
+    offered = counts.most_common(_MAX_SUGGESTIONS)
+    return tuple(sorted(f"{key}:{value}" for (key, value), _ in offered))
 
 
 def offered_resolutions(range_name: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.application_summary import list_summaries
 from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import plural
 from pipecd.controlplane.console.list_filters import FilterChoices
@@ -171,8 +172,8 @@ class PipedPages:
         """How many applications each piped has; None if the user may not list them."""
         with suppress(Denied):
             everything = ApplicationFilter(user.project)
-            listed = await self._context.cases.applications.list(everything, by=user)
-            return Counter(application.piped_id for application in listed.items)
+            listed = await list_summaries(self._context.cases.applications, everything, by=user)
+            return Counter(application.piped_id for application in listed)
         return None
 
     async def _offered_version(self, user: User) -> str:
@@ -203,7 +204,7 @@ class PipedPages:
         of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
         application_count: int | None = None
         with suppress(Denied):
-            application_count = len((await cases.applications.list(of_piped, by=user)).items)
+            application_count = len(await list_summaries(cases.applications, of_piped, by=user))
         snippet, command_line = self._start(request, session, piped.id)
         return self._context.render(
             request,

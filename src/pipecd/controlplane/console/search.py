@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,13 +12,15 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.application_summary import ApplicationSummary, list_summaries
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.documentation import CHANGES, read_documents
 from pipecd.controlplane.console.documentation_search import document_sections, find_sections
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import (
+    APPLICATION_STATUSES,
+    WAITING,
     Badge,
-    application_badge,
     piped_status,
 )
 from pipecd.controlplane.console.traces_view import is_commit_prefix
@@ -25,7 +28,6 @@ from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.model.errors import Denied
-from pipecd.proto.model.application_pb2 import Application
 
 PATH = "/search"
 _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
@@ -94,16 +96,18 @@ def matching(results: Sequence[SearchResult], text: str) -> tuple[SearchResult, 
     return tuple(sorted(found, key=lambda result: not result.text.lower().startswith(text.lower())))
 
 
-def matching_applications(applications: Sequence[Application], text: str) -> list[Application]:
+def matching_applications(
+    applications: Sequence[ApplicationSummary], text: str
+) -> list[ApplicationSummary]:
     """By name: an equal one first, then those that begin with the text, then the others."""
-    wanted = text.lower()
-    found = [each for each in applications if wanted in each.name.lower() or each.id == text]
+    wanted = text.casefold()
+    found = [each for each in applications if wanted in each.folded_name or each.id == text]
 
-    def rank(application: Application) -> tuple[bool, bool, str]:
-        name = application.name.lower()
+    def rank(application: ApplicationSummary) -> tuple[bool, bool, str]:
+        name = application.folded_name
         return (name != wanted, not name.startswith(wanted), name)
 
-    return sorted(found, key=rank)
+    return nsmallest(_MAX_RESULTS, found, key=rank)
 
 
 class SearchPages:
@@ -144,12 +148,13 @@ class SearchPages:
 
     async def _objects(self, request: Request, text: str, user: User) -> tuple[SearchGroup, ...]:
         cases, now = self._context.cases, self._context.local_now(request)
-        applications: list[Application] = []
+        shown: list[ApplicationSummary] = []
         deployments: tuple[SearchResult, ...] = ()
         waiting: frozenset[str] = frozenset()
         with suppress(Denied):
-            listed = await cases.applications.list(ApplicationFilter(user.project), by=user)
-            applications = matching_applications(listed.items, text)
+            of_project = ApplicationFilter(user.project)
+            listed = await list_summaries(cases.applications, of_project, by=user)
+            shown = matching_applications(listed, text)
         with suppress(Denied):
             approvals = await cases.deployments.list_waiting_for_approval(by=user)
             waiting = frozenset(each.application_id for each in approvals)
@@ -172,7 +177,6 @@ class SearchPages:
             SearchResult(each.name, f"/settings/piped/{each.id}", "piped", each.badge)
             for each in statuses
         )
-        shown = applications[:_MAX_RESULTS]
         return (
             SearchGroup(
                 "Applications",
@@ -184,7 +188,7 @@ class SearchPages:
         )
 
     async def _actions_on(
-        self, applications: Sequence[Application], user: User
+        self, applications: Sequence[ApplicationSummary], user: User
     ) -> tuple[SearchResult, ...]:
         """What the user may do with the applications that were found first."""
         actions: list[SearchResult] = []
@@ -208,7 +212,7 @@ def _commit_results(text: str) -> tuple[SearchResult, ...]:
     return (SearchResult(f"Trace of commit {text[:7]}", href, "the deployments that it led to"),)
 
 
-def _application_result(application: Application, *, waiting: bool) -> SearchResult:
+def _application_result(application: ApplicationSummary, *, waiting: bool) -> SearchResult:
     labels = ", ".join(f"{key}: {value}" for key, value in sorted(application.labels.items()))
-    badge = application_badge(application, waiting=waiting)
+    badge = APPLICATION_STATUSES[WAITING if waiting else application.status]
     return SearchResult(application.name, f"/applications/{application.id}", labels, badge)

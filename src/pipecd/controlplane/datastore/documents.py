@@ -2,11 +2,9 @@
 """The base class of the nine tables of documents: get, add, update, lists and pages."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from google.protobuf.message import Message
 from sqlalchemy import Table, delete, insert, select, update
@@ -14,6 +12,11 @@ from sqlalchemy import Table, delete, insert, select, update
 from pipecd.cache import LruCache
 from pipecd.controlplane.datastore.cursor import Position, decode_cursor, encode_cursor
 from pipecd.controlplane.datastore.database import Database, Duplicate, OutcomeUnknown, Transaction
+from pipecd.controlplane.datastore.document_cache import (
+    MAX_CACHED_CHARACTERS,
+    DocumentCache,
+    stored_fields,
+)
 from pipecd.controlplane.datastore.expressions import Row, SameDocument, Values, param
 from pipecd.controlplane.datastore.limits import check_limits, label_text
 from pipecd.controlplane.datastore.query import (
@@ -29,11 +32,12 @@ from pipecd.controlplane.datastore.query import (
 from pipecd.controlplane.datastore.schema import EXT_LABEL
 from pipecd.controlplane.datastore.sequences import number_document, sequences_of
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.document import from_json, to_json
+from pipecd.model.document import to_json
 from pipecd.model.errors import AlreadyExists, NotFound, PipecdError, UserMistake
 from pipecd.wire.validation import check
 
 M = TypeVar("M", bound=Message)
+D = TypeVar("D")
 Insertion: TypeAlias = Callable[[Transaction], int | None]
 
 # Longer lists are parsed on a thread, so that the event loop is not held up.
@@ -47,9 +51,6 @@ RARE_LABEL_LIMIT = 1024
 # The fields from which the columns of times are computed.
 TIME_FIELDS = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
-# The parsed documents take about as much memory again as their texts.
-MAX_CACHED_CHARACTERS = 1_000_000
-MAX_CACHED_ROWS = 1000
 MAX_CACHED_SEQUENCES = 10_000
 
 NO_LABELS: Mapping[str, str] = {}
@@ -90,19 +91,11 @@ EVERYTHING = PageRequest()
 
 
 @dataclass(frozen=True)
-class Page(Generic[M]):
+class Page(Generic[D]):
     """One page of a list; an empty `cursor` means that nothing follows."""
 
-    items: tuple[M, ...]
+    items: tuple[D, ...]
     cursor: str = ""
-
-
-class Stored(Protocol):
-    """What every stored message has; generated types share no such class."""
-
-    id: str
-    created_at: int
-    updated_at: int
 
 
 @dataclass(frozen=True)
@@ -130,65 +123,6 @@ class _Update(Generic[M]):
     change: Callable[[M], None]
     now: int
     unconfirmed: str = ""
-
-
-class DocumentCache(Generic[M]):
-    """Caches parsed documents by their text, and the last text written to each row.
-
-    Of each document only the version that was read or written last is cached: applications change
-    with every deployment, and their earlier versions would fill the cache of a small installation.
-    """
-
-    def __init__(self, message: type[M], max_characters: int = MAX_CACHED_CHARACTERS) -> None:
-        self._message, self._max_characters = message, max_characters
-        self._by_text: OrderedDict[str, M] = OrderedDict()
-        self._text_of: dict[str, str] = {}
-        self._characters = 0
-        self._latest: OrderedDict[bytes, str] = OrderedDict()
-        self._lock = Lock()
-
-    def parsed(self, text: str) -> M:
-        """Returns a copy of the document of this text, which the caller may change."""
-        with self._lock:
-            document = self._by_text.get(text)
-            if document is not None:
-                self._by_text.move_to_end(text)
-        if document is None:
-            document = from_json(text, self._message)
-            self._store(text, document)
-        return self._copy(document)
-
-    def written(self, row: bytes, text: str, document: M) -> None:
-        """Caches the text that was written to a row, or is about to be committed."""
-        self._store(text, self._copy(document))
-        with self._lock:
-            self._latest[row] = text
-            self._latest.move_to_end(row)
-            if len(self._latest) > MAX_CACHED_ROWS:
-                self._latest.popitem(last=False)
-
-    def latest(self, row: bytes) -> str | None:
-        """Returns the text that this process last wrote to the row."""
-        return self._latest.get(row)
-
-    def _copy(self, document: M) -> M:
-        copy = self._message()
-        copy.CopyFrom(document)
-        return copy
-
-    def _store(self, text: str, document: M) -> None:
-        id = _stored(document).id
-        with self._lock:
-            if (before := self._text_of.get(id)) is not None:
-                del self._by_text[before]
-                self._characters -= len(before)
-            self._by_text[text] = document
-            self._text_of[id] = text
-            self._characters += len(text)
-            while self._characters > self._max_characters:
-                dropped, oldest = self._by_text.popitem(last=False)
-                self._characters -= len(dropped)
-                del self._text_of[_stored(oldest).id]
 
 
 class Documents(Generic[M]):
@@ -224,7 +158,7 @@ class Documents(Generic[M]):
         for start in range(0, len(row_ids), IDS_PER_QUERY):
             among = any_of("Id", *row_ids[start : start + IDS_PER_QUERY])
             for document in await self.all_of(among, OLDEST):
-                documents[_stored(document).id] = document
+                documents[stored_fields(document).id] = document
         return documents
 
     async def add(
@@ -244,11 +178,11 @@ class Documents(Generic[M]):
             return number
 
         if (number := await self._database.write(work)) is not None:
-            self._sequences.put(_stored(document).id, number)
+            self._sequences.put(stored_fields(document).id, number)
 
     def insertion(self, document: M, *, follows: str | None = None) -> Insertion:
         """The part of a transaction that stores a new document; returns its sequence number."""
-        stored = _stored(document)
+        stored = stored_fields(document)
         now = to_unix(self._now())
         stored.created_at = stored.created_at or now
         stored.updated_at = stored.updated_at or now
@@ -300,6 +234,20 @@ class Documents(Generic[M]):
         """Returns every document that meets the conditions."""
         return await self._select(Selection(self._kind.table.name, tuple(conditions), order))
 
+    async def derived_of(
+        self, conditions: Iterable[Condition], order: Order, derive: Callable[[M], D]
+    ) -> tuple[D, ...]:
+        """Returns what `derive` makes of every document that meets the conditions.
+
+        It is computed once for each version of a document, so `derive` depends on nothing else, and
+        it must not change the document.
+        """
+        rows = await self._selected(Selection(self._kind.table.name, tuple(conditions), order))
+        texts = [text for (text,) in rows]
+        if len(texts) > MAX_PARSED_ON_LOOP:
+            return await asyncio.to_thread(self._cache.derived, texts, derive)
+        return self._cache.derived(texts, derive)
+
     async def lookup_of(self, selection: Selection, *, mentioning: str = "") -> tuple[M, ...]:
         """Returns every document of a selection that an index lookup answers with few rows.
 
@@ -323,7 +271,7 @@ class Documents(Generic[M]):
         documents = await self._select(selection)
         if not size or len(documents) <= size:
             return Page(documents)
-        last = _stored(documents[size - 1])
+        last = stored_fields(documents[size - 1])
         cursor = encode_cursor(Position(last.id, last.updated_at), order.column)
         return Page(documents[:size], cursor)
 
@@ -338,7 +286,7 @@ class Documents(Generic[M]):
                 return
             last = documents[-1]
             value: int = getattr(last, TIME_FIELDS[order.column])
-            selection = replace(selection, after=Position(_stored(last).id, value))
+            selection = replace(selection, after=Position(stored_fields(last).id, value))
 
     async def first_of(self, conditions: Iterable[Condition], order: Order) -> M | None:
         """Returns the first document that meets the conditions."""
@@ -347,12 +295,15 @@ class Documents(Generic[M]):
         return documents[0] if documents else None
 
     async def _select(self, selection: Selection) -> tuple[M, ...]:
-        if project := selection.project_by_label:
-            await self._database.refresh_labels(self._kind.table.name, project)
-        rows = await self._rows(selection)
+        rows = await self._selected(selection)
         if len(rows) > MAX_PARSED_ON_LOOP:
             return await asyncio.to_thread(self._parsed, rows)
         return self._parsed(rows)
+
+    async def _selected(self, selection: Selection) -> Sequence[Row]:
+        if project := selection.project_by_label:
+            await self._database.refresh_labels(self._kind.table.name, project)
+        return await self._rows(selection)
 
     def _parsed(self, rows: Sequence[Row]) -> tuple[M, ...]:
         return tuple(self._cache.parsed(data) for (data,) in rows)
@@ -440,7 +391,7 @@ class Documents(Generic[M]):
         update.change(after)
         if after == before:
             return before
-        stored, was = _stored(after), _stored(before)
+        stored, was = stored_fields(after), stored_fields(before)
         if stored.id != was.id:
             raise ValueError(f"an update must not change the id {was.id!r} to {stored.id!r}")
         if update.now:
@@ -450,7 +401,7 @@ class Documents(Generic[M]):
 
     def _add_labels(self, transaction: Transaction, document: M) -> None:
         if labels := self._labels(document):
-            id = row_id(_stored(document).id)
+            id = row_id(stored_fields(document).id)
             transaction.execute_many(ADD_LABEL, label_rows(self._kind.table.name, id, labels))
 
     def _checked(self, document: M) -> str:
@@ -485,7 +436,3 @@ def label_rows(kind: str, id: bytes, labels: Mapping[str, str]) -> list[Values]:
         {"kind": kind, "id": id, "key": label_text(key), "value": label_text(value)}
         for key, value in labels.items()
     ]
-
-
-def _stored(document: Message) -> Stored:
-    return cast("Stored", document)

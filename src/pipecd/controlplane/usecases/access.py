@@ -25,11 +25,9 @@ from pipecd.model.clock import Now, seconds_clock, utc_now
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.model.event_pb2 import Event
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole
 
-L = TypeVar("L", Application, Deployment, Event)
 T = TypeVar("T")
 PROJECT_TTL_SECONDS = 10.0
 MAX_PROJECTS = 10_000
@@ -52,6 +50,9 @@ class Labelled(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]: ...
+
+
+L = TypeVar("L", bound=Labelled)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applications, for users and API keys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope
 from pipecd.controlplane.auth.subject import PipedCaller, Subject, UserOrApiKey
@@ -12,6 +13,7 @@ from pipecd.controlplane.datastore.documents import EVERYTHING, Page, PageReques
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
+    Labelled,
     check_scope,
     commander,
 )
@@ -28,6 +30,8 @@ from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.piped_pb2 import Piped
+
+L = TypeVar("L", bound=Labelled)
 
 _GET = Permission(Resource.APPLICATION, Action.GET)
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
@@ -71,6 +75,31 @@ class ApplicationUseCases:
             permission=_LIST,
             project=filter.project,
         )
+
+    async def list_derived(
+        self, filter: ApplicationFilter, derive: Callable[[Application], L], *, by: UserOrApiKey
+    ) -> tuple[L, ...]:
+        """What `derive` makes of each application, newest update first; see the datastore."""
+
+        async def fetch(_: PageRequest) -> Page[L]:
+            return Page(await self._stores.applications.list_derived(filter, derive))
+
+        listed = await self._access.list_page(
+            fetch, EVERYTHING, by=by, permission=_LIST, project=filter.project
+        )
+        return listed.items
+
+    async def get_many(self, ids: Collection[str], *, by: UserOrApiKey) -> dict[str, Application]:
+        """Those of the applications that exist and that the caller may list, by id."""
+        scope = await self._access.scope(by, _LIST)
+        found = await self._stores.applications.get_many(tuple(ids))
+        return {
+            id: application
+            for id, application in found.items()
+            if application.project_id == by.project
+            and not application.deleted
+            and scope.covers(application.labels)
+        }
 
     async def list_enabled(self, *, by: PipedCaller) -> tuple[Application, ...]:
         """The enabled applications of the calling piped."""
