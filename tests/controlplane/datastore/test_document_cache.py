@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cached documents are updated by compare-and-swap, and no update is lost."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -166,6 +167,23 @@ def test_the_cache_has_the_newest_version_of_a_document_only(application: Make) 
             cache.parsed(to_json(document))
     assert [*cache._by_text] == [to_json(other), to_json(document)]
     assert cache._characters == sum(map(len, cache._by_text))
+
+
+def test_old_documents_leave_nothing_in_memory(application: Make) -> None:
+    def write(number: int) -> weakref.ref[str]:
+        class Text(str):
+            """A text whose end can be observed."""
+
+        document = application(name=str(number), description="x" * (MAX_CACHED_CHARACTERS // 100))
+        text = Text(to_json(document))
+        cache.written(str(number).encode(), text, document)
+        return weakref.ref(text)
+
+    cache = DocumentCache(Application)
+    texts = [write(number) for number in range(500)]
+    assert sum(text() is not None for text in texts) < 100
+    assert cache.latest(b"0") is None
+    assert cache.latest(b"499") is texts[-1]()
 
 
 def test_what_is_derived_from_a_document_is_computed_once_for_each_version(

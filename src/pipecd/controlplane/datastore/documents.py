@@ -51,7 +51,8 @@ RARE_LABEL_LIMIT = 1024
 # The fields from which the columns of times are computed.
 TIME_FIELDS = {"CreatedAt": "created_at", "CompletedAt": "completed_at"}
 
-MAX_CACHED_SEQUENCES = 10_000
+# Of the deployments that have not completed; a push may create hundreds.
+MAX_CACHED_SEQUENCES = 1000
 
 NO_LABELS: Mapping[str, str] = {}
 

@@ -16,6 +16,9 @@ from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project
 
+# About a thousand pipeds, each of which calls all the time.
+CACHED_CHARACTERS = 1_000_000
+
 OF_PROJECT = EXT_WEBHOOK.c.ProjectId == param("project")
 FIND = select(
     EXT_WEBHOOK.c.Secret,
@@ -62,7 +65,8 @@ class Pipeds(Documents[Piped]):
     """Pipeds registered in all projects."""
 
     def __init__(self, database: Database, *, now: Now = utc_now) -> None:
-        super().__init__(database, Kind(PIPED, Piped, extra="name"), now=now)
+        kind = Kind(PIPED, Piped, extra="name", cached_characters=CACHED_CHARACTERS)
+        super().__init__(database, kind, now=now)
 
     async def list(self, project: str, *, enabled: bool | None = None) -> tuple[Piped, ...]:
         """Returns the pipeds of a project, oldest first."""
