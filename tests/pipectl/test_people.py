@@ -81,6 +81,7 @@ async def test_results_have_four_forms(
         table = (await typed("application list --output table"))[1].splitlines()
         assert table[0].split() == ["NAME", "ID", "KIND", "STATUS", "LABELS"]
         assert table[1].split() == ["web", id, "ECS", "UNKNOWN", "-"]
+        assert (await typed("application list --app-kind ecs --output name"))[1] == f"{id}\n"
         table = (await typed(f"application get --app-id {id} --output table"))[1].splitlines()
         assert id in table[1]
         assert table[3].split("  ")[0] == "REPOSITORY"
@@ -215,10 +216,12 @@ async def test_a_running_deployment_is_shown_approved_and_cancelled(
         typed, piped = typed_at(plane), await piped_with_repository(plane)
         approval = {"available_operation": ManualOperation.Value("MANUAL_OPERATION_APPROVE")}
         waiting = stage("s1", "WAIT_APPROVAL", StageStatus.RUNNING, **approval)
-        id = await add_deployment(plane, piped, waiting)
+        back = stage("s2", "SCRIPT_RUN_ROLLBACK", StageStatus.NOT_STARTED_YET, rollback=True)
+        id = await add_deployment(plane, piped, waiting, back)
         shown = (await typed(f"deployment get --deployment-id {id} --output table"))[1]
         assert "RUNNING  WAIT_APPROVAL  0123456  ann" in shown
         assert "WAIT_APPROVAL  s1  RUNNING" in shown
+        assert "ROLLBACK" not in shown
         code, _, err = await typed(f"deployment approve --deployment-id {id}")
         assert (code, "the API key tests may not approve stages" in err) == (1, True), err
         assert "is read-only" not in err
@@ -266,14 +269,14 @@ async def test_a_deployment_is_followed_until_it_has_completed(
 
         def complete(deployment: Deployment) -> None:
             deployment.status = 5  # pyright: ignore[reportAttributeAccessIssue]
-            deployment.status_reason = "broken"
+            deployment.status_reason = "Failed while executing stage s1"
             deployment.stages[0].status = StageStatus.FAILURE.value  # pyright: ignore[reportAttributeAccessIssue]
 
         await plane.running.stores.deployments.update(id, complete)
         code, out, err = await typed(f"deployment watch --deployment-id {id}")
         assert code == 1
         assert [line.split()[-1] for line in out.splitlines()] == ["FAILURE", "FAILURE"]
-        assert f"deployment {id} ended as FAILURE: broken" in err
+        assert f"deployment {id} ended as FAILURE: Failed while executing stage SYNC\n" in err
         code, out, _ = await typed(f"deployment logs --follow --deployment-id {id}")
         assert (code, out) == (0, "")
 
@@ -381,7 +384,8 @@ async def test_what_is_done_twice_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("word", "suggestion"), [("aplication", "application"), ("deploymnet", "deployment")]
+    ("word", "suggestion"),
+    [("aplication", "application"), ("deploymnet", "deployment"), ("app", "application")],
 )
 def test_a_typing_mistake_gets_a_suggestion(
     word: str, suggestion: str, capsys: pytest.CaptureFixture[str]

@@ -151,7 +151,7 @@ async def test_events_and_pipeds(
     ("line", "words"),
     [
         pytest.param("application get --app-id nobody", "failed to get application: rpc error: code = NotFound", id="an unknown application"),
-        pytest.param("application list --app-kind FOO", "invalid application kind", id="an unknown kind"),
+        pytest.param("application list --app-kind FOO", "invalid application kind FOO; use one of", id="an unknown kind"),
         pytest.param("application sync --app-id x", "failed to sync application rpc error: code = NotFound desc = Application is not found", id="a sync of an unknown application"),
         pytest.param("deployment logs --deployment-id x", "failed to get stage log: rpc error: code = NotFound", id="the logs of an unknown deployment"),
         pytest.param("deployment wait-status --deployment-id x --status DEPLOYMENT_SUCCESS", 'rpc error: code = NotFound desc = deployment "x" not found', id="waiting for an unknown deployment"),

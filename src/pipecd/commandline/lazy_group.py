@@ -38,8 +38,14 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as e:
             # Click knows only commands that are imported already, and suggests distant ones.
-            close = get_close_matches(e.command_name, self.list_commands(ctx), cutoff=_SIMILARITY)
-            raise click.NoSuchCommand(e.command_name, possibilities=close, ctx=ctx) from e
+            commands, typed = self.list_commands(ctx), e.command_name
+            close = get_close_matches(typed, commands, cutoff=_SIMILARITY)
+            begun = [name for name in commands if typed and name.startswith(typed)]
+            if close or len(begun) != 1:
+                raise click.NoSuchCommand(typed, possibilities=close, ctx=ctx) from e
+            # An abbreviation is too distant for click, which filters what it is given.
+            message = f"No such command {typed!r}. Did you mean {begun[0]!r}?"
+            raise click.NoSuchCommand(typed, message, ctx=ctx) from e
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, text) for name, (_, text) in self._commands_by_name.items()]

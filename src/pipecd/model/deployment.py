@@ -137,6 +137,11 @@ def running_since(stage: PipelineStage) -> int:
     return stage.completed_at if StageStatus(stage.status) is StageStatus.RUNNING else 0
 
 
+def is_rollback(stage: PipelineStage) -> bool:
+    """Whether it is a rollback stage, which v0 tells by its name only."""
+    return stage.rollback or stage.name == ROLLBACK_STAGE or stage.name.endswith("_ROLLBACK")
+
+
 def triggering_chain(deployment: Deployment) -> str:
     """Returns the chain that triggered a deployment, or an empty text.
 

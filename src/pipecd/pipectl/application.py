@@ -307,7 +307,7 @@ async def _get(api: Api, app_id: str) -> Application:
 async def list_(api: Api, **given: Any) -> None:
     """List applications."""
     if given["app_kind"]:
-        _parse_kind(given["app_kind"], "invalid application kind")
+        given["app_kind"] = _parse_kind(given["app_kind"], "invalid application kind {}").name
     request = pb.ListApplicationsRequest(
         name=given["app_name"],
         kind=given["app_kind"],
@@ -371,16 +371,15 @@ def parse_labels(items: tuple[str, ...], separator: str) -> dict[str, str]:
     return pairs
 
 
-def validate_kinds(names: tuple[str, ...]) -> None:
-    """Raises UserMistake for an unknown kind; empty names are ignored."""
-    for name in names:
-        if name:
-            _parse_kind(name, "{} is invalid application kind")
+def parse_kinds(names: tuple[str, ...]) -> list[str]:
+    """The names of kinds as the API spells them; empty names are ignored."""
+    return [_parse_kind(name, "{} is invalid application kind").name for name in names if name]
 
 
 def _parse_kind(name: str, message: str) -> ApplicationKind:
     try:
-        return ApplicationKind[name]
+        # The tables show plugins, whose names are in lower case.
+        return ApplicationKind[name.upper()]
     except KeyError as e:
         valid = ", ".join(kind.name for kind in ApplicationKind)
         raise UserMistake(message.format(name), hint=f"use one of {valid}") from e

@@ -9,7 +9,7 @@ from pipecd.commandline import flags
 from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl import completion
-from pipecd.pipectl.application import parse_labels, validate_kinds
+from pipecd.pipectl.application import parse_kinds, parse_labels
 from pipecd.pipectl.client import Api, Connection, attempt, logger, with_api, with_connection
 from pipecd.pipectl.follow import (
     StageLogReader,
@@ -27,9 +27,17 @@ from pipecd.pipectl.output import (
     output_flag,
     print_id,
     print_result,
+    printable,
     report_more,
 )
-from pipecd.pipectl.views import COMMIT_LENGTH, DEPLOYMENTS, STAGES, deployment_status
+from pipecd.pipectl.views import (
+    COMMIT_LENGTH,
+    DEPLOYMENTS,
+    STAGES,
+    deployment_status,
+    shown_stages,
+    status_reason,
+)
 from pipecd.pipectl.wait import (
     Polling,
     parse_statuses,
@@ -64,10 +72,9 @@ def deployment() -> None:
 async def list_(api: Api, **given: Any) -> None:
     """List deployments."""
     validate_statuses(given["status"])
-    validate_kinds(given["app_kind"])
     request = pb.ListDeploymentsRequest(
         statuses=given["status"],
-        kinds=given["app_kind"],
+        kinds=parse_kinds(given["app_kind"]),
         application_ids=given["app_id"],
         application_name=given["app_name"],
         labels=parse_labels(given["label"], ":"),
@@ -89,9 +96,9 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
     print_result(output, found, [found], DEPLOYMENTS)
     if output == "table":
         click.echo()
-        print_result(output, found, list(found.stages), STAGES)
+        print_result(output, found, shown_stages(found), STAGES)
         if found.status_reason:
-            click.echo(f"\n{found.status_reason}")
+            click.echo(f"\n{printable(status_reason(found))}")
 
 
 @deployment.command("logs")

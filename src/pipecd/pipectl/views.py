@@ -2,7 +2,7 @@
 """The tables of applications, deployments and pipeds."""
 
 from pipecd.model.application import ApplicationKind, SyncStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus, triggered_by
+from pipecd.model.deployment import DeploymentStatus, StageStatus, is_rollback, triggered_by
 from pipecd.pipectl.output import View, age
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -37,7 +37,29 @@ def waiting_stage(deployment: Deployment) -> str:
 
 def sync_reason(application: Application) -> str:
     """Why an application has its sync state, in short if the piped says so."""
-    return application.sync_state.short_reason or application.sync_state.reason
+    state = application.sync_state
+    if reason := state.short_reason or state.reason:
+        return reason
+    # A piped reports no reason if no plugin of the application reads a live state.
+    has_none = state.timestamp and SyncStatus(state.status) is SyncStatus.UNKNOWN
+    return "the application has no live state to compare" if has_none else ""
+
+
+def shown_stages(deployment: Deployment) -> list[PipelineStage]:
+    """The stages without those of a rollback that has not started, which may never run."""
+    return [
+        stage
+        for stage in deployment.stages
+        if stage.status != StageStatus.NOT_STARTED_YET or not is_rollback(stage)
+    ]
+
+
+def status_reason(deployment: Deployment) -> str:
+    """The reason with the names of the stages; the stored one has their ids, as in upstream."""
+    reason = deployment.status_reason
+    for stage in deployment.stages:
+        reason = reason.replace(stage.id, stage.name)
+    return reason
 
 
 APPLICATIONS = View(

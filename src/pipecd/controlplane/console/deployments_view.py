@@ -26,7 +26,6 @@ from pipecd.controlplane.console.pipeline_view import (
     elapsed_time,
     has_pending_approval,
     is_quick_sync,
-    is_rollback,
     is_skippable,
     pipeline_view,
 )
@@ -41,7 +40,7 @@ from pipecd.controlplane.console.status_badge import (
     deployment_badge,
 )
 from pipecd.controlplane.console.status_text import StatusText, deployment_status_text
-from pipecd.model.deployment import DeploymentStatus, SyncStrategy, triggered_by
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy, is_rollback, triggered_by
 from pipecd.proto.model.chain_pb2 import (
     ChainBlockStatus,
     ChainStatus,

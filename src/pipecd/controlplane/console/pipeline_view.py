@@ -22,10 +22,10 @@ from pipecd.model.deployment import (
     APPROVED_USERS_KEY,
     DISPLAY_KEY,
     REQUIRED_APPROVALS_KEY,
-    ROLLBACK_STAGE,
     TIMEOUT_KEY,
     ManualOperation,
     StageStatus,
+    is_rollback,
     running_since,
 )
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -116,11 +116,6 @@ def is_shown(stage: PipelineStage) -> bool:
     """Whether the pipeline shows the stage; rollback and predefined ones only once started."""
     started = stage.status != StageStatus.NOT_STARTED_YET
     return started or not (stage.rollback or (stage.predefined and not stage.visible))
-
-
-def is_rollback(stage: PipelineStage) -> bool:
-    """Whether it is a rollback stage, which v0 tells by its name only."""
-    return stage.rollback or stage.name == ROLLBACK_STAGE or stage.name.endswith("_ROLLBACK")
 
 
 def is_quick_sync(stage: PipelineStage) -> bool:
