@@ -6,13 +6,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
 from pipecd.controlplane.datastore import deployments, history, segments
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.query import labelled, mentions
+from pipecd.controlplane.datastore.query import any_of, labelled, mentions
 from pipecd.controlplane.datastore.schema import EXT_DEPLOYMENT_SEGMENT
 from pipecd.controlplane.datastore.segments import Entry, SegmentQuery, entry_of, pack
 from pipecd.controlplane.datastore.stores import Stores
@@ -151,8 +153,9 @@ def entries(*documents: Deployment) -> list[Entry]:
 def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
     """The numbers of the documents that are found; the bits must not exclude them."""
     [segment] = pack(entries(*documents))
-    numbers = sorted(each.id[0] for each in query.find(segment.texts, segment.entries))
-    is_worth = query.may_have()(segment.grams)
+    parts = (segment.grams, segment.texts, segment.entries)
+    numbers = sorted(each.id[0] for each in query.find(*parts))
+    is_worth = query.may_have(segment.grams)
     is_worth = is_worth and query.may_have_in_texts(segment.grams, segment.texts)
     assert is_worth or not numbers
     return numbers
@@ -206,7 +209,64 @@ def test_one_or_two_letters_exclude_the_segments_without_them(
     document.trigger.commit.hash = "c0ffee" * 6 + "c0ff"
     [segment] = pack(entries(document))
     query = SegmentQuery.of(mentions(text), newest=9)
-    assert query.may_have()(segment.grams) is is_worth
+    assert query.may_have(segment.grams) is is_worth
+
+
+TEXT = st.text("abAé \n", min_size=1, max_size=9)
+KEY = st.text("ab0", min_size=1, max_size=9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    documents=st.lists(
+        st.fixed_dictionaries(
+            {
+                "id": KEY,
+                "hash": KEY,
+                "application_name": TEXT,
+                "message": TEXT,
+                "summary": TEXT,
+                "status": st.integers(0, 2),
+                "labels": st.dictionaries(st.sampled_from("ab"), st.sampled_from("ab")),
+            }
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    text=st.one_of(st.none(), TEXT, KEY),
+    labels=st.dictionaries(st.sampled_from("ab"), st.sampled_from("ab"), max_size=1),
+    statuses=st.sets(st.integers(0, 2)),
+)
+def test_a_segment_names_the_documents_that_a_plain_search_does(
+    documents: list[dict[str, Any]],
+    text: str | None,
+    labels: dict[str, str],
+    statuses: set[int],
+) -> None:
+    stored: list[Deployment] = []
+    for fields in documents:
+        rest = dict(fields)
+        message, hash = rest.pop("message"), rest.pop("hash")
+        stored.append(Deployment(updated_at=5, **rest))
+        stored[-1].trigger.commit.message, stored[-1].trigger.commit.hash = message, hash
+    conditions = (*mentions(text or ""), *labelled(labels), *any_of("Status", *statuses))
+    expected = [
+        number
+        for number, fields in enumerate(documents)
+        if labels.items() <= fields["labels"].items()
+        and (not statuses or fields["status"] in statuses)
+        and (text is None or has_text(fields, text.lower()))
+    ]
+    assert found(SegmentQuery.of(conditions, newest=9), *stored) == expected
+
+
+def has_text(fields: dict[str, Any], text: str) -> bool:
+    # A line break is a space in a segment; the document is checked for it.
+    text = text.replace("\n", " ")
+    return any(
+        text in fields[name].lower().replace("\n", " ")
+        for name in ("application_name", "message", "summary")
+    ) or any(fields[name].startswith(text) for name in ("id", "hash"))
 
 
 def test_labels_are_found_as_a_whole_and_together(deployment: MakeDeployment) -> None:

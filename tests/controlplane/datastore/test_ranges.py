@@ -126,7 +126,8 @@ def max_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(deployments, "NEWEST_ENTRIES", request.param)
     monkeypatch.setattr(segments, "MAX_ENTRIES", min(request.param, 3))
     monkeypatch.setattr(history, "MAX_ENTRIES", min(request.param, 3))
-    monkeypatch.setattr(history, "SEGMENTS_AT_ONCE", (1, 2))
+    # Entries are read beside texts after a segment that had the text, else after the texts.
+    monkeypatch.setattr(history, "SEGMENTS_AT_ONCE", (1, 2, 3))
     monkeypatch.setattr(history, "DOCUMENTS_AT_ONCE", (2,))
     yield request.param
     for cached in (ranges.page_statement, ranges.entry_statement):

@@ -108,6 +108,18 @@ class Transaction:
         compiled = compile_statement(statement, self._dialect)
         return self.query_sql(compiled.text, compiled.arguments(values))
 
+    def rows(self, statement: AnySelect, values: Values = NO_VALUES) -> Iterator[Row]:
+        """Iterates over the matching rows, of which the caller keeps few.
+
+        Large values are read into the same memory again, which is faster than into more of it.
+        """
+        compiled = compile_statement(statement, self._dialect)
+        cursor = self._cursor("execute", compiled.text, compiled.arguments(values))
+        try:
+            yield from cursor
+        except Exception as e:  # noqa: BLE001 - drivers raise errors of many kinds.
+            self._fail(e)
+
     def execute(self, statement: Change, values: Values = NO_VALUES) -> int:
         """Returns how many rows were changed; raises Duplicate when a primary key is taken."""
         compiled = compile_statement(statement, self._dialect)

@@ -21,7 +21,6 @@ from pipecd.controlplane.datastore.expressions import (
     AnySelect,
     Row,
     SameText,
-    Value,
     Values,
     param,
 )
@@ -107,10 +106,10 @@ class Segment:
     grams: bytes
 
 
-@lru_cache(maxsize=16)
-def _parts_statement(column: str, segments: int) -> AnySelect:
+@lru_cache(maxsize=32)
+def _parts_statement(columns: tuple[str, ...], segments: int) -> AnySelect:
     numbers = [param(f"segment_{i}") for i in range(segments)]
-    return select(_ROW.Segment, _ROW[column]).where(
+    return select(_ROW.Segment, *(_ROW[column] for column in columns)).where(
         _ROW.ProjectId == param("project"), _ROW.Segment.in_(numbers)
     )
 
@@ -166,19 +165,20 @@ class DeploymentHistory:
             newest = min(newest, selection.after.value)
             after = (-selection.after.value, row_id(selection.after.id))
         query = SegmentQuery.of(selection.conditions, newest=newest)
-        may_have = query.may_have()
         candidates = [
             segment
             for segment in reversed(segments)
             if segment.first_updated_at <= newest
             and segment.last_updated_at >= query.oldest
-            and may_have(segment.grams)
+            and query.may_have(segment.grams)
         ]
         waiting: list[Found] = []
-        read = 0
-        for at_once in _parts(candidates, SEGMENTS_AT_ONCE):
-            read += len(at_once)
-            waiting += await self._database.read(_finder(query, project, at_once))
+        read, at_once = 0, bool(query.labels)
+        for part in _parts(candidates, SEGMENTS_AT_ONCE):
+            read += len(part)
+            found, worth = await self._database.read(_finder(query, project, part, at_once=at_once))
+            waiting += found
+            at_once = worth * 2 > len(part)
             # Two segments may have deployments of the same second.
             until = candidates[read].last_updated_at if read < len(candidates) else None
             ready = [each for each in waiting if until is None or each.updated_at > until]
@@ -245,36 +245,46 @@ class DeploymentHistory:
 
 
 def _finder(
-    query: SegmentQuery, project: str, segments: Sequence[Segment]
-) -> Callable[[Transaction], list[Found]]:
-    """Work that reads these segments and finds what matches."""
+    query: SegmentQuery, project: str, segments: Sequence[Segment], *, at_once: bool
+) -> Callable[[Transaction], tuple[list[Found], int]]:
+    """Work that reads these segments, finds what matches, and counts those that were worth it.
 
-    def work(transaction: Transaction) -> list[Found]:
-        texts = _parts_of(transaction, "Texts", project, [each.number for each in segments])
-        worth = [
-            each.number
-            for each in segments
-            if query.may_have_in_texts(each.grams, texts[each.number])
-        ]
-        entries = _parts_of(transaction, "Entries", project, worth)
-        return [found for number in worth for found in query.find(texts[number], entries[number])]
+    Entries are longer than texts. They are read together, `at_once`, if most of the segments before
+    had the text; otherwise those of the segments that have it are read after the texts.
+    """
+    grams = {each.number: each.grams for each in segments}
+    columns = ("Texts", "Entries") if at_once else ("Texts",)
+
+    def work(transaction: Transaction) -> tuple[list[Found], int]:
+        found: list[Found] = []
+        texts_of: dict[int, bytes] = {}
+        worth = 0
+        for number, texts, *entries in _read(transaction, project, list(grams), columns):
+            if not query.may_have_in_texts(grams[number], texts):
+                continue
+            worth += 1
+            if entries:
+                found += query.find(grams[number], texts, entries[0])
+            else:
+                texts_of[number] = texts
+        for number, entries in _read(transaction, project, list(texts_of), ("Entries",)):
+            found += query.find(grams[number], texts_of[number], entries)
+        return found, worth
 
     return work
 
 
-def _parts_of(
-    transaction: Transaction, column: str, project: str, segments: Sequence[int]
-) -> dict[int, bytes]:
-    """Reads a column of these segments, by their numbers."""
-    if not segments:
-        return {}
-    # A number is repeated up to a power of two, so that few statements serve all lengths.
-    count = 1 << (len(segments) - 1).bit_length()
-    values: dict[str, Value] = {
-        f"segment_{i}": segments[min(i, len(segments) - 1)] for i in range(count)
-    }
-    rows = transaction.query(_parts_statement(column, count), {**values, "project": project})
-    return {number: bytes(part) for number, part in rows}
+def _read(
+    transaction: Transaction, project: str, segments: Sequence[int], columns: tuple[str, ...]
+) -> Iterator[Row]:
+    """Reads columns of these segments, after their numbers."""
+    if segments:
+        # A number is repeated up to a power of two, so that few statements serve all lengths.
+        count = 1 << (len(segments) - 1).bit_length()
+        repeated = [*segments, *[segments[-1]] * (count - len(segments))]
+        values: Values = {f"segment_{i}": number for i, number in enumerate(repeated)}
+        statement = _parts_statement(columns, count)
+        yield from transaction.rows(statement, {**values, "project": project})
 
 
 def _store(
