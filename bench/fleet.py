@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,20 +31,14 @@ from rig.baseline import baseline_server
 from rig.control_plane import free_ports, run_control_plane
 from rig.cpu_time import cpu_clock
 from rig.curve import Curve, draw
-from rig.engines import (
-    NotInstalled,
-    analyze,
-    engine,
-    postgres_datastore,
-    rows_milliseconds,
-    sqlite_datastore,
-)
+from rig.engines import NotInstalled, engine, rows_milliseconds
 from rig.fleet_cluster import NEW_OBJECTS, measure_cluster
 from rig.fleet_history import measure_pages, seconds_to_parse, write_insights
 from rig.fleet_logs import FLOOD_LINES, FLOODING, measure_intake, measure_logs
 from rig.fleet_pipeds import connect_all, seed_fleet
 from rig.grpc_client import GrpcClient
-from rig.history import Scale, write_history
+from rig.history import Scale
+from rig.kept import filled_database
 from rig.piped import git
 from rig.seed import RegisteredPiped, seed_pipeds
 
@@ -194,26 +188,13 @@ def filled_installation(
 
     With a directory to keep them in they are filled once. `url` is a PostgreSQL database.
     """
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if kept is not None:
-            directory = kept / str(scale.deployments)
-            directory.mkdir(parents=True, exist_ok=True)
-        datastore, done = sqlite_datastore(directory / "pipecd.db"), directory / "sqlite-filled"
-        if url:
-            name = f"deployments_{scale.deployments}"
-            datastore, done = postgres_datastore(url, name), directory / "postgres-filled"
-        if not done.exists():
-            began = time.monotonic()
-            asyncio.run(write_history(datastore, scale))
-            done.touch()
-            print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+    name = "postgres" if url else "sqlite"
+    with filled_database(name, scale, kept, url) as (datastore, directory):
         files = directory / "files"
         if not files.exists():
             began = time.monotonic()
             asyncio.run(write_insights(scale, files))
             print(f"insight files in {time.monotonic() - began:.0f} s", flush=True)
-        analyze(datastore)
         yield datastore, files
 
 

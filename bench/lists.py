@@ -7,6 +7,7 @@ Queries frequent, rare and missing values of each filter, both in the store and 
 
 import argparse
 import asyncio
+import os
 import statistics
 import tempfile
 import time
@@ -36,7 +37,7 @@ from pipecd.wire.credentials import api_key
 from rig.control_plane import run_control_plane
 from rig.cpu_time import cpu_clock
 from rig.curve import Curve, draw
-from rig.engines import NotInstalled, analyze, engine
+from rig.engines import NotInstalled
 from rig.grpc_client import GrpcClient, Request, request
 from rig.history import (
     BEGINNING,
@@ -48,8 +49,8 @@ from rig.history import (
     Scale,
     commit_hash,
     id_of,
-    write_history,
 )
+from rig.kept import filled_database
 
 TARGET_MS = 100.0
 REPEATS = 3
@@ -294,13 +295,6 @@ def print_summary(timings: list[tuple[float, str]], verbose: bool) -> None:
     )
 
 
-async def fill(datastore: DatastoreSpec, scale: Scale) -> None:
-    began = time.perf_counter()
-    await write_history(datastore, scale)
-    analyze(datastore)
-    print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-
-
 async def measure_engine(datastore: DatastoreSpec, *, verbose: bool) -> tuple[float, str]:
     """Measures a filled database.
 
@@ -310,7 +304,10 @@ async def measure_engine(datastore: DatastoreSpec, *, verbose: bool) -> tuple[fl
         files = await LocalFiles.open(Path(directory))
         began = time.perf_counter()
         async with open_datastore(datastore) as database:
-            print(f"opened in {time.perf_counter() - began:.1f} s", flush=True)
+            print(
+                f"load {os.getloadavg()[0]:.0f}, opened in {time.perf_counter() - began:.1f} s",
+                flush=True,
+            )
             stores = create_stores(database, files, MemoryCache())
             began, cpu = time.perf_counter(), cpu_clock(datastore)
             before = cpu()
@@ -333,14 +330,19 @@ def main() -> None:
         "--verbose", action="store_true", help="print every page, not only the slowest"
     )
     parser.add_argument("--pictures", type=Path, help="a directory for the curve over the sizes")
+    parser.add_argument("--kept", type=Path, help="a directory for what need not be filled again")
+    parser.add_argument("--postgres", default="", help="URL of a server that keeps its databases")
+    parser.add_argument("--mysql", default="", help="the same, as root@tcp(127.0.0.1:3306)")
     options = parser.parse_args()
+    urls = {"postgres": options.postgres, "mariadb": options.mysql}
     lines: dict[str, list[tuple[float, float]]] = {}
     for name in options.engines.split(","):
         for deployments in map(int, options.deployments.split(",")):
             print(f"-- {name}, {deployments:,} deployments", flush=True)
             try:
-                with engine(name) as datastore:
-                    asyncio.run(fill(datastore, Scale(options.applications, deployments)))
+                scale = Scale(options.applications, deployments)
+                with filled_database(name, scale, options.kept, urls.get(name, "")) as filled:
+                    datastore, _ = filled
                     slowest, key = asyncio.run(measure_engine(datastore, verbose=options.verbose))
                     lines.setdefault(name, []).append((deployments, slowest))
                     measure_calls(datastore, key, options.verbose)

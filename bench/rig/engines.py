@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,6 @@ def engine(name: str) -> Iterator[DatastoreSpec]:
 
 def sqlite_datastore(path: Path) -> DatastoreSpec:
     return DatastoreSpec(type="SQLITE", config=DatastoreConfig(path=str(path)))
-
-
-def postgres_datastore(url: str, name: str) -> DatastoreSpec:
-    """Creates a database on a server if it does not exist."""
-    server = psycopg.connect(f"{url}/postgres", autocommit=True)
-    with closing(server) as connection, suppress(psycopg.errors.DuplicateDatabase):
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return DatastoreSpec(type="POSTGRESQL", config=DatastoreConfig(url=f"{url}/{name}"))
 
 
 def rows_milliseconds(datastore: DatastoreSpec) -> float:
