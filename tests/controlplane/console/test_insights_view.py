@@ -74,7 +74,7 @@ def test_a_bar_stands_for_each_day_and_links_to_what_is_behind_it() -> None:
         "31 Mar 2026: 0 % of 1 deployment",
     ]
     assert shown.bars[1].href == f"/insights?at={at('2026-03-26')}#behind"
-    assert (shown.bars[1].height, shown.top) == (50.0, "50 %")
+    assert (shown.bars[1].height, shown.top) == (83.33, "30 %")
     assert shown.bars[6].is_zero
     assert [(mark.text, mark.percent) for mark in shown.axis] == [
         ("25 Mar", 7.14),
@@ -176,7 +176,7 @@ def test_without_deployments_a_chart_is_empty() -> None:
 
 @pytest.mark.parametrize(
     ("highest", "top", "middle"),
-    [(1, "2", "1"), (3, "4", "2"), (9, "10", "5"), (13, "20", "10"), (81, "100", "50")],
+    [(1, "2", "1"), (9, "10", "5"), (11, "12", "6"), (81, "100", "50"), (1050, "1,200", "600")],
 )
 def test_the_axis_of_counts_has_whole_numbers(highest: int, top: str, middle: str) -> None:
     ratios = {at("2026-03-26"): Ratio(0, highest)}
@@ -186,7 +186,12 @@ def test_the_axis_of_counts_has_whole_numbers(highest: int, top: str, middle: st
 
 @pytest.mark.parametrize(
     ("seconds", "top", "middle"),
-    [(50, "1 min", "30 s"), (4000, "2 h", "1 h"), (90000, "2 d", "1 d"), (700_000, "14 d", "7 d")],
+    [
+        (50, "1 min", "30 s"),
+        (4000, "1.5 h", "45 min"),
+        (90000, "2 d", "1 d"),
+        (700_000, "10 d", "5 d"),
+    ],
 )
 def test_the_axis_of_times_has_round_ones(seconds: int, top: str, middle: str) -> None:
     shown = chart(Metric.LEAD_TIME, WEEK, {at("2026-03-26"): Ratio(seconds, 1)}, URL)

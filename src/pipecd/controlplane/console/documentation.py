@@ -32,6 +32,13 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Commands and API", ("commands", "api")),
 )  # fmt: skip
 _OTHERS = "More"
+_ABOUT: Mapping[str, str] = {
+    "Deploy": "From a commit to what runs.",
+    "Platforms": "What a piped deploys to, and how.",
+    "Install": "A control plane and its pipeds, from a trial to a fleet.",
+    "Operate": "Configure, watch, back up and upgrade.",
+    "Commands and API": "For scripts and other programs.",
+}
 
 # The keys of console.js and what they do.
 KEYS = (
@@ -50,6 +57,8 @@ KEYS = (
             ("g o", "Overview"),
             ("g a", "Applications"),
             ("g d", "Deployments"),
+            ("g c", "Chains"),
+            ("g t", "Traces"),
             ("g i", "Insights"),
             ("g e", "Events"),
             ("g s", "Settings"),
@@ -107,6 +116,7 @@ class DocumentationPages:
             "documentation.html",
             groups=grouped_documents(self._documents),
             has_changes=CHANGES in self._documents,
+            about=_ABOUT,
             keys=KEYS,
         )
 

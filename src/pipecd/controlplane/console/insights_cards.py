@@ -58,11 +58,7 @@ def _applications(applications: Sequence[ApplicationSummary]) -> SummaryCard:
         "applications",
         "Applications",
         f"{len(applications):,}",
-        f"{enabled:,} enabled, {disabled:,} disabled"
-        if disabled
-        else "all enabled"
-        if enabled
-        else "",
+        "" if disabled or not enabled else "all enabled",
         _shares(
             len(applications),
             ("enabled", enabled, Tone.OK, "/applications?activeStatus=enabled"),
@@ -126,7 +122,7 @@ def _last_day(failures: Ratio) -> SummaryCard:
         f"completed{rate}",
         _shares(
             completed,
-            ("did not fail", completed - failed, Tone.OK, ""),
+            ("succeeded or cancelled", completed - failed, Tone.OK, ""),
             ("failed", failed, Tone.BAD, "/deployments?status=5&since=24h"),
         ),
     )

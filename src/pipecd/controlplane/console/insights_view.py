@@ -59,11 +59,11 @@ _GAP = 2
 _MIN_BAR = 1.5
 
 _STEPS_OF_TIME = (
-    *(MINUTE * n for n in (1, 2, 5, 10, 20, 30)),
-    *(HOUR * n for n in (1, 2, 3, 4, 6, 8, 12)),
-    *(DAY * n for n in (1, 2, 3, 4, 7, 14, 30, 60, 120, 365)),
+    *(MINUTE * n for n in (1, 2, 4, 6, 10, 15, 20, 30, 40)),
+    *(HOUR * n for n in (1, 1.5, 2, 3, 4, 6, 8, 12)),
+    *(DAY * n for n in (1, 2, 3, 4, 6, 8, 10, 14, 20, 30, 60, 120, 365)),
 )
-_STEPS_OF_RATES = (0.1, 0.2, 0.5, 1.0)
+_STEPS_OF_RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,11 @@ def _step_at_least(steps: Sequence[float]) -> Callable[[float], float]:
 
 
 def _count_top(value: float) -> float:
-    """The next even number with one leading digit, so that its half is whole."""
-    if value <= 2:
-        return 2
-    unit = 10 ** (len(str(math.ceil(value))) - 1)
-    return next(n for n in (2 * unit, 4 * unit, 6 * unit, 8 * unit, 10 * unit) if n >= value)
+    """A round number that the largest value nearly reaches, and whose half is whole."""
+    digits = len(str(math.ceil(value)))
+    steps = (2, 4, 6, 8, 10) if digits == 1 else (12, 14, 16, 20, 24, 30, 40, 50, 60, 80, 100)
+    unit = 10 ** max(digits - 2, 0)
+    return next(step * unit for step in steps if step * unit >= value)
 
 
 METRICS: Mapping[Metric, MetricText] = {

@@ -41,8 +41,12 @@ async def test_a_chain_is_followed_block_by_block(
     now: Now,
 ) -> None:
     page = await open_page("/chains")
-    await expect(page.get_by_test_id("chain-row")).to_contain_text("1 of 3 succeeded")
-    await page.get_by_role("link", name="cart").click()
+    row = page.get_by_test_id("chain-row")
+    await expect(row).to_contain_text("Block 2 of 3 starts next; 1 block after it waits.")
+    # What has been deployed comes before what waits for it.
+    await expect(row.locator(".flow > span")).to_have_count(3)
+    await expect(row.locator(".flow > :not(.todo)")).to_have_text("cart")
+    await row.get_by_role("link", name="Chain of cart").click()
     await page.wait_for_url(f"**/chains/{filled.chain}")
     text, blocks = page.get_by_test_id("chain-text"), page.get_by_test_id("chain-block")
     await expect(text).to_have_text("Block 2 of 3 starts next; 1 block after it waits.")
@@ -139,6 +143,8 @@ async def test_insights_lead_to_the_deployments_behind_a_point(
     await field.fill("ch")
     await page.keyboard.press("Enter")
     await expect(page.get_by_test_id("candidates")).to_contain_text("2 applications contain “ch”")
+    # Until one is chosen there is nothing to draw.
+    await expect(page.get_by_test_id("chart-frequency")).to_have_count(0)
     await page.get_by_test_id("candidates").get_by_role("link", name="checkout").click()
     await expect(page.get_by_test_id("chip-filter")).to_contain_text("checkout")
     await field.fill("CAR")

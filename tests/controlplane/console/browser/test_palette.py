@@ -67,6 +67,9 @@ async def test_the_question_mark_shows_the_keys(open_page: OpenPage) -> None:
     await page.keyboard.press("g")
     await page.keyboard.press("i")
     await page.wait_for_url("**/insights")
+    await page.keyboard.press("g")
+    await page.keyboard.press("c")
+    await page.wait_for_url("**/chains")
 
 
 async def test_without_scripts_the_search_is_a_page(

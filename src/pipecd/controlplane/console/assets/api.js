@@ -5,7 +5,7 @@ export function startApiBrowser() {
     if (!form) return;
     event.preventDefault();
     event.stopImmediatePropagation();
-    const output = form.parentElement.querySelector("[data-api-response]");
+    const output = form.closest("details").querySelector("[data-api-response]");
     const query = new URLSearchParams();
     let path = form.dataset.path;
     let body;

@@ -2,7 +2,7 @@
 import { openHelp } from "./palette.js";
 
 const SWITCH = "letter keys";
-const GO_TO = { o: "/overview", a: "/applications", d: "/deployments", i: "/insights", e: "/events", s: "/settings" };
+const GO_TO = { o: "/overview", a: "/applications", d: "/deployments", c: "/chains", t: "/deployment-traces", i: "/insights", e: "/events", s: "/settings" };
 let previousKey = "";
 
 const areOn = () => localStorage.getItem(SWITCH) !== "off";
