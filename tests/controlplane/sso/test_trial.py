@@ -73,13 +73,29 @@ async def test_a_trial_shows_why_it_fails(
     answer = await follow(await try_it())
     assert "It does not work yet" in answer.text
     assert "no role found in claims" in answer.text.lower()
+    assert "ask for the scope that adds it, such as groups" in answer.text
 
 
-async def test_settings_that_cannot_work_are_refused_in_the_form(try_it: Fixture) -> None:
-    answer = await try_it(issuer="http://127.0.0.1:1")
+async def test_a_trial_says_what_to_change_for_a_name(
+    try_it: Fixture, follow: Fixture, oidc: OidcServer
+) -> None:
+    oidc.claims = {"sub": "1", "roles": ["Editor"]}
+    text = (await follow(await try_it())).text
+    # What upstream's clients know the reason by says nothing here.
+    assert "Unable to find user" not in text
+    assert "None of the claims" in text
+    assert "ask for a scope that adds one, such as profile" in text
+
+
+@pytest.mark.parametrize("issuer", ["http://127.0.0.1:1", "nonsense"])
+async def test_settings_that_cannot_work_keep_the_form_of_the_other_tab(
+    issuer: str, try_it: Fixture
+) -> None:
+    answer = await try_it(issuer=issuer)
     assert answer.status_code == 422
-    assert 'data-testid="form-error"' in answer.text
-    assert (await try_it(issuer="nonsense")).status_code == 422
+    assert "It does not work yet" in answer.text
+    # A second form would have lost the secret.
+    assert '<form method="post" action="/settings/project/sso' not in answer.text
 
 
 async def test_the_stored_secret_is_used_but_not_sent_elsewhere(

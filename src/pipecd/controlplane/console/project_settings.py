@@ -100,7 +100,9 @@ class ProjectSettingsPages:
             *(
                 Route(
                     f"{PATH}/sso/{provider}/try",
-                    self._context.validated_action(f"sso/{provider}", try_it, self.show_page),
+                    self._context.validated_action(
+                        f"sso/{provider}", try_it, self.show_failed_trial
+                    ),
                     methods=["POST"],
                 )
                 for provider, try_it in ((GITHUB, self.try_github), (OIDC, self.try_oidc))
@@ -228,6 +230,14 @@ class ProjectSettingsPages:
 
     async def try_oidc(self, request: Request, session: BrowserSession) -> Response:
         return await self._try_sso(request, session, _oidc(await request.form()))
+
+    async def show_failed_trial(
+        self, request: Request, _session: BrowserSession, error: FormError
+    ) -> Response:
+        """The result of a trial that cannot begin; the form stays as it is in the other tab."""
+        return self._context.render(
+            request, "sso_trial.html", status=422, identity=None, reason=error.text, hint=""
+        )
 
     async def _try_sso(
         self, request: Request, session: BrowserSession, sso: ProjectSSOConfig

@@ -14,7 +14,7 @@ from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOC
 
 GITHUB, OIDC = "github", "oidc"
 # The fields without a default, which a form shows first.
-FIRST_SSO_FIELDS = ("client_id", "client_secret", "issuer", "redirect_uri")
+FIRST_SSO_FIELDS = ("client_id", "client_secret", "issuer", "scopes", "redirect_uri")
 # The form fields of each single sign-on provider, and their labels.
 SSO_FIELDS: Mapping[str, Mapping[str, str]] = {
     GITHUB: {
@@ -28,8 +28,8 @@ SSO_FIELDS: Mapping[str, Mapping[str, str]] = {
         "client_id": "Client ID",
         "client_secret": "Client secret",
         "issuer": "Issuer",
-        "redirect_uri": "Callback address, when it differs",
         "scopes": "Scopes, separated by spaces",
+        "redirect_uri": "Callback address, when it differs",
         "roles_claim_key": "Claim with the roles",
         "username_claim_key": "Claim with the name",
         "avatar_url_claim_key": "Claim with the picture",

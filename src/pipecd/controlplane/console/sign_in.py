@@ -21,7 +21,12 @@ from pipecd.controlplane.console.page_context import (
     safe_return,
 )
 from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
-from pipecd.controlplane.usecases.sso import AuthCallback, SignInOptions, SingleSignOn
+from pipecd.controlplane.usecases.sso import (
+    NO_USER,
+    AuthCallback,
+    SignInOptions,
+    SingleSignOn,
+)
 from pipecd.model.errors import Denied, PipecdError, Unauthenticated, Unavailable
 from pipecd.secrets.state import MAX_AGE
 from pipecd.wire.credentials import SESSION_COOKIE
@@ -215,14 +220,16 @@ class SignInPages:
 
         Whoever is signed in stays so: nothing but the two cookies of the trial changes.
         """
-        identity, reason = None, ""
+        identity, reason, hint = None, "", ""
         try:
             identity = await self._sso.finish_trial(callback, trial)
         except PipecdError as e:
-            reason = e.message
+            reason, hint = e.message.removeprefix(NO_USER), e.hint
         if identity is None and not reason:
             return None
-        response = self._context.render(request, "sso_trial.html", identity=identity, reason=reason)
+        response = self._context.render(
+            request, "sso_trial.html", identity=identity, reason=reason, hint=hint
+        )
         self._cookies.clear(response, STATE_COOKIE, TRIAL_COOKIE)
         return response
 

@@ -73,6 +73,8 @@ class SsoSettings:
 
 # Also the error of a project that does not exist.
 _NO_CONFIGURATION = "missing SSO configuration in project data"
+# How upstream begins the reason for which the provider names no user.
+NO_USER = "Unable to find user: "
 # What the state of a trial is bound to besides, so that it is none of a sign-in.
 _TRIAL = "trial "
 # Browsers drop larger cookies.
@@ -242,10 +244,10 @@ class SingleSignOn:
                     self._auth_request(stored, secrets),
                 )
         except TimeoutError as e:
-            raise Unavailable("Unable to find user: the provider did not answer in time") from e
+            raise Unavailable(f"{NO_USER}the provider did not answer in time") from e
         except PipecdError as e:
             log.warning("sign-in refused", project=stored.id, error=str(e))
-            raise type(e)(f"Unable to find user: {e.message}") from e
+            raise type(e)(f"{NO_USER}{e.message}", hint=e.hint) from e
 
     async def _project_of(self, callback: AuthCallback) -> Project:
         """The project that a callback names; Unauthenticated if there is none."""

@@ -36,6 +36,12 @@ _OPENID = "openid"
 # The claims that are read when the configuration names none, in upstream's order.
 _ROLE_CLAIMS = ("groups", "roles", "cognito:groups", "custom:roles", "custom:groups")
 _NAME_CLAIMS = ("username", "preferred_username", "name", "cognito:username")
+# What an administrator can do about claims that are missing.
+_NAME_HINT = "ask for a scope that adds one, such as profile, or enter the claim with the name"
+_ROLES_HINT = (
+    "let the provider send Admin, Editor or Viewer in a claim: ask for the scope that adds it, "
+    "such as groups, or enter the claim with the roles"
+)
 _AVATAR_CLAIMS = ("picture", "avatar_url")
 
 # The browser is sent to the first one, so that a script URL would run here.
@@ -221,8 +227,9 @@ def claimed_roles(claims: Claims, key: str, project: Project) -> tuple[str, ...]
     if roles:
         return roles
     if not values:
-        return stray_roles(project, "no role found in claims")
-    return stray_roles(project, "your claims name none of the roles Admin, Editor and Viewer")
+        return stray_roles(project, "no role found in claims", _ROLES_HINT)
+    reason = "your claims name none of the roles Admin, Editor and Viewer"
+    return stray_roles(project, reason, _ROLES_HINT)
 
 
 def user_name(claims: Claims, key: str) -> str:
@@ -231,7 +238,9 @@ def user_name(claims: Claims, key: str) -> str:
         value = claims.get(name)
         if isinstance(value, str) and value:
             return value
-    raise Unauthenticated(f"none of the claims {', '.join(names)} contains your user name")
+    raise Unauthenticated(
+        f"none of the claims {', '.join(names)} contains your user name", hint=_NAME_HINT
+    )
 
 
 def avatar_url(claims: Claims, key: str) -> str:

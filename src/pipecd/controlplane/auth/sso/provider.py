@@ -107,7 +107,11 @@ class ProviderClient:
         if response.is_success and isinstance(tokens.get("access_token"), str):
             return tokens
         reason = tokens.get("error_description") or tokens.get("error") or response.reason_phrase
-        raise Unauthenticated(f"the provider refused the sign-in: {str(reason)[:_MAX_QUOTED]}")
+        is_login = response.status_code == 401 or tokens.get("error") == "invalid_client"
+        raise Unauthenticated(
+            f"the provider refused the sign-in: {str(reason)[:_MAX_QUOTED]}",
+            hint="check the client ID and the client secret" if is_login else "",
+        )
 
     async def _send(self, method: str, url: str, **options: Any) -> httpx2.Response:
         try:
@@ -165,11 +169,11 @@ def wrong_issuer() -> Unauthenticated:
     return Unauthenticated("the response comes from another provider than the sign-in began with")
 
 
-def stray_roles(project: Project, reason: str) -> tuple[str, ...]:
+def stray_roles(project: Project, reason: str, hint: str = "") -> tuple[str, ...]:
     """The roles of a user without a role: Viewer if `allowStrayAsViewer` is set, else Denied."""
     if project.allow_stray_as_viewer:
         return (VIEWER,)
-    raise Denied(f"{reason}, ask an administrator of project {project.id}")
+    raise Denied(f"{reason}, ask an administrator of project {project.id}", hint=hint)
 
 
 def is_http_url(text: str) -> bool:
