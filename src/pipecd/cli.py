@@ -4,6 +4,7 @@
 Each sub-command is defined in its package, which is imported only when the command runs.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -73,12 +74,18 @@ def launcher_tree() -> LazyGroup:
 
 def main() -> None:
     name = "controlplane" if Path(sys.argv[0]).name == "controlplane" else "pipecd"
-    sys.exit(run(tree(name)))
+    _run(tree(name))
 
 
 def piped_main() -> None:
-    sys.exit(run(piped_tree()))
+    _run(piped_tree())
 
 
 def launcher_main() -> None:
-    sys.exit(run(launcher_tree()))
+    _run(launcher_tree())
+
+
+def _run(commands: LazyGroup) -> None:
+    # gRPC reads it when it is imported, and logs failed handshakes, which our messages explain.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    sys.exit(run(commands))

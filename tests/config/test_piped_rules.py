@@ -47,6 +47,32 @@ def test_a_file_is_refused_without(key: str, message: str) -> None:
     assert mistakes(file_of(without=key)) == [message]
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        pytest.param(
+            "https://pipecd.example.com",
+            "https://pipecd.example.com is a URL, write host:port, such as pipecd.example.com:443",
+            id="a URL",
+        ),
+        pytest.param(
+            "pipecd.example.com:99999",
+            "there is no port 99999, ports end at 65535",
+            id="a port that does not exist",
+        ),
+    ],
+)
+def test_an_address_that_is_none_is_refused(address: str, message: str) -> None:
+    text = file_of(f"apiAddress: {address}", without="apiAddress")
+    assert mistakes(text) == [f"spec.apiAddress: {message}"]
+
+
+@pytest.mark.parametrize("address", ["pipecd", "[::1]:9080", "dns:///pipecd:443", "unix:/run/cd"])
+def test_addresses_that_grpc_knows_are_read(address: str) -> None:
+    text = file_of(f'apiAddress: "{address}"', without="apiAddress")
+    assert read(text).api_address == address
+
+
 def slack(fields: str) -> str:
     return f"notifications: {{receivers: [{{name: r, slack: {{{fields}}}}}]}}"
 

@@ -4,7 +4,8 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pipecd.wire.connection_problem import find_problem, split_address
 from pipecd.wire.server import TlsFiles
 from servers.api_service import serve_api
 from servers.control_plane import StartControlPlane
-from servers.programs import OUR_PIPECTL
+from servers.programs import OUR_PIPECTL, OUR_PIPED
 
 LIST = "application list --api-key k --address"
 
@@ -88,6 +89,27 @@ async def test_a_failed_handshake_is_one_line(start_plane: StartControlPlane) ->
     assert len(errors.decode().splitlines()) == 1, errors.decode()
 
 
+@pytest.mark.slow
+async def test_a_piped_logs_its_own_words_about_failed_handshakes(
+    start_plane: StartControlPlane, tmp_path: Path
+) -> None:
+    async with start_plane() as plane:
+        file = tmp_path / "piped.yaml"
+        identity = f"projectID: p, pipedID: d, pipedKeyData: a2V5, apiAddress: {plane.address}"
+        file.write_text(f"apiVersion: pipecd.dev/v1beta1\nkind: Piped\nspec: {{{identity}}}\n")
+        words = f"run --config-file {file} --workspace-dir {tmp_path / 'work'} --admin-port 0"
+        process = await asyncio.create_subprocess_exec(
+            OUR_PIPED, *words.split(), stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None
+        first = (await process.stderr.readline()).decode()
+        await asyncio.sleep(1.5)
+        process.terminate()
+        _, rest = await process.communicate()
+    assert "speaks plain text, not TLS; add --insecure" in first
+    assert b"Handshake" not in rest
+
+
 async def test_a_wrong_key(start_plane: StartControlPlane, type_line: Any) -> None:
     async with start_plane() as plane:
         code, _, err = await type_line(f"{LIST} {plane.address} --insecure")
@@ -148,6 +170,28 @@ async def test_a_server_that_says_nothing() -> None:
         problem = await find_problem(address, insecure=True, cert_file="")
     assert problem is not None
     assert problem.what == f"{address} does not answer"
+
+
+@asynccontextmanager
+async def answer_after_headers() -> AsyncGenerator[str, None]:
+    """A server of HTTP/1.1 that waits for the end of the headers, as the admin port does."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionResetError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_web_server_that_waits_for_headers_is_not_taken_for_a_firewall() -> None:
+    async with answer_after_headers() as address:
+        problem = await find_problem(address, insecure=True, cert_file="")
+    assert problem is not None
+    assert problem.what == f"there is no PipeCD at {address}: a web server without gRPC answers"
 
 
 async def test_behind_a_proxy_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from pipecd.config.spec import Rule, Spec, must_be_set, no_duplicates, one_of, r
 from pipecd.config.units import Duration
 from pipecd.model.errors import UserMistake
 
+_MAX_PORT = 65535
+
 
 class GitSpec(Spec):
     """Settings of the Git client; the properties have the effective values."""
@@ -312,6 +314,16 @@ class IdentitySpec(Spec):
     piped_key_file: str = ""
     piped_key_data: Annotated[str, Field(repr=False)] = ""
     api_address: Annotated[str, Field(validate_default=True), must_be_set("apiAddress")] = ""
+
+    @field_validator("api_address")
+    @classmethod
+    def _host_and_port(cls, address: str) -> str:
+        if address.lower().startswith(("http://", "https://")):
+            raise ValueError(f"{address} is a URL, write host:port, such as pipecd.example.com:443")
+        _, colon, port = address.rpartition(":")
+        if colon and port.isdigit() and not 0 < int(port) <= _MAX_PORT:
+            raise ValueError(f"there is no port {port}, ports end at {_MAX_PORT}")
+        return address
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pipecd.model.errors import UserMistake
 
 _TIMEOUT_SECONDS = 3.0
+_TLS_TIMEOUT_SECONDS = 1.0
 _DEFAULT_PORT = 443
 # What an HTTP/2 client sends first, with an empty frame of settings; a server answers with its own.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
@@ -88,7 +89,7 @@ async def _plain_text_problem(address: str, host: str, port: int) -> ConnectionP
     answer = await _first_bytes(host, port, None)
     if _is_http2(answer):
         return None
-    if await _speaks_tls(host, port):
+    if not _is_http1(answer) and await _speaks_tls(host, port):
         return ConnectionProblem(f"{address} speaks TLS, not plain text", "leave out --insecure")
     return _no_grpc(address, answer)
 
@@ -114,7 +115,7 @@ async def _tls_problem(
 
 
 def _no_grpc(address: str, answer: bytes) -> ConnectionProblem:
-    what = "a web server without gRPC answers" if answer.startswith(b"HTTP/") else "no gRPC answers"
+    what = "a web server without gRPC answers" if _is_http1(answer) else "no gRPC answers"
     return ConnectionProblem(
         f"there is no PipeCD at {address}: {what}", "check the address and the port"
     )
@@ -137,7 +138,9 @@ async def _speaks_tls(host: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        await _first_bytes(host, port, context)
+        # A server of something else waits for what it expects instead of an answer.
+        async with asyncio.timeout(_TLS_TIMEOUT_SECONDS):
+            await _first_bytes(host, port, context)
     except OSError:
         return False
     return True
@@ -199,3 +202,7 @@ async def _first_bytes(host: str, port: int, tls: ssl.SSLContext | None) -> byte
 
 def _is_http2(answer: bytes) -> bool:
     return len(answer) == _FRAME_HEAD_BYTES and answer[_FRAME_TYPE] == _SETTINGS
+
+
+def _is_http1(answer: bytes) -> bool:
+    return answer.startswith(b"HTTP/")
