@@ -32,6 +32,7 @@ from pipecd.controlplane.console.deployments_view import (
     selected_stage,
     unfinished_counts,
 )
+from pipecd.controlplane.console.first_error import markdown
 from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.console.list_filters import (
@@ -162,6 +163,7 @@ class DeploymentPages:
             log=log,
             log_query=query,
             log_key=log_key(stage, query, browser_time_zone(request)) if stage else "",
+            error_markdown=self._error_markdown(request, view, stage, log),
             changes=await self._changes(deployment, user),
             resources=resources,
             is_split=params.get("diff", "") == "split",
@@ -180,6 +182,18 @@ class DeploymentPages:
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("from", "at", "match")),
             topics=_topics(view, stage, log, notice, resources),
         )
+
+    def _error_markdown(
+        self, request: Request, view: DeploymentView, stage: StageView | None, log: LogView | None
+    ) -> str:
+        """The first error of the log to copy, with a link to it; empty without one."""
+        if not stage or not log or not log.first_error:
+            return ""
+        number, path = log.first_error.number, f"/deployments/{view.row.id}"
+        address = PageUrl(path, QueryParams()).with_params(stage=stage.id, at=number)
+        link = f"{self._context.public_url(request)}{address}#L{number}"
+        title = f"{view.row.application_name}: {stage.name} failed"
+        return markdown(title, stage.reason, link, log.first_error)
 
     async def _changes(self, deployment: Deployment, user: User) -> ChangesView:
         try:

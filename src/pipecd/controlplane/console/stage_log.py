@@ -10,6 +10,7 @@ from datetime import UTC, tzinfo
 from markupsafe import Markup
 
 from pipecd.controlplane.console.ansi import ansi_html, visible_text
+from pipecd.controlplane.console.first_error import ErrorExcerpt
 from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.model.clock import from_unix
@@ -107,6 +108,7 @@ class LogView:
 
     `before` and `after` are numbers of lines that the window leaves out, and `earlier` and `later`
     the first lines of the windows next to it. `match` is the number of the current match.
+    `first_error` is set if the stage failed and its first error is not near the end of the log.
     """
 
     lines: tuple[LogLine, ...]
@@ -120,6 +122,7 @@ class LogView:
     errors: int = 0
     matches: int = 0
     match: int = 0
+    first_error: ErrorExcerpt | None = None
 
     @property
     def is_at_end(self) -> bool:

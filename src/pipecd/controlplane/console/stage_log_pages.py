@@ -3,6 +3,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import tzinfo
 from urllib.parse import unquote
 
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.first_error import first_error
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
     PageContext,
@@ -28,6 +30,7 @@ from pipecd.controlplane.console.stage_log import (
 )
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import NotFound
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -53,16 +56,23 @@ class StageLogPages:
         """What the query asks for, or only new lines if live.js says in `HX-Log` what it has."""
         zone = browser_time_zone(request)
         run = StageRun(deployment.id, stage.id, stage.retried_count)
+        whole: StoredLog | None = None
         shown, _, cursor = request.headers.get("HX-Log", "").partition(" ")
-        if unquote(shown) == log_key(stage, query, zone):
-            if cursor == WITHOUT_END:
-                return LogView((), 0, completed=False, cursor=LogCursor(), after=1)
+        if unquote(shown) != log_key(stage, query, zone):
+            whole = await self._read_whole(run, user)
+            view = await asyncio.to_thread(log_view, whole, query, zone)
+        elif cursor == WITHOUT_END:
+            view = LogView((), 0, completed=False, cursor=LogCursor(), after=1)
+        else:
             after = parse_cursor(cursor)
             part = await self._read_after(run, after, user)
-            return await asyncio.to_thread(
+            view = await asyncio.to_thread(
                 lines_after, part.blocks, after, query, zone, completed=part.completed
             )
-        return await asyncio.to_thread(log_view, await self._read_whole(run, user), query, zone)
+        if stage.status != StageStatus.FAILURE.name:
+            return view
+        whole = whole or await self._read_whole(run, user)
+        return replace(view, first_error=await asyncio.to_thread(first_error, whole))
 
     async def raw_log(self, request: Request, session: BrowserSession) -> Response:
         """The log as a text, whole or the `lines` from one to another.

@@ -215,6 +215,7 @@ async def shown(
     await reports.stage(running, "s1", StageStatus.SUCCESS)
     for stage in ("s2", "s3"):
         await reports.stage(running, stage, StageStatus.RUNNING)
+    await reports.lines(rolled_back, "f2", "error: too slow", *(f"at {n}" for n in range(20)))
     succeeded = await stores.deployments.get(filled.deployment)
     await reports.deployment(succeeded, DeploymentStatus.SUCCESS)
     await cases.sessions.begin(User(piped.project, "vera", ("Viewer",)))

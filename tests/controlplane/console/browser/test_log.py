@@ -10,7 +10,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.command import CommandKind
-from pipecd.model.deployment import StageStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import ERROR, INFO, LogBlock
 from servers.browser import OpenPage
@@ -353,3 +353,51 @@ async def test_the_output_of_a_terminal_looks_as_in_a_terminal_and_is_copied_as_
         "100 % done",
         "reversed and one of 256",
     ]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_the_first_error_of_a_failed_stage_is_pinned_above_its_log(
+    *,
+    width: int,
+    scripts: bool,
+    open_page: OpenPage,
+    running: Deployment,
+    reports: PipedReports,
+) -> None:
+    path, size = f"/deployments/{running.id}", {"width": width, "height": 800}
+    cause = "ERROR: cannot find module 'tax-rates' <b>" + "x" * 600
+    await reports.lines(running, "s1", *(f"step {n}" for n in range(2, 1500)), cause)
+    await reports.lines(running, "s1", *(f"    at resolve ({n})" for n in range(100)))
+    page = await open_page(
+        path,
+        viewport=size,
+        java_script_enabled=scripts,
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    error = page.get_by_test_id("first-error")
+    # While the stage runs, nothing has failed.
+    await expect(page.get_by_test_id("log-line").last).to_contain_text("at resolve (99)")
+    await expect(error).to_have_count(0)
+    if scripts:
+        await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await reports.stage(running, "s1", StageStatus.FAILURE, "the script exited with code 1")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    if not scripts:
+        await page.reload()
+    await expect(page.get_by_test_id("dep-status").first).to_have_text("Failed")
+    await expect(error).to_contain_text("in line 1,500")
+    await expect(error.locator("pre b")).to_contain_text("cannot find module 'tax-rates' <b>")
+    await expect(error.locator("pre")).to_contain_text("step 1499")
+    await expect(error.locator("pre")).to_contain_text("at resolve (5)")
+    root = "document.documentElement"
+    assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    if scripts:
+        await error.get_by_role("button", name="Copy error as Markdown").click()
+        await expect(page.get_by_test_id("toast")).to_contain_text("copied")
+        copied = str(await page.evaluate("navigator.clipboard.readText()"))
+        assert copied.startswith("**cart: K8S_CANARY_ROLLOUT failed**: the script exited")
+        assert f"https://pipecd.example{path}?stage=s1&at=1500#L1500" in copied
+    await page.get_by_test_id("show-error").click()
+    await expect(page.locator("#L1500")).to_be_in_viewport()
+    await expect(page.locator("li.chosen")).to_have_count(1)
