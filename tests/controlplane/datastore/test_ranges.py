@@ -24,7 +24,7 @@ from pipecd.controlplane.datastore.query import (
     labelled,
     row_id,
 )
-from pipecd.controlplane.datastore.ranges import choose_index
+from pipecd.controlplane.datastore.ranges import choose_index, entry_statement
 from pipecd.controlplane.datastore.schema import DEPLOYMENT
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
@@ -143,7 +143,7 @@ def max_ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @given(
     documents=DOCUMENTS,
     filters=FILTERS,
-    size=st.integers(1, 5),
+    size=st.integers(0, 5),
     oldest=st.sampled_from((0, 2)),
     packed=st.integers(0, 2),
 )
@@ -163,7 +163,7 @@ async def test_pages_of_any_filter_contain_what_a_plain_filter_does(
 @given(
     documents=HISTORIES,
     filters=SEARCHES,
-    size=st.integers(1, 5),
+    size=st.integers(0, 5),
     oldest=st.sampled_from((0, 0, 2)),
     packed=st.integers(1, 2),
 )
@@ -327,10 +327,25 @@ def test_the_index_of_a_page(
     assert (chosen.index.name, chosen.ranges) == (index, count)
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql", "mysql"])
+def test_a_list_without_pages_is_the_whole_of_its_ranges(engine: str) -> None:
+    unfinished = Selection("Deployment", (PROJECT, *any_of("Status", 0, 1, 2)), NEWEST_UPDATE)
+    chosen = choose_index(unfinished.shape, engine)
+    assert chosen is not None
+    assert (chosen.index.name, chosen.ranges) == ("ext_deployment_status", 3)
+    assert entry_statement(unfinished.shape, engine) is None
+
+
 @pytest.mark.parametrize(
     "selection",
     [
-        pytest.param(Selection("Deployment", (PROJECT,), NEWEST_UPDATE), id="a list without pages"),
+        pytest.param(
+            Selection("Deployment", (PROJECT,), NEWEST_UPDATE), id="all of a project without pages"
+        ),
+        pytest.param(
+            Selection("Application", (PROJECT, equal("PipedId", "p")), NEWEST_UPDATE),
+            id="applications without pages",
+        ),
         pytest.param(Selection("Deployment", (PROJECT,), OLDEST, limit=9), id="another order"),
         pytest.param(
             Selection("Deployment", tuple(any_of("Id", b"a")), NEWEST_UPDATE, limit=9), id="ids"

@@ -4,7 +4,8 @@
 A range is a part of an index in which every column before the time of the update has one value, so
 that its entries are in the order of the list. A condition with several values has a range for each.
 The first entries of all ranges together contain the page. So a page reads few entries, whether the
-values are frequent, rare or missing; one statement does it on every engine.
+values are frequent, rare or missing; one statement does it on every engine. A list of deployments
+without pages, such as those in progress, is the whole of its ranges.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,11 @@ DISTINCT_VALUES = {
 }
 OTHER_DISTINCT_VALUES = 50_000
 
+# The tables that grow with the history, and the columns by which a list without pages has few of
+# their documents. Engines would rather read all of a project in the order of the list.
+GROWING = frozenset({"Deployment"})
+SELECTIVE = frozenset({"Status", "ApplicationId", "ApplicationName", "PipedId"})
+
 # The values of columns without a condition that may come before the time of the update; whatever
 # is below or above them is a range of its own, since another version may know more values.
 KNOWN_VALUES = {("Deployment", "Kind"): range(6), ("Deployment", "Status"): range(7)}
@@ -66,7 +72,7 @@ class IndexRanges:
 
 @lru_cache(maxsize=512)
 def page_statement(shape: Shape, engine: str) -> AnySelect | None:
-    """The statement of a page, newest update first; None if no index has ranges for it."""
+    """The statement of a list, newest update first; None if no index has ranges for it."""
     chosen = choose_index(shape, engine)
     if chosen is None:
         return None
@@ -87,7 +93,7 @@ def entry_statement(shape: Shape, engine: str) -> tuple[int, AnySelect] | None:
     The parameter `entry` is the number of the entry in each range, without the conditions that are
     not in its index. None if no index has ranges for the page.
     """
-    chosen = choose_index(shape, engine)
+    chosen = choose_index(shape, engine) if shape.limited else None
     if chosen is None:
         return None
     parts = [
@@ -100,9 +106,10 @@ def entry_statement(shape: Shape, engine: str) -> tuple[int, AnySelect] | None:
 
 def choose_index(shape: Shape, engine: str) -> IndexRanges | None:
     """The index whose ranges are estimated to have the fewest entries, then the fewest ranges."""
-    is_page = shape.limited and shape.order == NEWEST_UPDATE
     filters = _filters(shape)
-    if not is_page or "Id" in filters:
+    if shape.order != NEWEST_UPDATE or "Id" in filters:
+        return None
+    if not shape.limited and not (shape.table_name in GROWING and SELECTIVE & filters.keys()):
         return None
     candidates = [
         ranges
@@ -176,7 +183,9 @@ def _range_statements(
         conditions = [*values, *(shape.condition(table, i) for i in others), *shape.after(table)]
         entries: AnySelect = select(table.c.Id, table.c.UpdatedAt).where(*conditions)
         entries = with_index(entries, table, str(chosen.index.name))
-        if chosen.listed:
+        if not shape.limited:
+            yield entries
+        elif chosen.listed:
             # PostgreSQL has no hints, but no index is in the order of an expression.
             ordered = entries.order_by((table.c.UpdatedAt + 0).desc(), table.c.Id)
             yield ordered.limit(param("limit"))
