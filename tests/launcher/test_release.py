@@ -56,6 +56,27 @@ async def test_each_version_of_a_package_is_installed_into_its_own_environment(
     assert list((tmp_path / "home" / "versions").iterdir()) == []
 
 
+async def test_a_changed_version_is_refused_and_the_error_says_how_to_accept_it(
+    tls_registry: OciRegistry,
+    certificate: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    source = f"{tls_registry.address}/files/{{version}}"
+    releases = open_releases(source, tmp_path)
+    tls_registry.files["v7.1.0"] = b"#!/bin/sh\n# one\n"
+    await releases.program("v7.1.0", is_v0=False)
+    await releases.remove_except(set())
+    tls_registry.files["v7.1.0"] = b"#!/bin/sh\n# two\n"
+    known = tmp_path / "digests.json"
+    with pytest.raises(UserMistake, match=rf"has changed: .*; then remove its entry from {known}"):
+        await releases.program("v7.1.0", is_v0=False)
+    known.unlink()
+    [program, _] = await releases.program("v7.1.0", is_v0=False)
+    assert (await asyncio.to_thread(Path(program).read_bytes)).endswith(b"# two\n")
+
+
 async def test_a_version_comes_from_a_registry(registry: OciRegistry, tmp_path: Path) -> None:
     (tmp_path / "piped").write_bytes(b"#!/bin/sh\n# seven\n")
     reference = parse_reference(f"oci://{registry.host}/team/piped:v7")

@@ -28,6 +28,7 @@ logger = structlog.get_logger()
 _ATTEMPTS, _RETRY_SECONDS = 3, 1.0
 _TIMEOUT = 600.0
 _SIZE_LIMIT = 2 << 30
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _CHUNK, _CHECKSUM_LIMIT = 1 << 20, 4096
 _SHA256 = re.compile(r"\s*([0-9A-Fa-f]{64})(?:\s|$)")
 _OCI_DIGEST = re.compile(rf"oci://[^@]+@{DIGEST.pattern}\Z")
@@ -96,6 +97,7 @@ class ProgramStore:
         if parts.scheme == "file":
             path = Path(unquote(parts.path))
             await asyncio.to_thread(_check_local, download, path)
+            await asyncio.to_thread(_check_content, download, path, f"{download.label}: ")
         else:
             # The name for people, and a hash of the URL so that another version is another file.
             name = re.sub(r"[^A-Za-z0-9._-]", "_", download.name).lstrip(".")
@@ -105,11 +107,6 @@ class ProgramStore:
             if self._redownload or not await asyncio.to_thread(self._is_cached, download, path):
                 await self._download_with_retries(download, path)
             await asyncio.to_thread(self._remember, download, path)
-        if problem := await asyncio.to_thread(_problem, path):
-            raise UserMistake(
-                f"{download.label}: the content of {_without_secrets(download.url)} is {problem}",
-                hint=f"{download.url_setting} must name the program itself, for this machine",
-            )
         return path
 
     async def _download_with_retries(self, download: Download, path: Path) -> None:
@@ -124,8 +121,10 @@ class ProgramStore:
                     "download failed", program=download.label, attempt=attempt, error=error
                 )
                 if attempt == _ATTEMPTS:
+                    is_untrusted = _UNTRUSTED in error
                     raise Unavailable(
-                        f"{download.label} cannot be downloaded from {url}: {error}"
+                        f"{download.label} cannot be downloaded from {url}: {error}",
+                        hint="name the file of its authority in SSL_CERT_FILE" * is_untrusted,
                     ) from e
                 await asyncio.sleep(_RETRY_SECONDS * attempt)
             except PipecdError as e:
@@ -165,7 +164,7 @@ class ProgramStore:
             )
 
     def _is_cached(self, download: Download, path: Path) -> bool:
-        if not path.is_file():
+        if not path.is_file() or _problem(path):
             return False
         known = self._digests.of(download.url)
         if not download.is_pinned and known and file_digest(path) != known:
@@ -188,15 +187,23 @@ class ProgramStore:
         file.close()
         partial = Path(file.name)
         _verify_checksum(replace(download, checksum=download.checksum or published), partial)
+        # Only a program is remembered: a page of a proxy must not be what is expected next.
+        _check_content(download, partial)
         known = self._digests.of(download.url)
         if not download.is_pinned and known and (actual := file_digest(partial)) != known:
             raise UserMistake(
                 f"the content of {_without_secrets(download.url)} has changed: it was {known} and "
                 f"is {actual}",
-                hint=f"find out why before you run it; then set {download.checksum_setting}",
+                hint=f"find out why before you run it; then {self._accepting_it(download)}",
             )
         partial.chmod(0o755)
         partial.replace(path)
+
+    def _accepting_it(self, download: Download) -> str:
+        if download.checksum_url:
+            # A published checksum comes from the same server as the changed content.
+            return f"remove its entry from {self._digests.path}"
+        return f"set {download.checksum_setting}"
 
     def _create_partial_file(self) -> IO[bytes]:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -293,6 +300,15 @@ def _verify_checksum(download: Download, path: Path) -> None:
             f"the checksum of {_without_secrets(download.url)} is {actual} "
             f"and should be {download.checksum}",
             hint=f"find out why before you run it; then correct {download.checksum_setting}",
+        )
+
+
+def _check_content(download: Download, path: Path, prefix: str = "") -> None:
+    """Refuses a file that is not a program for this platform."""
+    if problem := _problem(path):
+        raise UserMistake(
+            f"{prefix}the content of {_without_secrets(download.url)} is {problem}",
+            hint=f"{download.url_setting} must name the program itself, for this machine",
         )
 
 

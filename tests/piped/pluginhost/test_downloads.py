@@ -119,7 +119,20 @@ async def test_a_file_that_is_no_program_is_an_error(
     site: OciRegistry, directory: Path, content: bytes, error: str
 ) -> None:
     site.files["tool"] = content
-    with pytest.raises(UserMistake, match=error):
+    plugin = spec(f"{site.address}/files/tool")
+    with pytest.raises(UserMistake, match=rf"plugin tool: the content of \S+/files/tool {error}"):
+        await PluginDownloads(directory).program(plugin)
+    # It is not what the next download is compared with.
+    assert files_in(directory) == []
+    site.files["tool"] = SCRIPT
+    assert (await PluginDownloads(directory).program(plugin)).read_bytes() == SCRIPT
+
+
+async def test_an_untrusted_certificate_names_the_variable_that_trusts_it(
+    site: OciRegistry, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(Unavailable, match=r"CERTIFICATE_VERIFY_FAILED.*name the file of its authority in SSL_CERT_FILE"):  # fmt: skip
         await PluginDownloads(directory).program(spec(f"{site.address}/files/tool"))
 
 
