@@ -105,11 +105,11 @@ async def test_found_applications_are_listed_with_the_only_target_selected(
     page = await add_page.page()
     assert "2 unregistered applications were found in Git" in page
     for text in (
-        "apps/cart/app.pipecd.yaml",
+        "apps/cart/<wbr>app.pipecd.yaml",
         "env: dev",
         "<small>site</small>",
         "Terraform",
-        "dev<small",
+        "dev</bdi><small",
     ):
         assert text in page
     cart, net = page.split('data-testid="found-row"')[1:]

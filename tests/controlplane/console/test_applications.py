@@ -14,10 +14,11 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import CommandStatus
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
 from servers.console import OpenBrowser, PipedReports, SubmitForm
+from servers.live_states import DRIFT
 
 
 async def test_an_empty_list_says_what_to_do(
@@ -42,7 +43,7 @@ async def test_the_list_shows_applications(
     assert f'id="app-{application.id}"' in page
     assert "env: dev" in page
     assert "Kubernetes" in page
-    assert "never deployed" in page
+    assert "Never deployed" in page
     assert 'data-topics="apps"' in page
 
 
@@ -288,6 +289,33 @@ async def test_live_state_and_drift_errors_are_shown(
     assert "it crashes" in page
     assert "Unhealthy" in page
     assert "The live state cannot be compared with Git. The cluster does not response." in page
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_card"),
+    [
+        pytest.param("commit a1 runs, and commit b2 differs in run.sh", False, id="one sentence"),
+        pytest.param("replicas: 1 -> 2\nport: 80 -> 81", True, id="two findings"),
+        pytest.param(DRIFT, True, id="a diff"),
+    ],
+)
+async def test_differences_have_a_card_if_the_status_does_not_say_them(
+    reason: str,
+    *,
+    has_card: bool,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    await reports.online()
+    state = ApplicationSyncState(
+        status=OUT_OF_SYNC, short_reason=reason.partition("\n")[0], reason=reason, timestamp=1
+    )
+    await cases.application_reports.report_sync_state(application.id, state, by=piped)
+    page = (await admin_browser.get(f"/applications/{application.id}")).text
+    assert ("Differences with Git" in page) is has_card
 
 
 async def test_a_list_of_equal_applications_can_be_filtered(

@@ -213,6 +213,24 @@ def test_healthy_branches_of_a_large_tree_are_closed(noon: datetime) -> None:
     assert short.omitted == 78
 
 
+def test_a_short_version_shows_what_is_wrong_or_closed_branches(noon: datetime) -> None:
+    def short(*resources: ResourceState) -> LiveStateView:
+        return worst_first(live_state_view(snapshot(*resources), noon), 25)
+
+    roots = [resource(f"d{n}", **HEALTHY) for n in range(5)]
+    pods = [resource(f"p{n}", f"d{n}", **HEALTHY) for n in range(5)]
+    healthy = short(*roots, *pods)
+    assert (len(outline(healthy)), healthy.omitted) == (10, 0)
+    assert not any(row.is_open for row in healthy.roots)
+    broken = short(*roots, *pods[:4], resource("p4", "d4", **UNHEALTHY))
+    assert (outline(broken), broken.omitted) == ([("d4", 0), ("p4", 1)], 8)
+    assert broken.roots[0].is_open
+    # A few resources are shown whole.
+    few = short(*roots[:2], pods[0], resource("p1", "d1", **UNHEALTHY))
+    assert (len(outline(few)), few.omitted) == (4, 0)
+    assert all(row.is_open for row in few.roots)
+
+
 DRIFT = """\
 Diff between the defined state in Git at commit 7f3c91a and actual state in cluster:
 

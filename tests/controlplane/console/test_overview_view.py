@@ -30,23 +30,73 @@ def test_an_empty_project_says_so(noon: datetime) -> None:
 
 
 def test_the_first_sentence_says_what_needs_somebody(
-    noon: datetime, make_deployment: Callable[..., Deployment]
+    make_stage: Callable[..., PipelineStage], make_deployment: Callable[..., Deployment]
 ) -> None:
     def text(state: ProjectState) -> str:
-        return overview_text(overview_tiles(state, "ann", noon))
+        return overview_text(state, "ann")
 
     running = make_deployment(id="r", status=pb.DEPLOYMENT_RUNNING)
     offline = Piped(id="p1", name="tokyo", status=Piped.OFFLINE, started_at=1)
     new = Piped(id="p2", name="osaka", status=Piped.OFFLINE)
-    failed = make_deployment(id="f", status=pb.DEPLOYMENT_FAILURE)
+    failed = make_deployment(id="f", application_name="cart", status=pb.DEPLOYMENT_FAILURE)
+    again = make_deployment(id="g", application_name="cart", status=pb.DEPLOYMENT_FAILURE)
+    other = make_deployment(id="h", application_name="shop", status=pb.DEPLOYMENT_FAILURE)
     nothing = "Nothing needs you, and no deployment is in progress."
     assert text(ProjectState((), (), (), ())) == nothing
     # A piped that was never started is no failure.
     assert text(ProjectState((), (), (), (new,))) == nothing
     moving = "Nothing needs you. 1 deployment in progress."
     assert text(ProjectState((running,), (), (), ())) == moving
-    findings = "1 failed in the last 24 hours and 1 piped offline."
-    assert text(ProjectState((running,), (failed,), (), (offline,))) == findings
+    findings = "cart has failed and not succeeded since. Piped tokyo is offline."
+    assert text(ProjectState((running,), (failed, again), (), (offline,))) == findings
+    assert text(ProjectState((), (failed, other), (), (offline, offline))) == (
+        "cart and shop have failed and not succeeded since. 2 pipeds are offline."
+    )
+    # What was repaired needs nobody.
+    assert text(ProjectState((), (failed,), (), (), frozenset("f"))) == nothing
+    drifted = Application(id="a", sync_state=ApplicationSyncState(status=OUT_OF_SYNC))
+    deploying = Application(id="b", sync_state=drifted.sync_state, deploying=True)
+    drift = "1 application is out of sync or invalid."
+    assert text(ProjectState((running,), (), (drifted, deploying), ())) == drift
+
+    def waiting(*approvers: str) -> ProjectState:
+        stage = make_stage(
+            "s", "WAIT_APPROVAL", status=pb.STAGE_RUNNING, authorized_operators=approvers
+        )
+        unfinished = make_deployment(
+            stage, id="w", application_name="cart", status=pb.DEPLOYMENT_RUNNING
+        )
+        return ProjectState((unfinished,), (failed,) if not approvers else (), (), ())
+
+    mine = "cart waits for your approval. cart has failed and not succeeded since."
+    assert text(waiting()) == mine
+    assert text(waiting("bob")) == "Nothing needs you. 1 deployment waits for somebody else."
+
+
+def test_a_row_says_why_it_is_there(
+    noon: datetime,
+    start: int,
+    make_stage: Callable[..., PipelineStage],
+    make_deployment: Callable[..., Deployment],
+) -> None:
+    stage = make_stage(
+        "s", "ANALYSIS", status=pb.STAGE_FAILURE, status_reason="the error rate was 12%"
+    )
+    failed = make_deployment(stage, id="f", status=pb.DEPLOYMENT_FAILURE)
+    drifted = Application(
+        id="a",
+        sync_state=ApplicationSyncState(status=OUT_OF_SYNC, short_reason="1 manifest differs"),
+    )
+    lost = [Piped(id=id, name=id, status=Piped.OFFLINE, started_at=1) for id in ("tokyo", "osaka")]
+    state = ProjectState((), (failed,), (drifted,), lost, last_reports={"tokyo": start})
+    shown = tiles(state, noon)
+    assert shown["failed"].notes == {"f": "ANALYSIS failed: the error rate was 12%."}
+    assert shown["different"].notes == {"a": "1 manifest differs."}
+    seen = shown["offline"].seen
+    assert {id: at and at.relative for id, at in seen.items()} == {
+        "tokyo": "10 min ago",
+        "osaka": None,
+    }
 
 
 def test_what_the_user_can_decide_comes_first(
@@ -65,6 +115,7 @@ def test_what_the_user_can_decide_comes_first(
     assert (shown["waiting"].count, shown["waiting"].note) == (7, "1 for you")
     assert [row.id for row in shown["waiting"].deployments][:2] == ["mine", "o0"]
     assert shown["waiting"].is_cut
+    assert shown["waiting"].decidable == {"mine"}
     assert [row.id for row in shown["running"].deployments] == ["r"]
 
 

@@ -24,6 +24,8 @@ from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, Resou
 MAX_RESOURCES = 2000
 # Branches in which everything is healthy are closed if there are more resources than this.
 _MAX_OPEN = 60
+# What `worst_first` shows whole.
+_FEW = 8
 _MAX_DEPTH = 12
 _MAX_EVENTS = 20
 # Metadata with places of their own.
@@ -213,9 +215,14 @@ def live_state_view(
 
 
 def worst_first(view: LiveStateView, at_most: int) -> LiveStateView:
-    """A short version: only branches with something that is not healthy if there are many."""
-    if view.total <= at_most:
+    """A short version: only branches with something that is not healthy, or all of them closed.
+
+    A tree of a few resources is whole.
+    """
+    if view.total <= _FEW:
         return view
+    if all(_worst(row) is HealthStatus.HEALTHY for row in view.roots) and view.total <= at_most:
+        return replace(view, roots=tuple(replace(row, is_open=False) for row in view.roots))
     roots = tuple(row for row in view.roots if _worst(row) is not HealthStatus.HEALTHY)
     pruned = tuple(_prune(row) for row in roots)
     shown: list[ResourceRow] = []

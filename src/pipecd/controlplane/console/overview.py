@@ -25,6 +25,7 @@ from pipecd.controlplane.console.overview_view import (
     waiting_text,
 )
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.status_badge import piped_state
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import COMPLETED, NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import Page, PageRequest
@@ -33,6 +34,7 @@ from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.piped_pb2 import Piped
 
 PATH = "/overview"
 # How many deployments that have ended are listed.
@@ -66,6 +68,7 @@ class OverviewPages:
             different=await _or_empty(cases.applications.list(different, by=user)),
             pipeds=visible or (),
             repaired=await self._repaired(shown_failures(failed), user),
+            last_reports=await self._last_reports(visible or (), user),
         )
         tiles = overview_tiles(state, user.name, now)
         return self._context.render(
@@ -73,7 +76,7 @@ class OverviewPages:
             "overview.html",
             # What is not zero comes first, the most urgent of it first.
             tiles=sorted(tiles, key=lambda tile: not tile.count),
-            text=overview_text(tiles),
+            text=overview_text(state, user.name),
             needs_piped=visible == (),
             first_start=first_start(visible or ()),
             latest=tuple(deployment_row(each, now) for each in latest),
@@ -86,6 +89,14 @@ class OverviewPages:
                 TopicKind.PIPEDS,
             ),
         )
+
+    async def _last_reports(self, pipeds: Sequence[Piped], user: User) -> dict[str, int]:
+        """When the pipeds that are offline reported last, by id."""
+        lost = [each for each in pipeds if piped_state(each) == "offline"]
+        if not lost:
+            return {}
+        activity = await self._context.cases.pipeds.activity(lost, by=user)
+        return {id: each.last_seen for id, each in activity.items()}
 
     async def _repaired(self, failed: Sequence[Deployment], user: User) -> frozenset[str]:
         """Those of the failed deployments whose application has succeeded since."""

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of the overview: tiles with a number, the first ones of it and a link to all."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
 from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
-from pipecd.controlplane.console.formatting import join_words, plural
-from pipecd.controlplane.console.pipeline_view import has_pending_approval
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    isolate,
+    join_words,
+    plural,
+    sentence,
+    timestamp,
+)
+from pipecd.controlplane.console.pipeline_view import has_pending_approval, pipeline_view
 from pipecd.controlplane.console.status_badge import (
     PipedStatus,
     Tone,
     offline_pipeds,
     unstarted_pipeds,
 )
+from pipecd.controlplane.console.status_text import failure_text
 from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
@@ -38,6 +46,8 @@ class ProjectState:
     pipeds: Sequence[Piped]
     repaired: frozenset[str] = frozenset()
     """The failed deployments whose application has succeeded since."""
+    last_reports: Mapping[str, int] = field(default_factory=dict[str, int])
+    """When the pipeds reported last, in Unix seconds by id, as far as it is known."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,12 @@ class Tile:
     applications: tuple[ApplicationRow, ...] = ()
     pipeds: tuple[PipedStatus, ...] = ()
     repaired: frozenset[str] = frozenset()
+    decidable: frozenset[str] = frozenset()
+    """The deployments that the user may approve."""
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why a row is in this tile, by id."""
+    seen: Mapping[str, Timestamp | None] = field(default_factory=dict[str, "Timestamp | None"])
+    """When each of the pipeds reported last."""
 
     @property
     def is_cut(self) -> bool:
@@ -90,15 +106,33 @@ def waiting_text(unfinished: Sequence[Deployment], user: str) -> str:
     return f"{listed} {'waits' if len(waiting) == 1 else 'wait'} for your approval"
 
 
-def overview_text(tiles: Sequence[Tile]) -> str:
-    """What somebody has to know first: what needs attention, else what is going on."""
-    counts = {tile.key: tile.count for tile in tiles}
-    findings = [
-        f"{tile.count} {tile.title}" for tile in tiles if tile.key != "running" and tile.count
-    ]
-    if findings:
-        return f"{join_words(findings)}."
-    moving = counts.get("running", 0)
+def overview_text(state: ProjectState, user: str) -> str:
+    """What somebody has to do first, by name, else what is going on."""
+    todo = [waiting_text(state.unfinished, user)]
+    broken = dict.fromkeys(
+        isolate(each.application_name)
+        for each in shown_failures(state.failed)
+        if each.id not in state.repaired
+    )
+    if broken:
+        has = "has" if len(broken) == 1 else "have"
+        todo.append(f"{join_words([*broken])} {has} failed and not succeeded since")
+    offline = [isolate(piped.name) for piped in offline_pipeds(state.pipeds)]
+    if len(offline) == 1:
+        todo.append(f"Piped {offline[0]} is offline")
+    elif offline:
+        todo.append(f"{len(offline)} pipeds are offline")
+    if text := " ".join(f"{each}." for each in todo if each):
+        return text
+    different = sum(not each.deploying for each in state.different)
+    if different:
+        is_or_are = "is" if different == 1 else "are"
+        return f"{plural(different, 'application')} {is_or_are} out of sync or invalid."
+    others = sum(map(has_pending_approval, state.unfinished))
+    if others:
+        wait = "waits" if others == 1 else "wait"
+        return f"Nothing needs you. {plural(others, 'deployment')} {wait} for somebody else."
+    moving = len(state.unfinished)
     if moving:
         return f"Nothing needs you. {plural(moving, 'deployment')} in progress."
     return "Nothing needs you, and no deployment is in progress."
@@ -119,7 +153,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     waiting = [each for each in state.unfinished if has_pending_approval(each)]
     # Those that the user can decide come first.
     waiting.sort(key=lambda each: not may_approve(each, user))
-    mine = sum(may_approve(each, user) for each in waiting)
+    mine = frozenset(each.id for each in waiting if may_approve(each, user))
     moving = [each for each in state.unfinished if not has_pending_approval(each)]
     different = [each for each in state.different if not each.deploying]
     offline = offline_pipeds(state.pipeds)
@@ -131,7 +165,8 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             "/deployments?status=waiting",
             len(waiting),
             "Nothing waits for an approval.",
-            note=f"{mine} for you" if waiting else "",
+            note=f"{len(mine)} for you" if waiting else "",
+            decidable=mine,
             deployments=rows(waiting),
         ),
         Tile(
@@ -143,6 +178,10 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             "No deployment has failed.",
             deployments=rows(state.failed),
             repaired=state.repaired,
+            notes={
+                each.id: failure_text(each, pipeline_view(each, now))
+                for each in shown_failures(state.failed)
+            },
         ),
         Tile(
             "different",
@@ -152,6 +191,10 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(different),
             "Every application that is compared matches Git.",
             applications=tuple(application_row(each, now) for each in different[:_MAX_ROWS]),
+            notes={
+                each.id: sentence(each.sync_state.short_reason or each.sync_state.reason)
+                for each in different[:_MAX_ROWS]
+            },
         ),
         Tile(
             "offline",
@@ -161,6 +204,10 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(offline),
             _no_piped_offline(state.pipeds),
             pipeds=offline[:_MAX_ROWS],
+            seen={
+                piped.id: timestamp(state.last_reports.get(piped.id, 0), now)
+                for piped in offline[:_MAX_ROWS]
+            },
         ),
         Tile(
             "running",

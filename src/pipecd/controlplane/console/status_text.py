@@ -96,7 +96,7 @@ def deployment_status_text(
     waiting_for = sentence(deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, ""))
     if not status.is_completed and waiting_for:
         return StatusText(waiting_for)
-    failed = next((each for each in pipeline.stages if each.badge.tone is Tone.BAD), None)
+    failed = _failed_stage(pipeline)
     commit = deployment.running_commit_hash[:7]
     to_commit = f" to {commit}" if commit else ""
     is_rolled_back = all(each.status == "SUCCESS" for each in pipeline.rollback)
@@ -165,6 +165,15 @@ def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
     if exited:
         text += f" {exited[0]} ended the deployment early."
     return text
+
+
+def failure_text(deployment: Deployment, pipeline: PipelineView) -> str:
+    """Why a deployment has failed: its stage that did, and the reason."""
+    return _cause(deployment, _failed_stage(pipeline))
+
+
+def _failed_stage(pipeline: PipelineView) -> StageView | None:
+    return next((each for each in pipeline.stages if each.badge.tone is Tone.BAD), None)
 
 
 def _cause(deployment: Deployment, failed: StageView | None) -> str:

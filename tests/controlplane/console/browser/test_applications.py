@@ -145,6 +145,11 @@ async def test_several_applications_are_synced_at_once(
     page = await open_page("/applications", java_script_enabled=scripts)
     menu = page.get_by_test_id("bulk-sync")
     await expect(page.get_by_label("Select off")).to_be_disabled()
+    if scripts:
+        await page.get_by_label("Select all").check()
+        await expect(page.get_by_label("Select web")).to_be_checked()
+        await expect(page.get_by_label("Select off")).not_to_be_checked()
+        await page.get_by_label("Select all").uncheck()
     await page.get_by_label("Select cart").check()
     await menu.click()
     # Without a filter it would be the whole project.

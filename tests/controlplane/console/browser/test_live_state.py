@@ -225,7 +225,9 @@ async def test_differences_are_shown_by_resource_and_side_by_side(
     section = page.get_by_test_id("diff-section")
     await expect(section.locator("summary")).to_contain_text("web-1")
     await expect(section.locator(".counts")).to_have_text("+1 \N{MINUS SIGN}1")
+    await expect(page.locator(".diff-signs")).to_have_text("\N{MINUS SIGN} live + in Git")
     await page.get_by_text("Side by side").click()
+    await expect(section.locator(".sides span")).to_have_text(["Live", "In Git"])
     pair = section.locator(".pair", has=page.locator(".remove"))
     await expect(pair.locator(".remove")).to_contain_text("replicas: 5")
     await expect(pair.locator(".add")).to_contain_text("replicas: 2")
@@ -235,6 +237,40 @@ async def test_differences_are_shown_by_resource_and_side_by_side(
     await expect(pair).not_to_be_visible()
     await page.goto(f"{page.url.partition('?')[0]}/live?res=osaka%2Fweb-1")
     await expect(page.get_by_test_id("live-panel")).to_contain_text("replicas: 5")
+
+
+@pytest.mark.parametrize("width", [1440, 1200, 390])
+async def test_equal_names_of_several_targets_are_told_apart(
+    *,
+    width: int,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(2, 1, broken=True)), by=piped)
+    size = {"width": width, "height": 800}
+    path = f"/applications/{application.id}/live?res=osaka%2Fweb-1-0"
+    page = await open_page(path, viewport=size)
+    await expect(page.get_by_test_id("live-panel")).to_be_visible()
+    places = page.locator("[data-testid=live-node] > .node > .node-location")
+    await expect(places.filter(has_text="shop · osaka").first).to_be_visible()
+    await expect(places.filter(has_text="shop · tokyo").first).to_be_visible()
+
+
+async def test_the_page_of_an_application_shows_only_what_is_wrong(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(4, 2, broken=True)), by=piped)
+    page = await open_page(f"/applications/{application.id}")
+    nodes = page.get_by_test_id("live-node")
+    await expect(nodes).to_have_count(2)
+    await expect(page.get_by_test_id("live-section")).to_contain_text("10 more")
+    await cases.livestate.report(snapshot(application, *resources(4, 2, broken=False)), by=piped)
+    # What is healthy is folded, but not while somebody reads it.
+    await expect(nodes.filter(visible=True)).to_have_count(6)
+    await page.reload()
+    await expect(nodes.filter(visible=True)).to_have_count(4)
 
 
 async def test_the_list_shows_and_filters_the_health(

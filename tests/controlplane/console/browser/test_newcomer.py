@@ -10,7 +10,7 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.clock import Now, to_unix
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
@@ -73,6 +73,25 @@ async def test_a_failure_that_was_repaired_says_so_on_the_overview(
     await page.reload()
     await expect(failed.get_by_test_id("repaired")).to_have_text("Repaired")
     await expect(failed.get_by_test_id("tile-count")).to_have_text("1")
+
+
+async def test_the_overview_says_why_and_leads_to_what_waits(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    page = await open_page("/overview")
+    text = page.get_by_test_id("overview-text")
+    await expect(text).to_have_text("cart waits for your approval.")
+    await page.get_by_role("link", name="Review cart").click()
+    await expect(page.get_by_test_id("approve-button")).to_be_enabled()
+    await reports.stage(running, "s2", StageStatus.FAILURE, "not before the sale is over")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await page.get_by_test_id("nav-overview").click()
+    await expect(text).to_have_text("cart has failed and not succeeded since.")
+    failed = page.get_by_test_id("tile-failed")
+    await expect(failed).to_contain_text("WAIT_APPROVAL failed: not before the sale is over.")
+    await expect(page.get_by_test_id("review")).to_have_count(0)
 
 
 async def test_a_new_piped_comes_with_a_configuration_to_copy(open_page: OpenPage) -> None:

@@ -11,6 +11,7 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import StageStatus
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from servers.browser import OpenPage
 from servers.console import PipedReports
@@ -96,6 +97,41 @@ async def test_the_name_of_an_application_is_read_whole(
     assert lower is not None
     assert lower["y"] >= upper["y"] + upper["height"]
     assert lower["width"] > 250
+
+
+async def test_a_deployment_has_its_status_and_time_in_one_line(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page("/deployments", viewport=PHONE)
+    row = page.get_by_test_id("dep-row")
+    status = await row.get_by_test_id("dep-status").bounding_box()
+    time = await row.locator("time").bounding_box()
+    name = await row.locator(".row-link").bounding_box()
+    assert status
+    assert time
+    assert name
+    assert abs(status["y"] + status["height"] / 2 - time["y"] - time["height"] / 2) < 6
+    assert name["y"] >= time["y"] + time["height"]
+    await page.goto(page.url.replace("/deployments", f"/applications/{running.application_id}"))
+    time = await row.locator("time").bounding_box()
+    commit = await row.locator(".row-link").bounding_box()
+    assert time
+    assert commit
+    assert commit["y"] >= time["y"] + time["height"]
+
+
+async def test_the_actions_of_a_list_share_the_line_of_its_title(
+    open_page: OpenPage, application: Application
+) -> None:
+    del application
+    page = await open_page("/applications", viewport=PHONE)
+    title = await page.get_by_role("heading", level=1).bounding_box()
+    add = await page.get_by_role("link", name="Add an application").bounding_box()
+    assert title
+    assert add
+    assert add["y"] < title["y"] + title["height"]
+    await page.get_by_test_id("bulk-sync").click()
+    await assert_within(page, page.locator("#bulk-sync > div"))
 
 
 @pytest.mark.parametrize("width", [390, 1440])
