@@ -192,3 +192,67 @@ def test_the_first_deployment_is_one_that_surely_has_none_before(make_deployment
     )
     assert not forgotten.is_first
     assert forgotten.unknown
+
+
+def test_a_request_is_between_its_stage_and_what_it_lets_start(
+    make_deployment: Build, make_stage: BuildStage, start: int, noon: datetime
+) -> None:
+    done = {"status": pb.STAGE_SUCCESS, "completed_at": start}
+    deployment = make_deployment(
+        make_stage("s1", "WAIT_APPROVAL", **done),
+        make_stage("s2", "SCRIPT_RUN", requires=["s1"], desc="Release", **done),
+        status=pb.DEPLOYMENT_SUCCESS,
+        completed_at=start,
+    )
+    approval = Command(
+        type=Command.APPROVE_STAGE,
+        stage_id="s1",
+        created_at=start,
+        status=commands.COMMAND_SUCCEEDED,
+    )
+    steps = deployment_timeline(deployment, [approval], noon)
+    assert [(step.what, step.desc) for step in steps[2:]] == [
+        ("WAIT_APPROVAL", ""),
+        ("Approve WAIT_APPROVAL", ""),
+        ("SCRIPT_RUN", "Release"),
+        ("Succeeded", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "earlier", "usual", "is_slow"),
+    [
+        pytest.param(20, (8, 10, 60), "10s", False, id="the median"),
+        pytest.param(21, (8, 10, 60), "10s", True, id="more than twice as long"),
+        pytest.param(9, (1, 1, 1), "1s", False, id="a few seconds more say nothing"),
+        pytest.param(100, (10, 10), "", False, id="too few to compare with"),
+    ],
+)
+def test_stages_are_compared_with_those_of_earlier_deployments(
+    *,
+    seconds: int,
+    earlier: tuple[int, ...],
+    usual: str,
+    is_slow: bool,
+    make_deployment: Build,
+    make_stage: BuildStage,
+    start: int,
+    noon: datetime,
+) -> None:
+    def deployment(taken: int) -> Deployment:
+        # Of two stages with the same name each is compared with its own.
+        first, end = start + 1, start + 1 + taken
+        stages = [
+            make_stage("a", "WAIT", status=pb.STAGE_SUCCESS, completed_at=first),
+            make_stage("b", "WAIT", requires=["a"], status=pb.STAGE_SUCCESS, completed_at=end),
+            make_stage(
+                "c", "WAIT_APPROVAL", requires=["b"], status=pb.STAGE_SUCCESS, completed_at=end
+            ),
+        ]
+        return make_deployment(*stages, status=pb.DEPLOYMENT_SUCCESS, completed_at=end)
+
+    steps = deployment_timeline(deployment(seconds), [], noon, [*map(deployment, earlier)])
+    by_stage = {step.stage_id: step for step in steps}
+    assert (by_stage["b"].usual, by_stage["b"].is_slow) == (usual, is_slow)
+    # How long people take to approve is no measure.
+    assert by_stage["c"].usual == ""

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The timeline of a deployment: what happened when, by whom and why."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pipecd.controlplane.console.formatting import Timestamp, clause, sentence, timestamp
+from pipecd.controlplane.console.formatting import (
+    Timestamp,
+    clause,
+    duration,
+    sentence,
+    timestamp,
+)
 from pipecd.controlplane.console.pipeline_view import (
     Elapsed,
     approved_by,
@@ -16,6 +22,11 @@ from pipecd.controlplane.console.pipeline_view import (
 )
 from pipecd.controlplane.console.status_badge import Badge, Tone, deployment_badge
 from pipecd.controlplane.console.status_text import with_stage_names
+from pipecd.controlplane.console.usual_durations import (
+    is_slow,
+    usual_by_stage,
+    usual_durations,
+)
 from pipecd.model.clock import to_unix
 from pipecd.model.command import API_KEY_NAME, REASON_KEY, REJECTION_KEY, CommandKind, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy, triggered_by
@@ -36,7 +47,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelineStep:
-    """One step; `who` and `why` are empty where nobody or nothing is known."""
+    """One step; `who` and `why` are empty where nobody or nothing is known.
+
+    `usual` is how long the stage took in earlier deployments, if it is known.
+    """
 
     seconds: int
     at: Timestamp | None
@@ -44,22 +58,39 @@ class TimelineStep:
     what: str
     who: str = ""
     why: str = ""
+    desc: str = ""
     stage_id: str = ""
     elapsed: Elapsed | None = None
     bar: Bar | None = None
+    usual: str = ""
+    is_slow: bool = False
 
 
 def deployment_timeline(
-    deployment: Deployment, commands: Iterable[Command], now: datetime
+    deployment: Deployment,
+    commands: Iterable[Command],
+    now: datetime,
+    earlier: Sequence[Deployment] = (),
 ) -> tuple[TimelineStep, ...]:
-    """The steps so far, oldest first."""
+    """The steps so far, oldest first; `earlier` are deployments to compare the durations with."""
+    beginning, end = _beginning(deployment, now), _end(deployment, now)
+    usual = usual_by_stage(deployment, usual_durations(earlier))
+    stages = _stages(deployment, now, usual)
+    requests = [_command(command, deployment, now) for command in commands]
+    concerned = {(step.stage_id, step.seconds) for step in requests}
+
+    def is_cause(stage: TimelineStep) -> bool:
+        return (stage.stage_id, stage.seconds) in concerned
+
+    # The sort is stable: of two in the same second the cause comes first. A request comes after
+    # the stage that it is about, and before the others, which it lets start.
     steps = [
-        *_beginning(deployment, now),
-        *_stages(deployment, now),
-        *(_command(command, deployment, now) for command in commands),
-        *_end(deployment, now),
+        *beginning,
+        *filter(is_cause, stages),
+        *requests,
+        *(stage for stage in stages if not is_cause(stage)),
+        *end,
     ]
-    # The sort is stable: of two in the same second the cause comes first.
     return tuple(sorted(steps, key=lambda step: step.seconds))
 
 
@@ -91,7 +122,7 @@ def _beginning(deployment: Deployment, now: datetime) -> list[TimelineStep]:
     return steps
 
 
-def _stages(deployment: Deployment, now: datetime) -> list[TimelineStep]:
+def _stages(deployment: Deployment, now: datetime, usual: Mapping[str, int]) -> list[TimelineStep]:
     first, last = _span(deployment, now)
     steps: list[TimelineStep] = []
     for stage in filter(is_shown, deployment.stages):
@@ -113,11 +144,13 @@ def _stages(deployment: Deployment, now: datetime) -> list[TimelineStep]:
                 view.name,
                 "" if view.running else who,
                 (f"Approved by {who} so far." if view.running and who else "")
-                or sentence(view.reason)
-                or view.desc,
+                or sentence(view.reason),
+                desc=view.desc,
                 stage_id=view.id,
                 elapsed=view.elapsed,
                 bar=Bar(offset, width),
+                usual=duration(usual[stage.id]) if stage.id in usual else "",
+                is_slow=stage.id in usual and is_slow(end - start, usual[stage.id]),
             )
         )
     return steps

@@ -56,6 +56,7 @@ from pipecd.controlplane.console.resource_changes import (
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
 from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
+from pipecd.controlplane.console.usual_durations import COMPARED_DEPLOYMENTS
 from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
@@ -216,8 +217,11 @@ class DeploymentPages:
     async def _timeline(
         self, deployment: Deployment, now: datetime, user: User
     ) -> tuple[TimelineStep, ...]:
-        commands = await self._context.cases.deployments.commands_of(deployment.id, by=user)
-        return deployment_timeline(deployment, commands, now)
+        deployments, earlier = self._context.cases.deployments, tuple[Deployment, ...]()
+        commands = await deployments.commands_of(deployment.id, by=user)
+        with suppress(Denied):
+            earlier = await deployments.earlier_successes(deployment, COMPARED_DEPLOYMENTS, by=user)
+        return deployment_timeline(deployment, commands, now, earlier)
 
     async def _chain(self, deployment: Deployment, user: User) -> ChainView | None:
         if not (chain_id := deployment.deployment_chain_id):

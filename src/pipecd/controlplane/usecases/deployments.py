@@ -122,6 +122,13 @@ class DeploymentUseCases:
         self, deployment: Deployment, *, by: UserOrApiKey
     ) -> Deployment | None:
         """The deployment whose result was running when this one began; None without one."""
+        earlier = await self.earlier_successes(deployment, _PREVIOUS, by=by)
+        return max(earlier, key=lambda d: d.completed_at, default=None)
+
+    async def earlier_successes(
+        self, deployment: Deployment, at_most: int, *, by: UserOrApiKey
+    ) -> tuple[Deployment, ...]:
+        """The last deployments of the application that had succeeded when this one began."""
         filter = DeploymentFilter(
             deployment.project_id,
             statuses=(int(DeploymentStatus.SUCCESS),),
@@ -131,13 +138,12 @@ class DeploymentUseCases:
         # had ended when this one was planned, perhaps after it was triggered. The last update is by
         # the clock of the control plane, so that the clock of the piped does not matter.
         before = encode_cursor(Position("", deployment.updated_at), "UpdatedAt")
-        found = await self.list(filter, PageRequest(_PREVIOUS, before), by=by)
-        older = (
+        found = await self.list(filter, PageRequest(at_most, before), by=by)
+        return tuple(
             d
             for d in found.items
             if d.id != deployment.id and d.created_at <= deployment.created_at
         )
-        return max(older, key=lambda d: d.completed_at, default=None)
 
     async def get_many(self, ids: Collection[str], *, by: UserOrApiKey) -> dict[str, Deployment]:
         """Those of the deployments that exist and that the caller may list, by id."""

@@ -10,10 +10,12 @@ from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.clock import Now, to_unix
 from pipecd.model.command import REASON_KEY, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.common_pb2 import ArtifactVersion
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
+from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -162,3 +164,39 @@ async def test_stages_in_order_parallel_and_of_the_rollback_are_chosen_by_the_ke
         await page.keyboard.press("]")
         await expect(log).to_have_attribute("aria-label", f"Log of {name}")
     await expect(page.get_by_test_id("log-line")).to_contain_text("this is r")
+
+
+async def test_slow_stages_are_marked_in_the_timeline(
+    *,
+    open_page: OpenPage,
+    new_deployment: Callable[[], Deployment],
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+    advance: Callable[[float], None],
+    now: Now,
+) -> None:
+    async def deploy(seconds: int) -> Deployment:
+        deployment, begun = new_deployment(), to_unix(now())
+        await cases.deployment_reports.create(deployment, by=piped)
+        stage = PipelineStage(id="s1", name="K8S_SYNC", created_at=begun, updated_at=begun)
+        planned = ReportDeploymentPlannedRequest(deployment_id=deployment.id, stages=[stage])
+        await cases.deployment_reports.report_planned(planned, by=piped)
+        await reports.deployment(deployment, DeploymentStatus.RUNNING)
+        await reports.stage(deployment, "s1", StageStatus.RUNNING)
+        advance(seconds)
+        await reports.stage(deployment, "s1", StageStatus.SUCCESS)
+        await reports.deployment(deployment, DeploymentStatus.SUCCESS)
+        return deployment
+
+    earlier = [await deploy(seconds) for seconds in (30, 40, 50)]
+    slow = await deploy(300)
+    page = await open_page(f"/deployments/{slow.id}?tab=timeline")
+    step = page.get_by_test_id("step").filter(has_text="K8S_SYNC")
+    await expect(step.locator(".num")).to_have_text("5m 00s")
+    usual = page.get_by_test_id("usual")
+    await expect(usual).to_have_text("Slow: usually 40s, in the last successful deployments")
+    # Before the first ones there was nothing to compare with.
+    await page.goto(page.url.replace(slow.id, earlier[2].id))
+    await expect(step.locator(".num")).to_have_text("50s")
+    await expect(usual).to_have_count(0)
