@@ -79,6 +79,9 @@ class OverviewPages:
             text=overview_text(state, user.name),
             needs_piped=visible == (),
             first_start=first_start(visible or ()),
+            needs_application=bool(visible)
+            and not (latest or state.unfinished)
+            and await self._has_no_application(user),
             latest=tuple(deployment_row(each, now) for each in latest),
             news=waiting_text(state.unfinished, user.name),
             topics=await list_topics(
@@ -89,6 +92,13 @@ class OverviewPages:
                 TopicKind.PIPEDS,
             ),
         )
+
+    async def _has_no_application(self, user: User) -> bool:
+        with suppress(Denied):
+            every = ApplicationFilter(user.project)
+            listed = await self._context.cases.applications.list(every, PageRequest(1), by=user)
+            return not listed.items
+        return False
 
     async def _last_reports(self, pipeds: Sequence[Piped], user: User) -> dict[str, int]:
         """When the pipeds that are offline reported last, by id."""

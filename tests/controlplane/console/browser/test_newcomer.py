@@ -14,6 +14,7 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.api_pb2 import RegisterEventRequest
+from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from servers.browser import OpenPage
 from servers.console import PipedReports
 
@@ -159,3 +160,25 @@ async def test_the_name_of_the_project_is_asked_for_with_a_hint(open_page: OpenP
     page = await open_page("/login", user=None)
     hint = "The administrator of this PipeCD can tell you its name."
     await expect(page.get_by_label("Project")).to_have_accessible_description(hint)
+
+
+async def test_the_overview_of_a_new_project_leads_from_step_to_step(
+    open_page: OpenPage, cases: UseCases
+) -> None:
+    password = await cases.projects.add("fresh", "")
+    user = User("fresh", password.username, ("Admin",))
+    page = await open_page("/overview", user=user)
+    text, step = page.get_by_test_id("overview-text"), page.get_by_test_id("first-step")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await expect(text).to_have_text("This project has no piped yet, so nothing can be deployed.")
+    registered = await cases.pipeds.register("prod", "", by=user)
+    await expect(text).to_have_text("No piped is started yet, so nothing can be deployed.")
+    await expect(step.get_by_role("link")).to_have_text("Show how to start it")
+    piped = PipedCaller("fresh", registered.id)
+    await cases.pipeds.report_meta(ReportPipedMetaRequest(version="v1.0.0", config="{}"), by=piped)
+    await cases.pipeds.report_stat(b"up 1", by=piped)
+    await expect(text).to_have_text("No application is added yet, so nothing is deployed.")
+    # Numbers of what cannot be there yet say nothing.
+    await expect(page.locator(".tile")).to_have_count(0)
+    await step.get_by_role("link", name="See what was found").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Add an application")
