@@ -115,6 +115,10 @@ def test_the_time_of_the_check_is_shown_if_there_was_one(
     assert checked(synced(SyncStatus.SYNCED, timestamp=1))
     assert checked(synced(SyncStatus.UNKNOWN, timestamp=1, reason="the cluster is down"))
     assert not checked(synced(SyncStatus.UNKNOWN, timestamp=1))
+    # While something is deployed, the text is about that.
+    deploying = synced(SyncStatus.SYNCED, timestamp=1)
+    deploying.deploying = True
+    assert not checked(deploying)
 
 
 @pytest.mark.parametrize(

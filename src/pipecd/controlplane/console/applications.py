@@ -130,7 +130,10 @@ class ApplicationPages:
         piped = piped_status(application.piped_id, pipeds)
         recent = await self._recent_deployments(application.id, user)
         waiting_id = next((d.id for d in recent if has_pending_approval(d)), "")
-        view = application_view(application, piped, now, waiting_id=waiting_id)
+        moving = (d.id for d in recent if not DeploymentStatus(d.status).is_completed)
+        view = application_view(
+            application, piped, now, waiting_id=waiting_id, moving_id=next(moving, "")
+        )
         drift = await application_drift(application)
         live_state: LiveStateView | None = None
         with suppress(NotFound):

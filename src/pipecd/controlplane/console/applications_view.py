@@ -67,8 +67,9 @@ class ApplicationView:
 
     row: ApplicationRow
     status_text: str
-    # The deployment that waits for an approval.
+    # The deployment that waits for an approval, and the one that is in progress otherwise.
     waiting_id: str
+    moving_id: str
     checked: Timestamp | None
     piped: PipedStatus
     targets: str
@@ -99,14 +100,23 @@ def application_row(
 
 
 def application_view(
-    application: Application, piped: PipedStatus, now: datetime, *, waiting_id: str = ""
+    application: Application,
+    piped: PipedStatus,
+    now: datetime,
+    *,
+    waiting_id: str = "",
+    moving_id: str = "",
 ) -> ApplicationView:
     git, state = application.git_path, application.sync_state
-    is_compared = sync_status(application) is not SyncStatus.UNKNOWN or state.reason
+    status = sync_status(application)
+    is_compared = status is not SyncStatus.UNKNOWN or state.reason
+    # What a deployment does is not the result of a check.
+    is_compared = is_compared and status is not SyncStatus.DEPLOYING and not waiting_id
     return ApplicationView(
         row=application_row(application, now, waiting=bool(waiting_id)),
         status_text=application_status_text(application, piped, waiting=bool(waiting_id)),
         waiting_id=waiting_id,
+        moving_id=moving_id if status is SyncStatus.DEPLOYING else "",
         checked=timestamp(state.timestamp, now) if is_compared else None,
         piped=piped,
         targets=target_names(application),

@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
+from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.application import SyncStatus
@@ -65,6 +66,18 @@ async def test_a_row_tells_the_truth_at_a_glance(
     await row.get_by_role("link", name="cart").click()
     await page.get_by_test_id("waiting").click()
     await expect(page.get_by_test_id("approval-card")).to_be_visible()
+
+
+async def test_an_application_that_is_deployed_leads_to_its_deployment(
+    open_page: OpenPage, application: Application, running: Deployment, stores: Stores
+) -> None:
+    await stores.applications.update(
+        application.id, lambda stored: setattr(stored, "deploying", True)
+    )
+    page = await open_page(f"/applications/{application.id}")
+    await expect(page.locator(".head .reason")).to_contain_text("A deployment is in progress.")
+    await page.get_by_test_id("moving").click()
+    await page.wait_for_url(f"**/deployments/{running.id}")
 
 
 async def test_the_overview_shows_drift_and_lost_pipeds_as_they_come(
