@@ -63,6 +63,14 @@ async def test_another_supervisor_takes_over_without_a_failed_request(service: S
     assert (await service.status()).routed == {"primary": 100}
 
 
+async def test_the_supervisor_does_not_load_openssl(service: Service) -> None:
+    assert (await service.commit("one").run("PROCESS_SYNC")).status is StageStatus.SUCCESS
+    pid = int(service.client.directory.lock_file.read_text())
+    mapped = await asyncio.to_thread(Path(f"/proc/{pid}/maps").read_text)
+    assert "python" in mapped
+    assert not [line for line in mapped.splitlines() if "libssl" in line or "libcrypto" in line]
+
+
 async def test_a_supervisor_with_other_code_is_replaced_by_a_new_plugin_only(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from pipecd.plugins.process.state_file import SupervisorDirectory, code_version
 from pipecd.sdk import Unavailable, UserMistake
 from pipecd.sdk.program import capture
 
-_MODULE = "pipecd.plugins.process.supervisor"
+_MODULE = "pipecd.plugins.process.supervisor_program"
 _START_SECONDS = 30.0
 _HELLO_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _ATTEMPTS, _AGAIN_SECONDS = 3, 0.1
