@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the quickstart prints of a deployment that failed."""
+"""What the quickstart prints, and what it does without."""
+
+import subprocess
+import sys
+
+import pytest
 
 from pipecd.proto.model import deployment_pb2 as pb
-from pipecd.quickstart.terminal import failure_lines
+from pipecd.quickstart.terminal import Terminal, failure_lines
 
 
 def deployment(status: "pb.DeploymentStatus.ValueType") -> pb.Deployment:
@@ -29,3 +34,35 @@ def test_a_failure_says_what_failed_and_what_was_done_about_it() -> None:
 
 def test_a_success_needs_no_explanation() -> None:
     assert failure_lines(deployment(pb.DEPLOYMENT_SUCCESS)) == []
+
+
+def test_a_commit_message_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = deployment(pb.DEPLOYMENT_SUCCESS)
+    shown.application_name, shown.trigger.commit.hash = "web", "c" * 40
+    shown.trigger.commit.message = "fix\x1b]0;title\x07 [bold]it[/bold]"
+    Terminal().show_deployment(shown, 1.25, "http://127.0.0.1:8080/deployments/d")
+    assert capsys.readouterr().out == (
+        "✓ web at ccccccc (fix ]0;title  [bold]it[/bold]): success after 1.2 s"
+        "  http://127.0.0.1:8080/deployments/d\n"
+    )
+
+
+def test_a_step_says_how_long_it_took_and_not_that_it_succeeded_if_it_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal = Terminal()
+    with terminal.step("Starting"):
+        pass
+    with pytest.raises(ValueError, match="no"), terminal.step("Failing"):
+        raise ValueError("no")
+    assert capsys.readouterr().out == "✓ Starting 0.0 s\n"
+
+
+def test_what_a_quickstart_has_no_use_for_is_not_loaded() -> None:
+    code = (
+        "import sys; from pipecd.cli import tree; import click\n"
+        "tree().get_command(click.Context(tree()), 'quickstart')\n"
+        "print(*sorted({'rich', 'pygments', 'opentelemetry'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

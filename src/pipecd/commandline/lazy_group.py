@@ -2,12 +2,27 @@
 """A click group whose subcommands are imported only when they are run."""
 
 import importlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 import click
 
 _SIMILARITY = 0.75
+
+
+@contextmanager
+def _not_installed(module: str) -> Generator[None]:
+    """Makes imports of an optional module fail, which saves their memory and time."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 class LazyGroup(click.Group):
@@ -26,7 +41,9 @@ class LazyGroup(click.Group):
         if cmd_name not in self._commands_by_name:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        # structlog imports Rich where somebody installed it, for tracebacks that nobody prints.
+        with _not_installed("rich"):
+            command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a command")
         return command

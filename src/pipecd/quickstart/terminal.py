@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `pipecd quickstart` prints on the terminal."""
 
+import os
 import shlex
 import sys
 import time
@@ -8,74 +9,98 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
+import click
 
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir
+
+_ERASE_LINE = "\r\x1b[2K"
 
 
 class Terminal:
     """Prints the progress of the start, how to sign in, and each finished deployment."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        # Without a choice, click leaves colours out where nobody would see them.
+        self._color = False if is_plain else None
+        self._shows_progress = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     @contextmanager
     def step(self, title: str) -> Generator[None, None, None]:
         """Shows that a step is running, and then how long it took."""
         started = time.monotonic()
-        with self._console.status(f"{title} …"):
+        if self._shows_progress:
+            click.echo(f"{title} …", nl=False)
+        try:
             yield
+        finally:
+            if self._shows_progress:
+                click.echo(_ERASE_LINE, nl=False)
         seconds = time.monotonic() - started
-        self._console.print(f"[green]✓[/green] {title} [dim]{seconds:.1f} s[/dim]")
+        self._print(f"{_GOOD} {title} {_dim(f'{seconds:.1f} s')}")
 
     def show_ready(self, address: str, service: str, data: DataDir, password: str) -> None:
         """Prints the addresses, the credentials and what to try first."""
-        self._console.print(f"""
-[bold]PipeCD is running:[/bold] {address}
+        self._print(f"""
+{_bold("PipeCD is running:")} {address}
   project   {PROJECT}
   username  {USERNAME}
-  password  {escape(password)}
+  password  {password}
 
 {_about_service(service, data) if data.has_service else _NO_SERVICE}
 
 Change the other sample application and commit; PipeCD deploys the commit:
-  cd {escape(shlex.quote(str(data.repository)))}
+  cd {shlex.quote(str(data.repository))}
   echo "Good evening" > hello/greeting.txt
   git commit -am "Greet in the evening"
 
-[dim]Ctrl-C stops it; the next start resumes with the same data.[/dim]""")
+{_dim("Ctrl-C stops it; the next start resumes with the same data.")}""")
 
     def show_deployment(self, deployment: Deployment, seconds: float, url: str) -> None:
         """Prints how a deployment ended, and why it failed."""
         status, commit = DeploymentStatus(deployment.status), deployment.trigger.commit
-        mark = "[green]✓[/green]" if status is DeploymentStatus.SUCCESS else "[red]✗[/red]"
-        name = f"{deployment.application_name} at {commit.hash[:7]} ({commit.message})"
-        self._console.print(
-            f"{mark} {escape(name)}: {status.name.lower()} after {seconds:.1f} s"
-            f"  [dim]{escape(url)}[/dim]"
-        )
+        mark = _GOOD if status is DeploymentStatus.SUCCESS else _BAD
+        name = f"{deployment.application_name} at {commit.hash[:7]} ({_printable(commit.message)})"
+        self._print(f"{mark} {name}: {status.name.lower()} after {seconds:.1f} s  {_dim(url)}")
         for line in failure_lines(deployment):
-            self._console.print(f"  [dim]{escape(line)}[/dim]")
+            self._print(f"  {_dim(_printable(line))}")
 
     def show_visitors(self, requests: int, failed: int) -> None:
         """Prints what the visitors of the web service got during a deployment."""
-        self._console.print(
-            f"  [dim]{requests} requests of visitors meanwhile, {failed} of them failed[/dim]"
-        )
+        text = f"{requests} requests of visitors meanwhile, {failed} of them failed"
+        self._print(f"  {_dim(text)}")
 
     def show_broken(self, data: DataDir, commit: str) -> None:
         """Prints what the bad version is, and how to repair it."""
-        self._console.print(f"""A version of the web service with a typo is committed: {commit}
+        self._print(f"""A version of the web service with a typo is committed: {commit}
 Half of the requests go to its canary; when they fail, PipeCD rolls back.
 
 Repair it:
-  git -C {escape(shlex.quote(str(data.repository)))} revert --no-edit {commit}""")
+  git -C {shlex.quote(str(data.repository))} revert --no-edit {commit}""")
 
     def show_stopped(self) -> None:
-        self._console.print("\nstopped; the next start resumes with the same data")
+        self._print("\nstopped; the next start resumes with the same data")
+
+    def _print(self, text: str) -> None:
+        click.echo(text, color=self._color)
+
+
+def _printable(text: str) -> str:
+    """The text of a commit or a stage without what would change the terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def _dim(text: str) -> str:
+    return click.style(text, dim=True)
+
+
+_GOOD, _BAD = click.style("✓", fg="green"), click.style("✗", fg="red")
 
 
 def failure_lines(deployment: Deployment) -> list[str]:
@@ -95,7 +120,7 @@ To see one deployed and rolled back, start with another --data-dir."""
 
 
 def _about_service(service: str, data: DataDir) -> str:
-    return f"""[bold]It deploys a web service:[/bold] {service}
+    return f"""{_bold("It deploys a web service:")} {service}
 Break it in a second terminal, and watch its canary fail and roll back by itself:
   {_command("--break", data)}"""
 
@@ -104,4 +129,4 @@ def _command(option: str, data: DataDir) -> str:
     """Returns the command line of a quickstart with the same data."""
     default = data.path == (Path.home() / ".pipecd" / "quickstart").resolve()
     where = "" if default else f" --data-dir {shlex.quote(str(data.path))}"
-    return escape(f"{Path(sys.argv[0]).resolve()} quickstart {option}{where}")
+    return f"{Path(sys.argv[0]).resolve()} quickstart {option}{where}"
