@@ -101,7 +101,11 @@ class DocumentationPages:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self._documents = read_documents()
+
+    @cached_property
+    def _documents(self) -> Mapping[str, Document]:
+        """All pages, which are read for the first reader."""
+        return read_documents()
 
     def routes(self) -> list[Route]:
         page = self._context.page

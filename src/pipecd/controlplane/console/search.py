@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import nsmallest
 
 from starlette.requests import Request
@@ -15,7 +16,11 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.application_summary import ApplicationSummary, list_summaries
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.documentation import CHANGES, read_documents
-from pipecd.controlplane.console.documentation_search import document_sections, find_sections
+from pipecd.controlplane.console.documentation_search import (
+    DocumentSection,
+    document_sections,
+    find_sections,
+)
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import (
     APPLICATION_STATUSES,
@@ -115,10 +120,12 @@ class SearchPages:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
+
+    @cached_property
+    def _sections(self) -> tuple[DocumentSection, ...]:
+        """The sections of the documentation, which are read for the first search."""
         documents = sorted(read_documents().items())
-        self._sections = document_sections(
-            document for name, document in documents if name != CHANGES
-        )
+        return document_sections(document for name, document in documents if name != CHANGES)
 
     def routes(self) -> list[Route]:
         return [Route(PATH, self._context.page(self.show_page), methods=["GET"])]
