@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx2
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -40,7 +39,6 @@ from pipecd.observe.deployments import (
     piped_resource,
 )
 from pipecd.observe.log import masking
-from pipecd.observe.version import build_version
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
@@ -71,7 +69,7 @@ from pipecd.piped.livestate.reader import LiveStateReader
 from pipecd.piped.livestate.reporter import LiveStateReporter
 from pipecd.piped.livestate.watcher import WatcherContext
 from pipecd.piped.notify.message import ConsoleLinks
-from pipecd.piped.notify.notifier import Notifier, PipedIdentity, create_subscribers
+from pipecd.piped.notify.notifier import Notifier, PipedIdentity, open_subscribers
 from pipecd.piped.notify.outbox import NotificationMetrics
 from pipecd.piped.notify.spool import Spool
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
@@ -130,6 +128,7 @@ class PipedSettings:
     plugin_service_port: int | None = None
     launcher_version: str = ""
     with_metrics: bool = True
+    with_traces: bool = True
     grace: float = 30.0
     launcher: LauncherConnection | None = None
     """The connection to the launcher that has started this piped, if one has."""
@@ -207,17 +206,14 @@ async def _connect(settings: PipedSettings, stack: AsyncExitStack) -> _Connectio
         metrics=lambda: generate_latest(exposed) if exposed is not None else b"",
     )
     registered = await heartbeat.register()
-    http = await stack.enter_async_context(
-        httpx2.AsyncClient(headers={"User-Agent": f"pipecd/{build_version()}"})
-    )
     console = ConsoleLinks(spec.web_address or registered.web_base_url, spec.project_id)
     spool = await asyncio.to_thread(Spool.open, settings.workspace / "notifications.jsonl")
     stack.callback(spool.close)
-    notifier = Notifier(
-        PipedIdentity(spec.project_id, spec.piped_id, registered.name),
-        create_subscribers(spec.notifications, console, http, spool, NotificationMetrics(metrics)),
-        spool,
+    subscribers = await stack.enter_async_context(
+        open_subscribers(spec.notifications, console, spool, NotificationMetrics(metrics))
     )
+    identity = PipedIdentity(spec.project_id, spec.piped_id, registered.name)
+    notifier = Notifier(identity, subscribers, spool)
     return _Connection(
         settings=settings,
         metrics=metrics,
@@ -343,7 +339,8 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     telemetry = DeploymentTelemetry(
         DeploymentStatuses(lambda: deployments.all, is_reported=settings.with_metrics),
         DeploymentTraces(
-            piped_resource(project=spec.project_id, piped=spec.piped_id), api.export_traces
+            piped_resource(project=spec.project_id, piped=spec.piped_id),
+            api.export_traces if settings.with_traces else None,
         ),
     )
     stack.push_async_callback(telemetry.traces.shutdown)

@@ -78,7 +78,10 @@ async def _run_piped(
         file=str(data.piped_config),
         catalog=load_catalog(),
     )
-    piped = PipedSettings(config=config, insecure=True, workspace=data.piped_workspace)
+    # Its control plane has no collector of traces, so there is no use in loading OpenTelemetry.
+    piped = PipedSettings(
+        config=config, insecure=True, workspace=data.piped_workspace, with_traces=False
+    )
     async with asyncio.TaskGroup() as group:
         group.create_task(run_piped(piped, ready=started.set), name="piped")
         visitors = Visitors(HOST, identity.service_port)

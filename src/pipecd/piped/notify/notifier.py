@@ -2,7 +2,8 @@
 """Routes the notification events of every part of piped to the receivers."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -172,6 +173,22 @@ class Notifier:
                 id=piped.id, name=piped.name, version=build_version(), project_id=piped.project
             ),
         )
+
+
+@asynccontextmanager
+async def open_subscribers(
+    spec: NotificationsSpec, console: ConsoleLinks, spool: Spool, metrics: NotificationMetrics
+) -> AsyncGenerator[list[Subscriber]]:
+    """Opens the receivers that routes lead to.
+
+    Without any there is no client, which would load the certificates of every authority.
+    """
+    if not spec.receivers:
+        yield []
+        return
+    headers = {"User-Agent": f"pipecd/{build_version()}"}
+    async with httpx2.AsyncClient(headers=headers) as client:
+        yield create_subscribers(spec, console, client, spool, metrics)
 
 
 def create_subscribers(
