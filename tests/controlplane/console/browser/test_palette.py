@@ -108,6 +108,10 @@ async def test_a_deployment_that_waits_or_ends_is_notified_once_asked_for(
     assert await page.evaluate("Notification.permission") == "default"
     await page.get_by_test_id("notify-me").click()
     await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "true")
+    await expect(page.get_by_test_id("notify-me")).to_have_attribute(
+        "title",
+        "You are notified when this deployment ends or waits for an approval. Press to stop it.",
+    )
     # A page that is watched goes on while it is hidden.
     await page.evaluate(
         """() => { Object.defineProperty(document, "hidden", { value: true, configurable: true });
@@ -120,6 +124,16 @@ async def test_a_deployment_that_waits_or_ends_is_notified_once_asked_for(
     await reports.stage(running, "s2", StageStatus.SUCCESS)
     await reports.deployment(running, DeploymentStatus.FAILURE)
     await expect(shown).to_have_text(["cart waits for an approval", "cart has failed"])
+
+
+async def test_blocked_notifications_say_where_to_allow_them(open_page: OpenPage) -> None:
+    page = await open_page("/settings/piped")
+    await page.add_init_script(NOTIFICATIONS)
+    await page.add_init_script('Notification.requestPermission = async () => "denied";')
+    await page.goto(page.url.replace("/settings/piped", "/overview"))
+    await page.get_by_test_id("notify-me").click()
+    await expect(page.get_by_test_id("toast")).to_contain_text("allow them beside its address")
+    await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "false")
 
 
 async def test_a_description_is_markdown_without_scripts(
