@@ -55,9 +55,28 @@ def test_headings_in_code_are_no_sections() -> None:
     assert [each.heading for each in document_sections([document])] == ["", "One"]
 
 
-def test_the_excerpt_is_the_line_with_the_words() -> None:
-    document = Document(
-        "a", "# A\n\nText.\n\n## One\nNothing here.\nSet `replicas` to [two](b.md).\n"
-    )
+@pytest.mark.parametrize(
+    ("text", "excerpt"),
+    [
+        pytest.param(
+            "Nothing here.\nSet `replicas` to [two](b.md).",
+            "Set replicas to two.",
+            id="the sentence with the word",
+        ),
+        pytest.param(
+            "With more than\none of the `replicas`, share a cache.",
+            "With more than one of the replicas, share a cache.",
+            id="a sentence of two lines",
+        ),
+        pytest.param("- First.\n- Set `replicas`.", "Set replicas.", id="an item without its mark"),
+        pytest.param(
+            "| Field | Meaning |\n|---|---|\n| `replicas` | how many |",
+            "replicas · how many",
+            id="a row of a table",
+        ),
+    ],
+)
+def test_the_excerpt_is_plain_text_about_the_word(text: str, excerpt: str) -> None:
+    document = Document("a", f"# A\n\nText.\n\n## One\n{text}\n")
     found = find_sections(document_sections([document]), "replicas", 6)
-    assert [each.excerpt for each in found] == ["Set replicas to two."]
+    assert [each.excerpt for each in found] == [excerpt]

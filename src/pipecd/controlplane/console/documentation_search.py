@@ -12,7 +12,11 @@ _HEADING = re.compile(r"^## +(.+)$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _WORD = re.compile(r"[\w-]+")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-_MARKS = re.compile(r"[`*|#>]+")
+_MARKS = re.compile(r"[`*#>]+")
+# What begins a paragraph beside an empty line: an item of a list, a row of a table.
+_BEGINNING = re.compile(r"\s*(?:[-+*]|\d+\.|\|)\s*")
+_RULE = re.compile(r"[\s|:-]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"*])")
 # Words of questions, which say nothing about what is asked for.
 _STOP_WORDS = frozenset(
     {
@@ -129,14 +133,35 @@ def _score(section: DocumentSection, stems: Sequence[str]) -> int:
 
 
 def _excerpt(section: DocumentSection, stems: Sequence[str]) -> str:
-    """The line of prose with most of the words, as plain text."""
+    """The sentence with most of the words, as plain text."""
     if section.summary and any(stem in section.title.lower() for stem in stems):
         return section.summary
-    lines = [line for line in map(_plain, section.prose) if line]
-    best = max(lines, key=lambda line: sum(stem in line.lower() for stem in stems), default="")
+    sentences = [
+        plain
+        for paragraph in _paragraphs(section.prose)
+        for sentence in _SENTENCE_END.split(paragraph)
+        if (plain := _plain(sentence))
+    ]
+    best = max(sentences, key=lambda text: sum(stem in text.lower() for stem in stems), default="")
     return best if len(best) <= _EXCERPT else best[: _EXCERPT - 1].rsplit(" ", 1)[0] + " …"
 
 
+def _paragraphs(lines: Iterable[str]) -> Iterable[str]:
+    """Paragraphs, items of lists and rows of tables, each in one line without its beginning."""
+    words: list[str] = []
+    for line in (*lines, ""):
+        begins = _BEGINNING.match(line)
+        if (begins or not line.strip()) and words:
+            yield " ".join(words)
+            words = []
+        if not _RULE.fullmatch(line):
+            words += line[begins.end() :].split() if begins else line.split()
+    if words:
+        yield " ".join(words)
+
+
 def _plain(line: str) -> str:
-    """A line of Markdown without its marks."""
-    return " ".join(_MARKS.sub(" ", _LINK.sub(r"\1", line)).split())
+    """A line of Markdown without its marks; cells of a table are separated by points."""
+    text = _LINK.sub(r"\1", line)
+    cells = [" ".join(_MARKS.sub("", cell).split()) for cell in text.split("|")]
+    return " · ".join(filter(None, cells))
