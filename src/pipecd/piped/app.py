@@ -336,12 +336,11 @@ async def _open_services(connection: _Connection, stack: AsyncExitStack) -> _Ser
     if decrypter is not None:
         callbacks.masks.all = decrypter.known
     stack.enter_context(masking(callbacks.masks.all.hide))
+    resource = piped_resource(project=spec.project_id, piped=spec.piped_id)
+    export = api.export_traces if settings.with_traces else None
     telemetry = DeploymentTelemetry(
         DeploymentStatuses(lambda: deployments.all, is_reported=settings.with_metrics),
-        DeploymentTraces(
-            piped_resource(project=spec.project_id, piped=spec.piped_id),
-            api.export_traces if settings.with_traces else None,
-        ),
+        DeploymentTraces(resource, export),
     )
     stack.push_async_callback(telemetry.traces.shutdown)
     connection.heartbeat.on_reported = telemetry.statuses.reported
