@@ -20,7 +20,7 @@ from servers.deployment_watch import DeploymentWatch, statuses
 from servers.origin import Origin
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "cloud-run.md"
-MANIFEST, CONFIG, _ = re.findall(r"^```yaml\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+MANIFEST, CONFIG, *_ = re.findall(r"^```yaml\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from servers.origin import Origin
 from servers.polling import eventually
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "ecs.md"
-TASK, SERVICE, CONFIG, _ = re.findall(r"^```yaml\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+TASK, SERVICE, CONFIG, *_ = re.findall(r"^```yaml\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
 
 
 @dataclass(frozen=True)

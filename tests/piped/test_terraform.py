@@ -20,7 +20,7 @@ from servers.origin import Origin
 from servers.polling import eventually
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "terraform.md"
-HCL, CONFIG = re.findall(r"^```(?:hcl|yaml)\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+HCL, CONFIG, *_ = re.findall(r"^```(?:hcl|yaml)\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
 
 
 @dataclass(frozen=True)

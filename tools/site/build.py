@@ -61,7 +61,10 @@ def main() -> None:
     if broken := broken_links(SITE):
         sys.exit("broken links:\n" + "\n".join(broken))
     pages = len(list(SITE.rglob("*.html")))
-    print(f"{pages} pages, no broken link: open {(SITE / 'index.html').relative_to(ROOT)}")
+    directory = SITE.relative_to(ROOT)
+    print(f"{pages} pages in {directory}, no broken link")
+    # A browser runs the search of a page that a server serves, and not that of a file.
+    print(f"Read them at http://127.0.0.1:8000: python3 -m http.server -b 127.0.0.1 -d {directory}")
 
 
 def site_pages() -> dict[str, str]:
