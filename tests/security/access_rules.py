@@ -178,7 +178,7 @@ PUBLIC_PAGES = frozenset(
 )  # fmt: skip
 VIEWER_PAGES = frozenset(
     {
-        "GET /applications", "GET /applications/sync", "GET /applications/{id}", "GET /applications/{id}/encrypt", "GET /deployments", "GET /deployments/{id}",
+        "GET /applications", "GET /applications/drift", "GET /applications/sync", "GET /applications/{id}", "GET /applications/{id}/encrypt", "GET /deployments", "GET /deployments/{id}",
         "GET /deployments/{id}/stages/{stage}/log.txt", "GET /settings/piped", "GET /settings/piped/{id}", "GET /settings",
         "GET /settings/project", "GET /_/stream", "GET /applications/add", "GET /overview", "GET /applications/{id}/settings",
         "GET /docs/api", "GET /applications/{id}/live",

@@ -78,6 +78,7 @@ def _addresses(shown: ShownObjects) -> Mapping[str, tuple[str, ...]]:
             "/applications?q=none",
         ),
         "/applications/add": ("/applications/add",),
+        "/applications/drift": ("/applications/drift", "/applications/drift?q=none&diff=split"),
         "/applications/sync": (f"/applications/sync?refused={shown.application}",),
         "/applications/{id}": (application, f"{application}?diff=split"),
         "/applications/{id}/live": (

@@ -41,6 +41,7 @@ from pipecd.controlplane.console.applications import ApplicationPages
 from pipecd.controlplane.console.chains import ChainPages
 from pipecd.controlplane.console.deployments import DeploymentPages
 from pipecd.controlplane.console.documentation import DocumentationPages
+from pipecd.controlplane.console.drift_pages import DriftPages
 from pipecd.controlplane.console.encrypt_secret import EncryptSecretPages
 from pipecd.controlplane.console.events import EventPages
 from pipecd.controlplane.console.first_project import FirstProjectPage
@@ -145,6 +146,8 @@ def create_console(
             *OverviewPages(context).routes(),
             # Before the pages of applications, which would take "add" for an id.
             *AddApplicationPages(context).routes(),
+            # Before the page of an application, which would take "drift" for an id.
+            *DriftPages(context).routes(),
             *ApplicationPages(context).routes(),
             *LiveStatePages(context).routes(),
             *ApplicationSettingsPages(context).routes(),

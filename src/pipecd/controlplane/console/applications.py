@@ -22,6 +22,7 @@ from pipecd.controlplane.console.applications_view import application_view
 from pipecd.controlplane.console.bulk_result import BulkSyncResult, bulk_sync_summary
 from pipecd.controlplane.console.command_notice import command_notice
 from pipecd.controlplane.console.deployments_view import deployment_row
+from pipecd.controlplane.console.drift_pages import drift_url
 from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import clause, sentence
 from pipecd.controlplane.console.list_filters import (
@@ -106,6 +107,7 @@ class ApplicationPages:
             chips=url.chips(filters),
             texts={each.param: each.text for each in filters},
             url=url,
+            drift_url=drift_url(url, listing.counts),
             choices=FilterChoices(
                 statuses=tuple((count.value, count.badge.text) for count in listing.counts),
                 healths=tuple(

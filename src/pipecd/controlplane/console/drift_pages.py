@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The differences of all applications with Git on one page."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.console.application_list import application_list
+from pipecd.controlplane.console.application_summary import list_summaries
+from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
+from pipecd.controlplane.console.diff_view import DiffView
+from pipecd.controlplane.console.formatting import plural
+from pipecd.controlplane.console.list_filters import (
+    PAGE_SIZES,
+    PageUrl,
+    canonical_params,
+    parse_application_query,
+)
+from pipecd.controlplane.console.live_state import application_drift
+from pipecd.controlplane.console.page_context import BrowserSession, PageContext
+from pipecd.controlplane.console.status_badge import StatusCount
+from pipecd.model.application import SyncStatus
+from pipecd.model.errors import Denied, NotFound
+
+PATH = "/applications/drift"
+_LIST = Permission(Resource.APPLICATION, Action.LIST)
+_OUT_OF_SYNC = str(int(SyncStatus.OUT_OF_SYNC))
+# Diffs are long, so that a page has as few of them as a list has rows at least.
+_PAGE_SIZE = PAGE_SIZES[0]
+
+
+@dataclass(frozen=True)
+class DriftedApplication:
+    """An application and its differences with Git; `is_open` where there are few of them."""
+
+    row: ApplicationRow
+    drift: DiffView
+    is_open: bool
+
+
+class DriftPages:
+    """Route and handler of the page."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [Route(PATH, self._context.page(self.show_page), methods=["GET"])]
+
+    async def show_page(self, request: Request, session: BrowserSession) -> Response:
+        user, cases, params = session.user, self._context.cases, request.query_params
+        await cases.access.scope(user, _LIST)
+        asked = parse_application_query(canonical_params(params, status="syncStatus"))
+        query = replace(
+            asked, statuses=(_OUT_OF_SYNC,), sort="name", descending=False, size=_PAGE_SIZE
+        )
+        found = await list_summaries(cases.applications, query.filter(user.project), by=user)
+        health = await cases.livestate.health(by=user)
+        listing = application_list(found, query, health=health)
+        now = self._context.local_now(request)
+        drifted: list[DriftedApplication] = []
+        for id in listing.shown:
+            with suppress(Denied, NotFound):
+                application = await cases.applications.get(id, by=user)
+                drift = _with_own_anchors(await application_drift(application), id)
+                row = application_row(application, now)
+                drifted.append(DriftedApplication(row, drift, is_open=len(listing.shown) <= 3))
+        pipeds = await self._context.visible_pipeds(user) or ()
+        names = {piped.id: piped.name for piped in pipeds}
+        filters = [f for f in query.active_filters(names) if f.param != "syncStatus"]
+        state = QueryParams([(f.param, f.value) for f in filters] + _layout(params))
+        url = PageUrl(PATH, state, reset=("page",))
+        return self._context.render(
+            request,
+            "drift.html",
+            applications=drifted,
+            listing=listing,
+            summary=_summary(listing.total, is_filtered=bool(filters)),
+            chips=url.chips(filters),
+            query=query,
+            url=url,
+            list_url=replace(query, page=1).url().with_params(),
+            is_split=params.get("diff", "") == "split",
+        )
+
+
+def drift_url(applications: PageUrl, counts: Iterable[StatusCount]) -> str:
+    """The page for the applications of a filtered list; empty if none of them differs."""
+    if not any(count.value == _OUT_OF_SYNC for count in counts):
+        return ""
+    query = applications.with_params(
+        syncStatus="", activeStatus="", health="", sort="", dir="", size="", page=""
+    ).partition("?")[2]
+    return f"{PATH}?{query}" if query else PATH
+
+
+def _layout(params: QueryParams) -> list[tuple[str, str]]:
+    return [("diff", "split")] if params.get("diff") == "split" else []
+
+
+def _summary(total: int, *, is_filtered: bool) -> str:
+    """How many applications differ from Git."""
+    if not total:
+        return "No application that matches differs from Git." if is_filtered else ""
+    differs = "differs" if total == 1 else "differ"
+    return f"{plural(total, 'application')} {differs} from Git."
+
+
+def _with_own_anchors(drift: DiffView, id: str) -> DiffView:
+    """The diff with anchors that no other application on the page has."""
+    sections = (replace(each, anchor=f"{each.anchor}-{id}") for each in drift.sections)
+    return replace(drift, sections=tuple(sections))
