@@ -26,6 +26,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
+# Whether the link of a row covers more than its row, so that it takes the clicks of the page.
+COVERED = """
+    const { x, y, height } = document.querySelector("main h1").getBoundingClientRect();
+    return document.elementFromPoint(x + 2, y + height / 2)?.closest(".row-link") != null;
+"""
+
 OpenWindow = Callable[[Path], AbstractAsyncContextManager[DriverWindow]]
 BROWSERS = [pytest.param(firefox, id="firefox"), pytest.param(webkit, id="webkit")]
 NO_SCRIPTS = pytest.param(partial(firefox, scripts=False), id="firefox without scripts")
@@ -92,6 +98,7 @@ async def test_every_page_is_whole(
                 shown = await page.run("return document.querySelector('main').dataset.page")
                 assert (shown == "error") is (path == NO_PAGE), path
                 assert await page.run(OVERFLOW) == 0, (path, width)
+                assert not await page.run(COVERED), (path, width)
 
 
 @pytest.mark.parametrize("open_window", BROWSERS)
