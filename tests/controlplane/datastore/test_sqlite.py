@@ -5,6 +5,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,12 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from pipecd.controlplane.datastore.database import Duplicate, Transaction
-from pipecd.controlplane.datastore.engines.sqlite import SqliteDatabase, explain_open, open_sqlite
+from pipecd.controlplane.datastore.engines.sqlite import (
+    READERS,
+    SqliteDatabase,
+    explain_open,
+    open_sqlite,
+)
 from pipecd.controlplane.datastore.leases import Leases
 from pipecd.controlplane.datastore.schema import EXT_META
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
@@ -270,6 +276,22 @@ async def test_confirmed_writes_survive_a_killed_process(tmp_path: Path) -> None
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+async def test_the_connections_cache_20_mb_of_the_file_at_most(tmp_path: Path) -> None:
+    def cached(transaction: Transaction) -> int:
+        # Until all readers are busy, none is used twice.
+        together.wait(timeout=30)
+        [(pages,)] = transaction.query_sql("PRAGMA cache_size")
+        return -int(pages) * 1024
+
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        together = threading.Barrier(READERS)
+        readers = await asyncio.gather(*(database.read(cached) for _ in range(READERS)))
+        together = threading.Barrier(1)
+        writer = await database.write(cached)
+        # One more runs single statements on the event loop.
+        assert sum(readers) + 2 * writer <= 20 * 1024 * 1024
 
 
 async def test_a_restart_releases_all_leases(tmp_path: Path) -> None:

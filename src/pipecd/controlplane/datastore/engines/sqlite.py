@@ -49,7 +49,8 @@ PRAGMAS = (
     "PRAGMA synchronous = NORMAL",
     "PRAGMA foreign_keys = OFF",
     "PRAGMA temp_store = MEMORY",
-    "PRAGMA cache_size = -16000",
+    # In KiB for each of the connections, in addition to what the system caches of the file anyway.
+    "PRAGMA cache_size = -4000",
     "PRAGMA journal_size_limit = 67108864",
 )
 WRITE_PRAGMA = "PRAGMA wal_autocheckpoint = 4000"
