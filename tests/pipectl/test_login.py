@@ -38,9 +38,11 @@ async def test_a_login_is_used_by_further_commands(
         assert (await typed("application list"))[:2] == (0, "{}\n")
         await typed(f"login --address {plane.address} --insecure", plane.api_key)
         assert f"*  {plane.address}" in (await typed("context list --output table"))[1]
-        assert (await typed("context use work"))[0] == 0
+        sentence = f"Further commands use the context work, {plane.address}.\n"
+        assert (await typed("context use work"))[:2] == (0, sentence)
         assert "*  work" in (await typed("context list --output table"))[1]
-        assert (await typed("context delete work"))[0] == 0
+        code, out, _ = await typed("context delete work")
+        assert (code, "Deleted the context work" in out, "context use" in out) == (0, True, True)
         code, _, err = await typed("application list")
         assert "address must be set; add --address host:port, or run `pipectl login` first" in err
         code, _, err = await typed("application list --context work")

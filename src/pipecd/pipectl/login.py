@@ -99,7 +99,9 @@ def list_(output: str, **_: object) -> None:
 @click.argument("name", shell_complete=complete_context)
 def use(name: str, **_: object) -> None:
     """Use the context NAME in further commands."""
-    save_contexts(load_contexts().using(name))
+    contexts = load_contexts().using(name)
+    save_contexts(contexts)
+    click.echo(f"Further commands use the context {name}, {contexts.get(name).address}.")
 
 
 @context.command("delete")
@@ -107,4 +109,8 @@ def use(name: str, **_: object) -> None:
 @click.argument("name", shell_complete=complete_context)
 def delete(name: str, **_: object) -> None:
     """Forget the context NAME and its API key."""
-    save_contexts(load_contexts().without(name))
+    contexts = load_contexts().without(name)
+    save_contexts(contexts)
+    click.echo(f"Deleted the context {name} with its API key.")
+    if contexts.by_name and not contexts.current:
+        click.echo("Choose another with `pipectl context use`.")
