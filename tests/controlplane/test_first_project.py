@@ -63,7 +63,7 @@ async def test_the_link_creates_the_first_project_once(tmp_path: Path) -> None:
         created = await http.post("/setup", data=fields)
         assert (created.status_code, created.headers["Location"]) == (
             303,
-            "/login?project=shop&created=1",
+            "/login?project=shop&created=1&username=ann",
         )
         assert "The project is created." in (await http.get(created.headers["Location"])).text
         assert (await http.post("/auth/login/static", data=FIELDS)).cookies.get("token")

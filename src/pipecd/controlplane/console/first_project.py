@@ -51,7 +51,8 @@ class FirstProjectPage:
             await self._context.cases.projects.add_first(project, admin)
         except UserMistake as e:
             return self._page(request, token, fields, error_text(e))
-        return RedirectResponse(f"/login?{urlencode({'project': project, 'created': 1})}", 303)
+        query = urlencode({"project": project, "created": 1, "username": username})
+        return RedirectResponse(f"/login?{query}", 303)
 
     async def _check(self, token: str) -> None:
         if await self._context.cases.projects.has_any():

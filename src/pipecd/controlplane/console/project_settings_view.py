@@ -124,6 +124,19 @@ class ProjectSettingsView:
     callback: str
     disabled_reason: str = ""
     may_end_sessions: bool = False
+    # What becomes of users of the single sign-on who have no role.
+    without_role: str = ""
+
+
+def _without_role(project: Project) -> str:
+    """What becomes of users whose groups have no role; empty without single sign-on by groups."""
+    if project.sso.provider != ProjectSSOConfig.Provider.GITHUB or not project.HasField("sso"):
+        return ""
+    if project.allow_stray_as_viewer:
+        return "Users without a group that has a role are viewers."
+    if project.user_groups:
+        return "Users without one of these groups cannot sign in."
+    return "No group has a role yet: until one has, nobody can sign in with GitHub."
 
 
 def project_settings_view(
@@ -152,6 +165,7 @@ def project_settings_view(
         callback=callback,
         disabled_reason=disabled_reason,
         may_end_sessions=may_end_sessions,
+        without_role=_without_role(project),
     )
 
 

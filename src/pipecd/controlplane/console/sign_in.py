@@ -122,6 +122,8 @@ class SignInPages:
             "return": return_path,
             "expired": query.get("expired", ""),
             "created": query.get("created", ""),
+            # Who has just chosen it need not type it again.
+            "username": query.get("username", "") if "created" in query else "",
         }
         response = await self._form(request, values, message)
         if message:

@@ -2,13 +2,19 @@
 """Where somebody who sees the console for the first time would hesitate."""
 
 import re
+from urllib.parse import quote
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Browser, Locator, expect
 
+from pipecd.controlplane.auth.setup_token import new_setup_token
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
+from pipecd.controlplane.bus.memory import MemoryBus
+from pipecd.controlplane.console.app import create_console
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases import UseCases, build_use_cases
+from pipecd.controlplane.usecases.sso import SsoSettings
+from pipecd.controlplane.web import WebServer, http_server
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.application_pb2 import Application
@@ -182,3 +188,29 @@ async def test_the_overview_of_a_new_project_leads_from_step_to_step(
     await expect(page.locator(".tile")).to_have_count(0)
     await step.get_by_role("link", name="See what was found").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Add an application")
+
+
+async def test_who_creates_the_first_project_types_only_the_password_again(
+    chromium: Browser, stores: Stores, bus: MemoryBus, now: Now
+) -> None:
+    key = b"0" * 32
+    cases = build_use_cases(stores, bus, address="", encryption_key=key, now=now)
+    sso = SsoSettings("", "state", key)
+    web = WebServer(create_console(cases, bus, insecure_cookie=True, sso=sso, now=now))
+    async with http_server(web, host="127.0.0.1", port=0) as port:
+        context = await chromium.new_context()
+        page = await context.new_page()
+        token = quote(new_setup_token(key, now()))
+        await page.goto(f"http://127.0.0.1:{port}/setup?token={token}")
+        await page.get_by_label("Project").fill("shop")
+        await page.get_by_label("Username").fill("ann")
+        await page.get_by_label("Password").fill("a good password")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_test_id("created")).to_contain_text("The project is created")
+        await expect(page.locator("#username")).to_have_value("ann")
+        await expect(page.locator("#password")).to_be_focused()
+        await page.keyboard.type("a good password")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_test_id("first-step")).to_contain_text("Start with a piped")
+        await context.close()
+        await web.stop()

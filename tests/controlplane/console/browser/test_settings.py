@@ -8,6 +8,7 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.errors import Unauthenticated
+from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from servers.browser import OpenPage
 
 pytestmark = pytest.mark.browser
@@ -195,3 +196,20 @@ async def test_a_role_with_a_typo_is_refused_in_place_and_works_as_soon_as_it_is
     await form.get_by_role("button", name="Add the text").click()
     await expect(page.get_by_test_id("flash")).to_have_text("The role night is added.")
     assert await cases.pipeds.list(by=User(admin.project, "nora", ("night",))) == ()
+
+
+async def test_the_groups_say_who_can_sign_in_without_a_role(
+    open_page: OpenPage, cases: UseCases, admin: User
+) -> None:
+    github = ProjectSSOConfig.GitHub(client_id="id", client_secret="s")
+    sso = ProjectSSOConfig(provider=ProjectSSOConfig.GITHUB, github=github)
+    await cases.projects.set_sso(sso, by=admin)
+    page = await open_page("/settings/project")
+    text = page.get_by_test_id("without-role")
+    await expect(text).to_contain_text("until one has, nobody can sign in with GitHub")
+    await cases.roles.add_group("org/night", "Viewer", by=admin)
+    await page.reload()
+    await expect(text).to_have_text("Users without one of these groups cannot sign in.")
+    await cases.projects.change(lambda p: setattr(p, "allow_stray_as_viewer", True), by=admin)
+    await page.reload()
+    await expect(text).to_have_text("Users without a group that has a role are viewers.")
