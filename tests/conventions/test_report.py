@@ -17,7 +17,9 @@ def run_pytest(directory: Path, *arguments: str, repeated: bool = False) -> str:
     (directory / "tests").mkdir(exist_ok=True)
     (directory / "tests/report.py").write_text(plugin)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "report", *arguments, "tests"],
+        # Without it a file such as setup.py in a directory above would name the root of the tests.
+        [sys.executable, "-m", "pytest", f"--rootdir={directory}", "-q", "-p", "report"]
+        + [*arguments, "tests"],
         cwd=directory,
         env={
             **os.environ,
