@@ -89,6 +89,17 @@ async def test_a_failed_handshake_is_one_line(start_plane: StartControlPlane) ->
     assert len(errors.decode().splitlines()) == 1, errors.decode()
 
 
+async def test_a_wrong_certificate_file_is_one_line(tmp_path: Path) -> None:
+    """gRPC would print eight more, which have the names of its source files."""
+    (tmp_path / "ca.pem").write_text("no certificate\n")
+    flags = f"--api-key k --address localhost:1 --cert-file {tmp_path}/ca.pem"
+    line = [OUR_PIPECTL, *f"application list {flags}".split()]
+    process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
+    _, errors = await process.communicate()
+    [only] = errors.decode().splitlines()
+    assert "ca.pem is not a file of PEM certificates; check --cert-file" in only
+
+
 @pytest.mark.slow
 async def test_a_piped_logs_its_own_words_about_failed_handshakes(
     start_plane: StartControlPlane, tmp_path: Path

@@ -2,6 +2,7 @@
 """Opens gRPC channels that are connected and authorize every call."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -201,7 +202,14 @@ def _tls_credentials(cert_file: str) -> grpc.ChannelCredentials:
     if not cert_file:
         return grpc.ssl_channel_credentials()
     try:
-        return grpc.ssl_channel_credentials(Path(cert_file).read_bytes())
+        content = Path(cert_file).read_bytes()
+        # gRPC prints lines of its own about such a file, and only when it connects.
+        ssl.create_default_context(cafile=cert_file)
+        return grpc.ssl_channel_credentials(content)
+    except ssl.SSLError as e:
+        raise UserMistake(
+            f"{cert_file} is not a file of PEM certificates", hint="check --cert-file"
+        ) from e
     except OSError as e:
         raise UserMistake(
             f"cannot read the certificate file {cert_file}: {e.strerror}", hint="check --cert-file"
