@@ -16,10 +16,10 @@ def run_pytest(directory: Path, *arguments: str, repeated: bool = False) -> str:
     plugin = (TESTS / "report.py").read_text()
     (directory / "tests").mkdir(exist_ok=True)
     (directory / "tests/report.py").write_text(plugin)
+    # Without a root a file such as setup.py in a directory above would name it.
+    options = (f"--rootdir={directory}", "-q", "-p", "report")
     done = subprocess.run(
-        # Without it a file such as setup.py in a directory above would name the root of the tests.
-        [sys.executable, "-m", "pytest", f"--rootdir={directory}", "-q", "-p", "report"]
-        + [*arguments, "tests"],
+        [sys.executable, "-m", "pytest", *options, *arguments, "tests"],
         cwd=directory,
         env={
             **os.environ,
