@@ -190,7 +190,7 @@ EDITOR_FORMS = frozenset(
     {
         "POST /applications/add", "POST /applications/{id}/sync", "POST /applications/{id}/encrypt", "POST /deployments/{id}/cancel",
         "POST /deployments/{id}/stages/{stage}/approve", "POST /deployments/{id}/stages/{stage}/skip",
-        "POST /deployments/{id}/stages/{stage}/reject", "POST /applications/sync", "POST /applications/{id}/settings/edit",
+        "POST /deployments/{id}/stages/{stage}/reject", "POST /applications/sync", "POST /applications/enable", "POST /applications/disable", "POST /applications/{id}/settings/edit",
         "POST /applications/{id}/settings/enable", "POST /applications/{id}/settings/disable",
         "POST /applications/{id}/settings/delete", "POST /applications/add/several",
     }

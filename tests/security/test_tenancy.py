@@ -481,6 +481,8 @@ async def test_forms_about_several_applications_leave_those_of_others_alone(
     csrf = BrowserSession(installation.own.user("Admin"), token).csrf
     for path, field, value in (
         ("/applications/sync", "id", victim.ids["application_id"]),
+        ("/applications/enable", "id", victim.ids["application_id"]),
+        ("/applications/disable", "id", victim.ids["application_id"]),
         ("/applications/add/several", "found", file_of(unregistered).anchor),
     ):
         answer = await installation.http.request(

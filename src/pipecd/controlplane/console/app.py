@@ -38,6 +38,7 @@ from pipecd.controlplane.console.api_browser import ApiBrowserPage
 from pipecd.controlplane.console.api_keys import ApiKeyPages
 from pipecd.controlplane.console.application_settings import ApplicationSettingsPages
 from pipecd.controlplane.console.applications import ApplicationPages
+from pipecd.controlplane.console.bulk_enable import BulkEnablePages
 from pipecd.controlplane.console.chains import ChainPages
 from pipecd.controlplane.console.deployments import DeploymentPages
 from pipecd.controlplane.console.documentation import DocumentationPages
@@ -148,6 +149,7 @@ def create_console(
             *AddApplicationPages(context).routes(),
             # Before the page of an application, which would take "drift" for an id.
             *DriftPages(context).routes(),
+            *BulkEnablePages(context).routes(),
             *ApplicationPages(context).routes(),
             *LiveStatePages(context).routes(),
             *ApplicationSettingsPages(context).routes(),

@@ -35,6 +35,7 @@ LOOKS = [
     for theme in ("light", "dark")
 ]
 MENUS = {
+    "Bulk actions",
     "Cancel",
     "Change",
     "Disable",
@@ -43,7 +44,6 @@ MENUS = {
     "Restart",
     "Roll back",
     "Skip ANALYSIS",
-    "Sync several",
     "Sync strategies",
 }
 # Opens whatever the page folds, other than menus, of which one at a time is open.

@@ -157,7 +157,6 @@ async def test_several_applications_are_synced_at_once(
     other = await cases.applications.add(draft, by=admin)
     page = await open_page("/applications", java_script_enabled=scripts)
     menu = page.get_by_test_id("bulk-sync")
-    await expect(page.get_by_label("Select off")).to_be_disabled()
     if scripts:
         await page.get_by_label("Select all").check()
         await expect(page.get_by_label("Select web")).to_be_checked()
@@ -193,6 +192,55 @@ async def test_several_applications_are_synced_at_once(
     await rows.get_by_role("link", name="web").click()
     await expect(page.get_by_test_id("notice")).to_contain_text("The sync is requested")
     assert other in page.url
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_several_applications_are_disabled_and_enabled_at_once(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    console_url: str,
+    application: Application,
+    draft: Application,
+    cases: UseCases,
+    stores: Stores,
+    admin: User,
+) -> None:
+    ids = [application.id]
+    for name in ("search", "web"):
+        draft.name, draft.git_path.path = name, f"apps/{name}"
+        ids.append(await cases.applications.add(draft, by=admin))
+
+    async def disabled() -> list[bool]:
+        return [(await cases.applications.get(id, by=admin)).disabled for id in ids]
+
+    page = await open_page("/applications", java_script_enabled=scripts)
+    menu, rows = page.get_by_test_id("bulk-sync"), page.get_by_test_id("bulk-row")
+    disable = page.get_by_role("button", name="Disable the selected applications")
+    await menu.click()
+    await expect(page.locator("#bulk-sync")).to_contain_text("What is running keeps running")
+    # There is none to enable yet.
+    await expect(page.get_by_role("button", name="Enable the selected")).to_have_count(0)
+    await disable.click()
+    await expect(page.get_by_test_id("flash")).to_contain_text("Select the applications")
+    for name in ("cart", "web"):
+        await page.get_by_label(f"Select {name}").check()
+    await menu.click()
+    await disable.click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("2 applications are disabled")
+    assert await disabled() == [True, False, True]
+    # One of them is deleted before the form is sent.
+    await page.goto(f"{console_url}/applications")
+    for name in ("cart", "web"):
+        await page.get_by_label(f"Select {name}").check()
+    await menu.click()
+    await stores.applications.update(ids[2], lambda stored: setattr(stored, "deleted", True))
+    await page.get_by_role("button", name="Enable the selected applications").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("1 application is enabled")
+    await expect(rows.filter(has_text="web")).to_contain_text("deleted")
+    assert (await disabled())[0] is False
+    await rows.get_by_role("link", name="cart").click()
+    await expect(page.get_by_test_id("sync-button")).to_be_enabled()
 
 
 async def test_a_sync_without_a_selection_says_what_to_do(

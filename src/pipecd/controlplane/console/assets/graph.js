@@ -53,7 +53,7 @@ export function startGraph() {
   });
   document.addEventListener("change", (event) => {
     const name = event.target.dataset?.tickAll;
-    if (name) for (const each of document.querySelectorAll(`input[name="${name}"]:not(:disabled)`)) each.checked = event.target.checked;
+    if (name) for (const each of document.querySelectorAll(`input[name="${name}"]:not(:disabled)`)) each.checked = event.target.checked && !("tickAlone" in each.dataset);
   });
   document.addEventListener("wheel", (event) => {
     if (!event.ctrlKey || !event.target.closest?.("[data-graph]")) return;
