@@ -109,8 +109,7 @@ async def test_a_deployment_that_waits_or_ends_is_notified_once_asked_for(
     await page.get_by_test_id("notify-me").click()
     await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "true")
     await expect(page.get_by_test_id("notify-me")).to_have_attribute(
-        "title",
-        "You are notified when this deployment ends or waits for an approval. Press to stop it.",
+        "title", "You are notified when it ends or waits for an approval"
     )
     # A page that is watched goes on while it is hidden.
     await page.evaluate(
