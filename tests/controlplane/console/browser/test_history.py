@@ -196,6 +196,35 @@ async def test_insights_say_whether_the_team_got_faster(
     await expect(trend).to_contain_text("Faster than in the 7 days before")
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_all_four_keys_have_the_deployments_behind_their_points(
+    *, scripts: bool, open_page: OpenPage, filled: FilledProject
+) -> None:
+    del filled
+    page = await open_page("/insights?range=1m", java_script_enabled=scripts)
+    async with page.expect_download() as downloading:
+        await page.get_by_role("link", name="Download CSV").click()
+    lines = (await (await downloading.value).path()).read_text().splitlines()[1:]
+    days = [[int(cell or 0) for cell in line.split(",")[1:]] for line in lines]
+    total, failed = (sum(column) for column in list(zip(*days, strict=True))[:2])
+    values = {
+        key: page.get_by_test_id(f"chart-{key}").get_by_test_id("chart-value")
+        for key in ("frequency", "failure-rate", "lead-time", "restore")
+    }
+    assert failed
+    await expect(values["frequency"]).to_have_text(str(total))
+    rate = await values["failure-rate"].inner_text()
+    assert float(rate.removesuffix("%")) == pytest.approx(100 * failed / total, abs=0.5)
+    for key, column in (("lead-time", 2), ("restore", 3)):
+        await expect(values[key]).not_to_have_text("none")
+        # A day without a value has no bar.
+        bars = page.get_by_test_id(f"chart-{key}").locator("a .bar")
+        await expect(bars).to_have_count(sum(bool(day[column]) for day in days))
+    for key in values:
+        await page.get_by_test_id(f"chart-{key}").locator("a").last.click()
+        await expect(page.get_by_test_id("behind-row")).not_to_have_count(0)
+
+
 async def test_the_search_is_reached_on_a_phone(open_page: OpenPage, filled: FilledProject) -> None:
     page = await open_page("/overview", viewport={"width": 390, "height": 800})
     await page.get_by_test_id("find-link").click()

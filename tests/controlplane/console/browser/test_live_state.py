@@ -61,6 +61,31 @@ async def test_a_thousand_resources_are_explored(
     await expect(nodes.filter(visible=True)).to_have_count(25)
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_resources_are_filtered_by_kind_and_name(
+    *,
+    scripts: bool,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(4, 3, broken=False)), by=piped)
+    page = await open_page(f"/applications/{application.id}/live", java_script_enabled=scripts)
+    nodes = page.get_by_test_id("live-node")
+    await expect(nodes).to_have_count(16)
+    await page.get_by_test_id("filter-kind").select_option("Deployment")
+    if not scripts:
+        await page.get_by_role("button", name="Filter").click()
+    await expect(nodes).to_have_count(4)
+    await page.get_by_test_id("filter-kind").select_option("")
+    await page.get_by_test_id("filter-q").fill("web-2-1")
+    await page.keyboard.press("Enter")
+    # What matches stands below its owner.
+    await expect(nodes).to_have_count(2)
+    await expect(nodes.first).to_contain_text("web-2")
+
+
 async def test_the_graph_can_be_zoomed_and_its_boxes_opened(
     open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
 ) -> None:
