@@ -165,8 +165,8 @@ APPLICATION_FILTERS = {
     "all": {},
     "disabled": {"enabled": False},
     "kind TERRAFORM": {"kinds": (1,)},
-    "out of sync": {"sync_statuses": (2,)},
-    "deploying (none)": {"sync_statuses": (3,)},
+    "out of sync": {"sync_statuses": (3,)},
+    "deploying (none)": {"sync_statuses": (2,)},
     "name of one": {"name": "app-4321"},
     "name of none": {"name": "no such"},
     "piped": {"piped_id": id_of("piped", 21)},
@@ -174,7 +174,7 @@ APPLICATION_FILTERS = {
     "label of all": {"labels": {"org": "acme"}},
     "label of few": {"labels": {"team": "t7"}},
     "label of none": {"labels": {"team": "no such team"}},
-    "label of few, out of sync": {"labels": {"team": "t3"}, "sync_statuses": (2,)},
+    "label of few, out of sync": {"labels": {"team": "t3"}, "sync_statuses": (3,)},
 }
 
 
@@ -193,6 +193,10 @@ def list_queries(stores: Stores) -> Iterator[ListQuery]:
                 lambda page, m=matching: stores.applications.list(m, page),
             )
     piped = id_of("piped", 21)
+    unfinished = DeploymentFilter(LARGE, statuses=UNFINISHED)
+    yield "deployments in progress", lambda _: stores.deployments.list(unfinished)
+    everything = ApplicationFilter(LARGE)
+    yield "applications, all of them", lambda _: stores.applications.list(everything)
     yield "deployments of a piped", lambda _: stores.deployments.list_not_completed(piped)
     yield "applications of a piped", lambda _: stores.applications.list_enabled(LARGE, piped)
     yield "commands of a piped", lambda _: stores.commands.list_unhandled(piped)

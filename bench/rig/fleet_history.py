@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,30 +32,45 @@ from pipecd.controlplane.insight.months import add_outcomes, encode_month, month
 from pipecd.controlplane.jobs.insight_days import DayTotalsWriter
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import AlreadyExists
+from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.secrets.keys import hash_key
 from rig.control_plane import run_control_plane
 from rig.cpu_time import process_seconds
-from rig.history import LARGE, PastDeployment, Scale, history_of, id_of, labels_of
+from rig.history import (
+    BEGINNING,
+    LARGE,
+    PIPEDS,
+    PastDeployment,
+    Scale,
+    history_of,
+    id_of,
+    labels_of,
+)
 
 REPEATS = 3
 PASSWORD = "a password of the bench"
 PAGES = (
     "/overview",
     "/applications",
-    "/applications?label=team:t7",
+    "/applications?labels[0]=team:t7",
+    "/applications?q=app-43&sort=updated&dir=desc",
+    "/applications?page=150",
     "/deployments",
     "/deployments?status=RUNNING",
-    "/deployments?label=env:prod",
+    "/deployments?labels[0]=env:prod",
+    "/deployments?q=payment+of+the+login+of+the",
+    "/search?q=app-43",
     f"/applications/{id_of('application', 4321)}",
     f"/deployments/{id_of('deployment', 4321)}",
     "/settings/piped",
+    f"/settings/piped/{id_of('piped', 21)}",
 )
 INSIGHTS = (
     "/insights?range=1y",
     f"/insights?range=1y&app={id_of('application', 4321)}",
-    "/insights?range=1y&label=env:prod",
-    "/insights?range=1y&label=team:t7",
+    "/insights?range=1y&labels[0]=env:prod",
+    "/insights?range=1y&labels[0]=team:t7",
     "/insights.csv?range=1y",
 )
 # A page that reads nothing, for what a request costs at least.
@@ -121,10 +137,19 @@ async def _add_project(datastore: DatastoreSpec, files: Path) -> None:
     async with open_datastore(datastore) as database:
         stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
         admin = ProjectStaticUser(username="admin", password_hash=hash_key(PASSWORD))
-        try:
+        with suppress(AlreadyExists):
             await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
-        except AlreadyExists:
-            return
+        for number in range(PIPEDS):
+            piped = Piped(
+                id=id_of("piped", number),
+                name=f"piped-{number}",
+                desc="One of many.",
+                project_id=LARGE,
+                status=Piped.ONLINE,
+                started_at=BEGINNING,
+            )
+            with suppress(AlreadyExists):
+                await stores.pipeds.add(piped)
 
 
 def seconds_to_parse(files: Path) -> float:

@@ -22,7 +22,11 @@ from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_LABEL, EXT_META
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.document import to_json
-from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
+from pipecd.proto.model.application_pb2 import (
+    Application,
+    ApplicationSyncState,
+    ApplicationSyncStatus,
+)
 from pipecd.proto.model.common_pb2 import ApplicationKind
 from pipecd.proto.model.deployment_pb2 import DeploymentStatus as Status
 from rig.bulk import bulk_writer, create_tables
@@ -163,12 +167,26 @@ def _applications(scale: Scale) -> Iterator[Document]:
             labels=labels,
             disabled=number % 100 == 7,
             description="An application among many.",
-            sync_state=ApplicationSyncState(status=1 + (number % 50 == 3), timestamp=BEGINNING),  # type: ignore[arg-type]
+            sync_state=ApplicationSyncState(status=_sync_status(number), timestamp=BEGINNING),
             created_at=BEGINNING,
             updated_at=BEGINNING + chance.randrange(YEAR),
         )
-        document.git_path.CopyFrom(deployment("a", "p").git_path)
+        template = deployment("a", "p")
+        document.git_path.CopyFrom(template.git_path)
+        # Its latest deployment, which has succeeded.
+        latest = document.most_recently_successful_deployment
+        latest.deployment_id = id_of("deployment", scale.deployments - scale.applications + number)
+        latest.trigger.CopyFrom(template.trigger)
+        latest.trigger.commit.message = message_of(number, is_old=False)
+        latest.summary = f"Sync with the pipeline: {name} to v1.{number}"
+        latest.started_at, latest.completed_at = document.updated_at - 60, document.updated_at
+        document.most_recently_triggered_deployment.CopyFrom(latest)
         yield document.id, to_json(document, extra=name), labels
+
+
+def _sync_status(number: int) -> ApplicationSyncStatus.ValueType:
+    """One in fifty is out of sync, the others are synced."""
+    return ApplicationSyncStatus.OUT_OF_SYNC if number % 50 == 3 else ApplicationSyncStatus.SYNCED
 
 
 def _deployments(scale: Scale) -> Iterator[Document]:

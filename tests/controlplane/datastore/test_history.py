@@ -15,7 +15,7 @@ from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.query import any_of, labelled, mentions
-from pipecd.controlplane.datastore.schema import EXT_DEPLOYMENT_SEGMENT
+from pipecd.controlplane.datastore.schema import EXT_HISTORY_SEGMENT
 from pipecd.controlplane.datastore.segments import Entry, SegmentQuery, entry_of, pack
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
@@ -24,8 +24,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 MakeDeployment = Callable[..., Deployment]
 
-FIRST = EXT_DEPLOYMENT_SEGMENT.c.FirstUpdatedAt
-LAST = EXT_DEPLOYMENT_SEGMENT.c.LastUpdatedAt
+FIRST = EXT_HISTORY_SEGMENT.c.FirstUpdatedAt
+LAST = EXT_HISTORY_SEGMENT.c.LastUpdatedAt
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_a_history_that_was_lost_is_packed_again(
     for at in range(1, 12):
         await add(f"app-{at}", at)
     await stores.deployments.pack_history()
-    await database.write(lambda t: t.execute(delete(EXT_DEPLOYMENT_SEGMENT)))
+    await database.write(lambda t: t.execute(delete(EXT_HISTORY_SEGMENT)))
     assert await stores.deployments.pack_history() == 9
     assert await names(stores, "app-3") == ["app-3"]
 
@@ -153,11 +153,13 @@ def entries(*documents: Deployment) -> list[Entry]:
 def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
     """The numbers of the documents that are found; the bits must not exclude them."""
     [segment] = pack(entries(*documents))
-    parts = (segment.grams, segment.texts, segment.entries)
-    numbers = sorted(each.id[0] for each in query.find(*parts))
-    is_worth = query.may_have(segment.grams)
-    is_worth = is_worth and query.may_have_in_texts(segment.grams, segment.texts)
-    assert is_worth or not numbers
+    numbers = sorted(
+        each.id[0] for each in query.find(segment.texts, segment.entries, segment.keys)
+    )
+    assert query.may_have(segment.grams) or not numbers
+    if not query.may_have_key(segment.grams):
+        without_keys = query.find(segment.texts, segment.entries)
+        assert sorted(each.id[0] for each in without_keys) == numbers
     return numbers
 
 

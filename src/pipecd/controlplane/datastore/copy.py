@@ -14,7 +14,7 @@ from sqlalchemy import Boolean, Column, Table, delete, func, insert, select, tup
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.expressions import Row, Value, Values, param
 from pipecd.controlplane.datastore.schema import (
-    EXT_DEPLOYMENT_SEGMENT,
+    EXT_HISTORY_SEGMENT,
     EXT_LEASE,
     EXT_META,
     METADATA,
@@ -26,7 +26,7 @@ BATCH = 200
 UNFINISHED_COPY_ROW = "unfinished_copy"
 # The schema version is that of the database itself, leases are those of running processes, and the
 # history is packed again by a job.
-_NOT_COPIED = (EXT_META, EXT_LEASE, EXT_DEPLOYMENT_SEGMENT)
+_NOT_COPIED = (EXT_META, EXT_LEASE, EXT_HISTORY_SEGMENT)
 _MARKED = EXT_META.c.Name == UNFINISHED_COPY_ROW
 
 
@@ -81,7 +81,7 @@ async def begin_copy(target: Database) -> None:
     if not await is_unfinished_copy(target):
         mark = insert(EXT_META).values(Name=UNFINISHED_COPY_ROW, Value="")
         await target.write(lambda transaction: transaction.execute(mark))
-    for table in (*copied_tables(), EXT_DEPLOYMENT_SEGMENT):
+    for table in (*copied_tables(), EXT_HISTORY_SEGMENT):
         await target.clear(table)
 
 

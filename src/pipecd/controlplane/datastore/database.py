@@ -114,8 +114,12 @@ class Transaction:
         Large values are read into the same memory again, which is faster than into more of it.
         """
         compiled = compile_statement(statement, self._dialect)
-        cursor = self._cursor("execute", compiled.text, compiled.arguments(values))
+        arguments = compiled.arguments(values)
         try:
+            # As text, PostgreSQL sends bytes in twice the length.
+            binary = {"binary": True} if self._dialect.name == "postgresql" else {}
+            cursor = self.connection.cursor(**binary)
+            cursor.execute(compiled.text, arguments)
             yield from cursor
         except Exception as e:  # noqa: BLE001 - drivers raise errors of many kinds.
             self._fail(e)

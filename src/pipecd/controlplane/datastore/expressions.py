@@ -164,6 +164,24 @@ def _like_of_sqlite(element: Like, compiler: Any, **options: Any) -> str:
     return f"{text} LIKE {pattern} ESCAPE '!'"
 
 
+class MayContain(FunctionElement[Any]):
+    """The bytes of a column contain others; only engines that filter faster than they send do so.
+
+    The caller has to look for them itself.
+    """
+
+    inherit_cache = True
+    type = NullType()
+
+    def __init__(self, column: ColumnElement[bytes], part: ColumnElement[bytes]) -> None:
+        super().__init__(column, part)
+
+
+@compiles(MayContain)
+def _may_contain(*_: Any, **__: Any) -> str:
+    return "1 = 1"
+
+
 class SameDocument(FunctionElement[Any]):
     """The stored document equals this text."""
 

@@ -10,7 +10,7 @@ table needs to know about segments.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TypeVar
 
@@ -19,13 +19,15 @@ from sqlalchemy import insert, select
 from pipecd.controlplane.datastore.database import Database, Duplicate, Transaction
 from pipecd.controlplane.datastore.expressions import (
     AnySelect,
+    MayContain,
     Row,
     SameText,
+    Value,
     Values,
     param,
 )
 from pipecd.controlplane.datastore.query import Selection, any_of, at_least, below, row_id
-from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_DEPLOYMENT_SEGMENT
+from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_HISTORY_SEGMENT
 from pipecd.controlplane.datastore.segments import (
     MAX_ENTRIES,
     Entry,
@@ -47,7 +49,7 @@ DOCUMENTS_AT_ONCE = (64, 256, 512)
 # The pause between segments, as a multiple of the time that packing one takes.
 PAUSE = 1.0
 
-_ROW = EXT_DEPLOYMENT_SEGMENT.c
+_ROW = EXT_HISTORY_SEGMENT.c
 _DOCUMENT = DEPLOYMENT.c
 _SEGMENTS = (
     select(_ROW.Segment, _ROW.FirstUpdatedAt, _ROW.LastUpdatedAt, _ROW.Grams)
@@ -60,7 +62,7 @@ _LAST = (
     .order_by(_ROW.Segment.desc())
     .limit(1)
 )
-_ADD = insert(EXT_DEPLOYMENT_SEGMENT).values(
+_ADD = insert(EXT_HISTORY_SEGMENT).values(
     ProjectId=param("project"),
     Segment=param("segment"),
     FirstUpdatedAt=param("first"),
@@ -68,6 +70,7 @@ _ADD = insert(EXT_DEPLOYMENT_SEGMENT).values(
     Grams=param("grams"),
     Texts=param("texts"),
     Entries=param("entries"),
+    Keys=param("keys"),
 )
 _OLDEST = (
     select(_DOCUMENT.Id, _DOCUMENT.UpdatedAt, _DOCUMENT.Data)
@@ -107,11 +110,12 @@ class Segment:
 
 
 @lru_cache(maxsize=32)
-def _parts_statement(columns: tuple[str, ...], segments: int) -> AnySelect:
+def _parts_statement(columns: tuple[str, ...], segments: int, *, filtered: bool) -> AnySelect:
     numbers = [param(f"segment_{i}") for i in range(segments)]
-    return select(_ROW.Segment, *(_ROW[column] for column in columns)).where(
+    statement = select(_ROW.Segment, *(_ROW[column] for column in columns)).where(
         _ROW.ProjectId == param("project"), _ROW.Segment.in_(numbers)
     )
+    return statement.where(MayContain(_ROW.Texts, param("text"))) if filtered else statement
 
 
 class DeploymentHistory:
@@ -249,42 +253,60 @@ def _finder(
 ) -> Callable[[Transaction], tuple[list[Found], int]]:
     """Work that reads these segments, finds what matches, and counts those that were worth it.
 
-    Entries are longer than texts. They are read together, `at_once`, if most of the segments before
-    had the text; otherwise those of the segments that have it are read after the texts.
+    Entries are read with texts, `at_once`, if most of the segments before had the text; otherwise
+    those of the segments that have it are read after the texts.
     """
-    grams = {each.number: each.grams for each in segments}
-    columns = ("Texts", "Entries") if at_once else ("Texts",)
+    keyed = [each.number for each in segments if query.may_have_key(each.grams)]
+    others = [each.number for each in segments if not query.may_have_key(each.grams)]
 
     def work(transaction: Transaction) -> tuple[list[Found], int]:
+        read = partial(_read, transaction, project)
         found: list[Found] = []
         texts_of: dict[int, bytes] = {}
-        worth = 0
-        for number, texts, *entries in _read(transaction, project, list(grams), columns):
-            if not query.may_have_in_texts(grams[number], texts):
-                continue
-            worth += 1
-            if entries:
-                found += query.find(grams[number], texts, entries[0])
-            else:
-                texts_of[number] = texts
-        for number, entries in _read(transaction, project, list(texts_of), ("Entries",)):
-            found += query.find(grams[number], texts_of[number], entries)
+        for _, texts, entries, keys in read(keyed, ("Texts", "Entries", "Keys")):
+            found += query.find(texts, entries, keys)
+        worth = len(keyed)
+        if query.text is None:
+            texts_of = dict.fromkeys(others, b"")
+        elif at_once:
+            for _, texts, entries in read(others, ("Texts", "Entries")):
+                if query.text in texts:
+                    worth += 1
+                    found += query.find(texts, entries)
+        else:
+            texts_of = {
+                number: texts
+                for number, texts in read(others, ("Texts",), containing=query.text)
+                if query.text in texts
+            }
+            worth += len(texts_of)
+        for number, entries in read([*texts_of], ("Entries",)):
+            found += query.find(texts_of[number], entries)
         return found, worth
 
     return work
 
 
 def _read(
-    transaction: Transaction, project: str, segments: Sequence[int], columns: tuple[str, ...]
+    transaction: Transaction,
+    project: str,
+    segments: Sequence[int],
+    columns: tuple[str, ...],
+    *,
+    containing: bytes | None = None,
 ) -> Iterator[Row]:
-    """Reads columns of these segments, after their numbers."""
-    if segments:
-        # A number is repeated up to a power of two, so that few statements serve all lengths.
-        count = 1 << (len(segments) - 1).bit_length()
-        repeated = [*segments, *[segments[-1]] * (count - len(segments))]
-        values: Values = {f"segment_{i}": number for i, number in enumerate(repeated)}
-        statement = _parts_statement(columns, count)
-        yield from transaction.rows(statement, {**values, "project": project})
+    """Reads columns of these segments, after their numbers.
+
+    Segments whose texts do not have what they should be `containing` may be left out.
+    """
+    if not segments:
+        return
+    # A number is repeated up to a power of two, so that few statements serve all lengths.
+    count = 1 << (len(segments) - 1).bit_length()
+    repeated = [*segments, *[segments[-1]] * (count - len(segments))]
+    values: dict[str, Value] = {f"segment_{i}": number for i, number in enumerate(repeated)}
+    statement = _parts_statement(columns, count, filtered=containing is not None)
+    yield from transaction.rows(statement, {**values, "project": project, "text": containing})
 
 
 def _store(
@@ -299,6 +321,7 @@ def _store(
             "grams": segment.grams,
             "texts": segment.texts,
             "entries": segment.entries,
+            "keys": segment.keys,
         }
         transaction.execute(_ADD, values)
 

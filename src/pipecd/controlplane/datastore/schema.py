@@ -249,8 +249,8 @@ EXT_LABELLED_APPLICATION = Table(
     **ON_MYSQL,
 )
 # The history of deployments, packed for searches by text and label, see `segments`.
-EXT_DEPLOYMENT_SEGMENT = Table(
-    "ExtDeploymentSegment",
+EXT_HISTORY_SEGMENT = Table(
+    "ExtHistorySegment",
     METADATA,
     Column("ProjectId", ExactText(50), primary_key=True),
     Column("Segment", Integer, primary_key=True, autoincrement=False),
@@ -259,6 +259,7 @@ EXT_DEPLOYMENT_SEGMENT = Table(
     Column("Grams", BYTES, nullable=False),
     Column("Texts", BYTES, nullable=False),
     Column("Entries", BYTES, nullable=False),
+    Column("Keys", BYTES, nullable=False),
     **ON_MYSQL,
 )
 # One row per stage run: whether its log is closed, and how far the file in the filestore reaches.

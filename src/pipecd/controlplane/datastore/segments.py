@@ -42,8 +42,10 @@ COLUMNS = {
 NUMBERS = ("Status", "Kind")
 
 _LINE = b"\n"
-# The numbers of entries, lines, references and texts, then the length of the keys.
-_HEADER = Struct("<5I")
+# The number of entries.
+_COUNT = Struct("<I")
+# The numbers of lines and of their references.
+_LINES = Struct("<2I")
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class PackedSegment:
-    """A segment as it is stored."""
+    """A segment as it is stored.
+
+    Texts are apart, since most searches need nothing else of most segments; so are ids and hashes,
+    which few searches need.
+    """
 
     first_updated_at: int
     last_updated_at: int
     grams: bytes
     texts: bytes
     entries: bytes
+    keys: bytes
 
 
 def entry_of(id: bytes, updated_at: int, document: str | bytes) -> Entry:
@@ -148,23 +155,30 @@ def _packed(entries: Sequence[Entry]) -> PackedSegment:
     texts = _references(entries, lambda entry: entry.texts)
     keys = _references(entries, lambda entry: entry.keys)
     labels = _references(entries, lambda entry: entry.labels)
-    numbers = [each for lines in (texts, keys, labels) for each in lines.values()]
-    text_area, key_area, label_area = (
-        b"".join(_LINE + line for line in lines) for lines in (texts, keys, labels)
-    )
-    starts = array("I", accumulate(map(len, numbers), initial=0))
-    references = array("H", [number for each in numbers for number in each])
+    text_area, text_references = _pack_lines(texts)
+    key_area, key_references = _pack_lines(keys)
+    label_area, label_references = _pack_lines(labels)
     columns = [array("I", [entry.columns[i] for entry in entries]) for i, _ in enumerate(COLUMNS)]
     times = array("i", [entry.updated_at for entry in entries])
     parts = [
-        _HEADER.pack(len(entries), len(numbers), len(references), len(texts), len(key_area)),
+        _COUNT.pack(len(entries)),
         b"".join(entry.id for entry in entries),
-        *(_little_endian(numbers).tobytes() for numbers in (times, *columns, starts, references)),
-        *(key_area, label_area, _LINE),
+        *(_little_endian(numbers).tobytes() for numbers in (times, *columns)),
+        *(text_references, label_references, label_area),
     ]
+    grams = _grams(texts, keys, labels)
     return PackedSegment(
-        min(times), max(times), _grams(texts, keys, labels), text_area + _LINE, b"".join(parts)
+        min(times), max(times), grams, text_area, b"".join(parts), key_references + key_area
     )
+
+
+def _pack_lines(references: dict[bytes, list[int]]) -> tuple[bytes, bytes]:
+    """The lines, each between two line breaks, and the numbers of the entries that have them."""
+    starts = array("I", accumulate(map(len, references.values()), initial=0))
+    numbers = array("H", [number for each in references.values() for number in each])
+    packed = [_little_endian(each).tobytes() for each in (starts, numbers)]
+    area = b"".join(_LINE + line for line in references) + _LINE
+    return area, _LINES.pack(len(references), len(numbers)) + b"".join(packed)
 
 
 def _references(
@@ -277,20 +291,17 @@ class SegmentQuery:
             return False
         return not self.text or _has(grams, self._text_bits) or _has(grams, self._key_bits)
 
-    def may_have_in_texts(self, grams: bytes, texts: bytes) -> bool:
-        """Whether the entries of a segment are worth reading, by its texts."""
-        return self.text is None or self.text in texts or _has(grams, self._key_bits)
+    def may_have_key(self, grams: bytes) -> bool:
+        """Whether the keys of a segment are worth reading; otherwise, only its texts are."""
+        return bool(self.text) and _has(grams, self._key_bits)
 
-    def find(self, grams: bytes, texts: bytes, entries: bytes) -> list[Found]:
-        """Returns the deployments of a segment that probably match."""
+    def find(self, texts: bytes, entries: bytes, keys: bytes = b"") -> list[Found]:
+        """Returns the deployments of a segment that probably match; without `keys`, by no key."""
         segment = UnpackedSegment(texts, entries)
         matching = [set(segment.of_label(label)) for label in self.labels]
         if self.text is not None:
-            with_text = set(segment.of_text(self.text))
-            # The keys take as long to look through as the texts.
-            if _has(grams, self._key_bits):
-                with_text.update(segment.of_key(self._key))
-            matching.append(with_text)
+            by_key = of_key(self._key, keys) if keys else ()
+            matching.append({*segment.of_text(self.text), *by_key})
         numbers: Iterable[int] = set[int].intersection(*matching) if matching else segment.numbers
         for column, values in self.columns:
             sums = segment.column(column)
@@ -320,27 +331,17 @@ class UnpackedSegment:
 
     def __init__(self, texts: bytes, entries: bytes) -> None:
         self._texts, self._entries = texts, entries
-        count, lines, references, self._text_lines, keys = _HEADER.unpack_from(entries)
+        (count,) = _COUNT.unpack_from(entries)
         self.numbers = range(count)
-        self._ids = _HEADER.size
+        self._ids = _COUNT.size
         self._times = self._ids + 16 * count
-        self._starts = self._times + 4 * count * (1 + len(COLUMNS))
-        self._references = self._starts + 4 * (lines + 1)
-        self._keys = self._references + 2 * references
-        self._labels = self._keys + keys
-        self.times = self._read("i", self._times, count)
-        self._line_starts = self._read("I", self._starts, lines + 1)
-        self._numbers = self._read("H", self._references, references)
-
-    def _read(self, kind: Literal["i", "I", "H"], start: int, length: int) -> Sequence[int]:
-        end = start + length * (2 if kind == "H" else 4)
-        if sys.byteorder == "little":
-            return memoryview(self._entries)[start:end].cast(kind)
-        return _little_endian(array(kind, self._entries[start:end]))
+        self.times = _read(entries, "i", self._times, count)
+        self._text_lines = PackedLines(entries, self._times + 4 * count * (1 + len(COLUMNS)))
+        self._label_lines = PackedLines(entries, self._text_lines.end)
 
     def column(self, number: int) -> Sequence[int]:
         count = len(self.numbers)
-        return self._read("I", self._times + 4 * count * (1 + number), count)
+        return _read(self._entries, "I", self._times + 4 * count * (1 + number), count)
 
     def id(self, number: int) -> bytes:
         start = self._ids + 16 * number
@@ -348,26 +349,43 @@ class UnpackedSegment:
 
     def of_text(self, text: bytes) -> Iterator[int]:
         """The entries of the texts that contain this one."""
-        return self._of_lines(self._texts, text, 0, 0, None)
-
-    def of_key(self, key: bytes) -> Iterator[int]:
-        """The entries of the keys that begin with this one."""
-        return self._of_lines(
-            self._entries, _LINE + key, self._keys, self._text_lines, self._labels
-        )
+        return self._text_lines.entries(self._texts, text, 0)
 
     def of_label(self, label: bytes) -> Iterator[int]:
-        before = self._text_lines + self._entries.count(_LINE, self._keys, self._labels)
-        return self._of_lines(self._entries, _LINE + label + _LINE, self._labels, before, None)
+        line = _LINE + label + _LINE
+        return self._label_lines.entries(self._entries, line, self._label_lines.end)
 
-    def _of_lines(
-        self, lines: bytes, text: bytes, start: int, before: int, end: int | None
-    ) -> Iterator[int]:
-        """The entries of the lines from `start` to `end`, after so many, that have this text."""
-        counted, line = start, before - 1
-        while (found := lines.find(text, start, end)) >= 0:
+
+def of_key(key: bytes, keys: bytes) -> Iterator[int]:
+    """The entries of the keys that begin with this one."""
+    lines = PackedLines(keys, 0)
+    return lines.entries(keys, _LINE + key, lines.end)
+
+
+class PackedLines:
+    """Which entries have each of some lines."""
+
+    def __init__(self, packed: bytes, start: int) -> None:
+        lines, references = _LINES.unpack_from(packed, start)
+        starts = start + _LINES.size
+        numbers = starts + 4 * (lines + 1)
+        self._starts = _read(packed, "I", starts, lines + 1)
+        self._numbers = _read(packed, "H", numbers, references)
+        self.end = numbers + 2 * references
+
+    def entries(self, lines: bytes, text: bytes, start: int) -> Iterator[int]:
+        """The entries of the lines that have this text; the lines begin at `start`."""
+        counted, line = start, -1
+        while (found := lines.find(text, start)) >= 0:
             # A text that begins with a line break is found at the break before its line.
             found += text.startswith(_LINE)
             line += lines.count(_LINE, counted, found)
-            yield from self._numbers[self._line_starts[line] : self._line_starts[line + 1]]
+            yield from self._numbers[self._starts[line] : self._starts[line + 1]]
             counted, start = found, lines.find(_LINE, found)
+
+
+def _read(packed: bytes, kind: Literal["i", "I", "H"], start: int, length: int) -> Sequence[int]:
+    end = start + length * (2 if kind == "H" else 4)
+    if sys.byteorder == "little":
+        return memoryview(packed)[start:end].cast(kind)
+    return _little_endian(array(kind, packed[start:end]))

@@ -40,6 +40,7 @@ from pipecd.controlplane.datastore.expressions import (
     FromDocument,
     IsDeleted,
     Like,
+    MayContain,
     Row,
     SameDocument,
     UpstreamText,
@@ -48,7 +49,11 @@ from pipecd.controlplane.datastore.expressions import (
 )
 from pipecd.controlplane.datastore.labelled_applications import fill_labelled_applications
 from pipecd.controlplane.datastore.query import Shape
-from pipecd.controlplane.datastore.schema import ExistingTables, missing_definitions
+from pipecd.controlplane.datastore.schema import (
+    EXT_HISTORY_SEGMENT,
+    ExistingTables,
+    missing_definitions,
+)
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
 
@@ -81,6 +86,11 @@ SCHEMA_LOCK = int.from_bytes(b"pipecd")
 COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns "
     "WHERE table_schema = current_schema()"
+)
+# The columns of bytes of a table whose values are compressed.
+COMPRESSED = (
+    "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass "
+    "AND atttypid = 'bytea'::regtype AND attstorage <> 'e'"
 )
 INDEXES = "SELECT tablename, indexname FROM pg_indexes WHERE schemaname = current_schema()"
 
@@ -396,9 +406,23 @@ def prepare(conninfo: str) -> None:
         transaction.query_sql("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
         existing = ExistingTables.of(transaction.query_sql(COLUMNS), transaction.query_sql(INDEXES))
         transaction.run_sql(*missing_definitions(existing, DIALECT))
+        transaction.run_sql(*_stored_plainly(transaction))
         ensure_version(transaction, display_name(conninfo))
         fill_labelled_applications(transaction)
         transaction.run_sql("COMMIT")
+
+
+def _stored_plainly(transaction: Transaction) -> list[str]:
+    """Statements after which the packed history is stored as it is.
+
+    Compressed, a segment takes longer to unpack than to search.
+    """
+    table = EXT_HISTORY_SEGMENT.name
+    compressed = transaction.query_sql(COMPRESSED, (f'"{table}"',))
+    return [
+        f'ALTER TABLE "{table}" ALTER COLUMN "{column}" SET STORAGE EXTERNAL'
+        for (column,) in compressed
+    ]
 
 
 def explain(error: Exception) -> Exception:
@@ -464,6 +488,12 @@ def _like(element: Like, compiler: Any, **options: Any) -> str:
     is_path = bool(element.path)
     text = postgresql_expression(element.path, FieldType.TEXT) if is_path else '"Data"::text'
     return f"{text} ILIKE {pattern} ESCAPE '!'"
+
+
+@compiles(MayContain, "postgresql")
+def _may_contain(element: MayContain, compiler: Any, **options: Any) -> str:
+    column, part = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"position({part}::bytea IN {column}) > 0"
 
 
 @compiles(SameDocument, "postgresql")
