@@ -16,6 +16,7 @@ from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.command_handlers import UnknownApplicationHandler
+from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.baseline import Baselines, IgnoredCommits
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
@@ -24,6 +25,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.ordering_pb2 import ListDeploymentsInOrderRequest
 from servers.control_plane import running
 from servers.environment import POLL_INTERVAL, PipedEnvironment
+
+NO_TARGETS: TargetsByPlugin = {}
 
 
 @dataclass
@@ -36,7 +39,11 @@ class TriggerEnvironment(PipedEnvironment):
 
     @asynccontextmanager
     async def triggering(
-        self, *repositories: Repository, interval: float = 0.1, now: Now = utc_now
+        self,
+        *repositories: Repository,
+        interval: float = 0.1,
+        now: Now = utc_now,
+        targets: TargetsByPlugin = NO_TARGETS,
     ) -> AsyncGenerator[Trigger]:
         """Runs the trigger with the repositories; leaving the block kills it."""
         async with self.connect(*repositories) as (api, mirrors):
@@ -53,6 +60,7 @@ class TriggerEnvironment(PipedEnvironment):
                 baselines=Baselines(IgnoredCommits(self.ignored_commits_file)),
                 notifier=self.notifier,
                 states=SyncStates(api, applications, deployments, now=now),
+                targets=targets,
                 interval=interval,
                 now=now,
             )

@@ -442,6 +442,7 @@ def _build_components(connection: _Connection, services: _Services) -> Sequence[
         baselines=services.baselines,
         notifier=connection.notifier,
         states=services.sync_states,
+        targets=deploy_target_names(settings.config),
         interval=spec.sync_interval or _DEFAULT_INTERVAL,
     )
     connection.metrics.register(PluginFailureMetrics(services.plugins))

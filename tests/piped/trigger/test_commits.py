@@ -2,13 +2,15 @@
 """A commit becomes one deployment of what it touches, whatever happens in between."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import grpc
 
 from pipecd.git.mirror import Repository
+from pipecd.model.clock import utc_now
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.piped.plan.stages import TargetsByPlugin
+from pipecd.proto.model.deployment_pb2 import Deployment, DeployTargets
 from servers.origin import Origin
 from servers.polling import eventually
 from servers.samples import CART
@@ -228,3 +230,39 @@ async def test_pushes_within_one_second_are_triggered_one_after_the_other(
                 await eventually(env.has_deployments(number))
         deployments = await env.open_deployments()
     assert [deployment.trigger.commit.hash for deployment in deployments] == pushed
+
+
+ON_A_CLUSTER = CART + "  plugins: {kubernetes: {}}\n"
+CLUSTER: TargetsByPlugin = {"kubernetes": ("cluster",)}
+
+
+async def test_a_new_application_is_deployed_once_it_has_its_deploy_targets(
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
+) -> None:
+    """The API adds an application without deploy targets, and sets them with a second call."""
+    origin.commit({"cart/app.pipecd.yaml": ON_A_CLUSTER})
+    async with open_trigger() as env:
+        plane = env.plane
+        id_ = await plane.piped.add_application("cart", description="without a provider")
+        async with env.triggering(site, targets=CLUSTER):
+            await env.wait_until_idle()
+            assert await env.open_deployments() == []
+            targets = {"kubernetes": DeployTargets(deploy_targets=["cluster"])}
+            await plane.cases.applications.set_deploy_targets(id_, targets, by=plane.admin)
+            (deployment,) = await eventually(env.has_deployments(1))
+    assert list(deployment.deploy_targets_by_plugin["kubernetes"].deploy_targets) == ["cluster"]
+
+
+async def test_an_application_that_stays_without_deploy_targets_is_deployed_to_fail_with_a_reason(
+    open_trigger: OpenTrigger, origin: Origin, site: Repository
+) -> None:
+    origin.commit({"cart/app.pipecd.yaml": ON_A_CLUSTER})
+
+    def later() -> datetime:
+        return utc_now() + timedelta(seconds=15)
+
+    async with open_trigger() as env:
+        await env.plane.piped.add_application("cart", description="without a provider")
+        async with env.triggering(site, targets=CLUSTER, now=later):
+            (deployment,) = await eventually(env.has_deployments(1))
+    assert dict(deployment.deploy_targets_by_plugin) == {}

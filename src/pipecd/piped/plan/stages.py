@@ -139,6 +139,16 @@ def chosen_targets(deployable: Deployment | Application) -> dict[str, tuple[str,
     }
 
 
+def lacks_targets(
+    application: Application, plugins: Collection[str], configured: TargetsByPlugin
+) -> bool:
+    """Whether an application has no deploy target of a plugin for which piped has some."""
+    if application.platform_provider or application.cloud_provider:
+        return False
+    chosen = chosen_targets(application)
+    return any(configured.get(plugin) and not chosen.get(plugin) for plugin in plugins)
+
+
 def deploy_targets(
     deployable: Deployment | Application, plugins: Collection[str], configured: TargetsByPlugin
 ) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 """Triggers deployments: on commits, commands, drift and deployment chains."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -17,6 +17,7 @@ from pipecd.piped.cache.deployments import DeploymentCache
 from pipecd.piped.cache.heads import RepositoryHead, RepositoryHeads
 from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.notify.notifier import Notifier
+from pipecd.piped.plan.stages import TargetsByPlugin
 from pipecd.piped.planning.baseline import Baselines
 from pipecd.piped.reporting.sync_states import SyncStates
 from pipecd.piped.source.configs import ApplicationConfigs
@@ -44,6 +45,8 @@ class Trigger:
     baselines: Baselines
     notifier: Notifier
     states: SyncStates
+    targets: TargetsByPlugin = field(default_factory=dict[str, tuple[str, ...]])
+    """The deploy targets of this piped."""
     interval: float = 60.0
     now: Now = utc_now
 
@@ -59,6 +62,7 @@ class Trigger:
             ),
             failures=TriggerFailures(self.notifier),
             states=self.states,
+            targets=self.targets,
             now=self.now,
         )
 

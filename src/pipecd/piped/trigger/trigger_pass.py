@@ -7,6 +7,7 @@ It decides for each of them whether there is a reason to deploy: a command, a ne
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -23,6 +24,7 @@ from pipecd.piped.control_plane_client import ControlPlaneClient
 from pipecd.piped.notify.event import EventType, NotificationEvent, mentions_in
 from pipecd.piped.notify.notifier import Notifier
 from pipecd.piped.plan import reason
+from pipecd.piped.plan.stages import TargetsByPlugin, lacks_targets
 from pipecd.piped.planning.baseline import Baselines, CommitTrigger, invalid_config
 from pipecd.piped.planning.deployment import Cause, commit_cause, commit_message, drift_cause
 from pipecd.piped.reporting.sync_states import SyncStates
@@ -39,6 +41,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _TRIGGER_FAILED = EventType.DEPLOYMENT_TRIGGER_FAILED
 # Applications that are evaluated at the same time; each waits for the control plane.
 _CONCURRENT_EVALUATIONS = 32
+# The API sets the deploy targets of a new application with a second call.
+_NEW_APPLICATION = timedelta(seconds=10)
 
 
 class TriggerFailures:
@@ -121,6 +125,7 @@ class TriggerContext:
     creator: DeploymentCreator
     failures: TriggerFailures
     states: SyncStates
+    targets: TargetsByPlugin
     now: Now
 
 
@@ -161,6 +166,8 @@ class TriggerPass:
 
         async def decide(application: Application) -> bool:
             config = configs[paths[application.id]]
+            if self._awaits_targets(application, config):
+                return False
             mentions = None if isinstance(config, PipecdError) else config.spec.notification
             try:
                 async with limit:
@@ -174,6 +181,15 @@ class TriggerPass:
         async with asyncio.TaskGroup() as tasks:
             decisions = [tasks.create_task(decide(each)) for each in due.values()]
         return all(decision.result() for decision in decisions)
+
+    def _awaits_targets(self, application: Application, config: ConfigResult) -> bool:
+        """Whether a new application may get its deploy targets in a moment."""
+        if isinstance(config, PipecdError) or self.context.baselines.of(application).commit:
+            return False
+        if not lacks_targets(application, config.spec.plugins, self.context.targets):
+            return False
+        # The clocks of the control plane and of this machine may differ.
+        return abs(self.context.now() - from_unix(application.created_at)) < _NEW_APPLICATION
 
     async def _evaluate(self, application: Application, config: ConfigResult) -> str:
         """Deploys the application if there is a reason; returns what is wrong with its config."""
