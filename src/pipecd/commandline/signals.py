@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 
 import structlog
 
+from pipecd.commandline.allocator import use_one_arena
+
 log = structlog.get_logger()
 
 
@@ -43,6 +45,7 @@ def run_until_signal(work: Coroutine[object, object, None], *, grace: float | No
                 with suppress(ValueError):
                     loop.remove_signal_handler(number)
 
+    use_one_arena()
     with _waiting_without_threads():
         asyncio.run(supervise())
 
