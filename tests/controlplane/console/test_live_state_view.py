@@ -202,6 +202,23 @@ def test_options_of_the_filters_have_counts(noon: datetime) -> None:
     assert only.targets == ()
 
 
+def test_numbers_in_names_are_sorted_as_numbers(noon: datetime) -> None:
+    names = ["web-10", "web-2", "web", "web-7d9-1", "api", "web-1", "9-web", "web-02", "1" * 5000]
+    shuffled = [ResourceState(id=name, name=name) for name in names]
+    rows = live_state_view(snapshot(*shuffled), noon).roots
+    assert [row.name for row in rows] == [
+        "9-web",
+        "1" * 5000,
+        "api",
+        "web",
+        "web-1",
+        "web-02",
+        "web-2",
+        "web-10",
+        "web-7d9-1",
+    ]
+
+
 def test_healthy_branches_of_a_large_tree_are_closed(noon: datetime) -> None:
     many = [resource(f"d{n}", **HEALTHY) for n in range(40)]
     many += [resource(f"p{n}", f"d{n}", **(UNHEALTHY if n == 7 else HEALTHY)) for n in range(40)]
@@ -261,7 +278,7 @@ def test_the_panel_of_a_resource_has_its_fields_drift_relations_and_events(
     )
     panel = view.panel
     assert panel
-    assert panel.facts == (("Deploy target", "tokyo"), ("Image", "web:2"), ("Id", "web"))
+    assert panel.facts == (("Deploy target", "tokyo"), ("Image", "web:2"), ("ID", "web"))
     assert [link.name for link in panel.children] == ["name of web-1"]
     assert [section.name for section in panel.drift] == ["name of web"]
     assert [(e.text, e.at and e.at.relative) for e in panel.events] == [
@@ -338,7 +355,7 @@ def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
     ]
     assert len(graph.edges) == 2
     parent, first, last = graph.boxes
-    assert parent.y == (first.y + last.y) // 2
+    assert parent.y == first.y < last.y
     assert first.x > parent.x + graph.box_width
 
 

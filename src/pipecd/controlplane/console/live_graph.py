@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tree of live resources as a graph: positions of boxes and edges for an SVG.
 
-The tree grows from left to right, a parent is in the middle of its children, and equal leaves are
-one box with their number. The same tree always gives the same picture.
+The tree grows from left to right, a parent is beside its first child, which is the worst, and equal
+leaves are one box with their number. The same tree always gives the same picture.
 """
 
 from collections import defaultdict
@@ -73,7 +73,8 @@ class _Layout:
         index = len(self.boxes)
         self.boxes.append(_box(row, 0, 0))
         middles = self.place_all(row.children, depth + 1)
-        y = (middles[0] + middles[-1]) // 2 - HEIGHT // 2 if middles else self._next()
+        # The picture begins in its corner, also where only a part of it fits.
+        y = middles[0] - HEIGHT // 2 if middles else self._next()
         x = _x(depth)
         self.boxes[index] = _box(row, x, y)
         middle = y + HEIGHT // 2

@@ -5,6 +5,7 @@ The worst resources come first at every level. A filter shows the resources that
 their ancestors. The pages of all platforms are the same; `live_graph` draws the tree as a graph.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ _HIGHLIGHTS = {
     "id": "",
 }
 _MAX_HIGHLIGHTS = 3
+# Longer numbers are rather parts of hashes.
+_NUMBER = re.compile(r"(?<![0-9A-Fa-f])([0-9]{1,9})(?![0-9A-Fa-f])")
 _SEVERITY = {health: rank for rank, health in enumerate(HealthStatus)}
 # The resource that a definition of ECS describes; a piped of v0 reports a `Service`.
 _ECS_DEFINITIONS = {
@@ -245,6 +248,15 @@ def _prune(row: ResourceRow) -> ResourceRow:
     )
 
 
+def _with_numbers(name: str) -> tuple[tuple[int, str], ...]:
+    """What names are sorted by, so that `web-2` comes before `web-10`."""
+    # Every second part is what the pattern has found.
+    return tuple(
+        (int(part), "") if index % 2 else (-1, part)
+        for index, part in enumerate(_NUMBER.split(name))
+    )
+
+
 def _worst(row: ResourceRow) -> HealthStatus:
     return min(row.health, row.worst, key=_SEVERITY.__getitem__)
 
@@ -422,7 +434,7 @@ class _Forest:
                 _SEVERITY[_worst(tree.row)],
                 not tree.row.children,
                 tree.row.kind,
-                tree.row.name,
+                _with_numbers(tree.row.name),
                 tree.row.id,
             ),
         )
@@ -455,7 +467,7 @@ class _Forest:
             ("Deploy target", resource.deploy_target),
             ("Plugin", resource.plugin_name),
             *((name, metadata[name]) for name in sorted(metadata) if name not in _SHOWN_ELSEWHERE),
-            ("Id", resource.id),
+            ("ID", resource.id),
         )
         parents = ((resource.deploy_target, parent) for parent in resource.parent_ids)
         below = sorted(

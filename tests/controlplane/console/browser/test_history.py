@@ -78,6 +78,20 @@ async def test_a_chain_is_followed_block_by_block(
     await expect(page.locator(f"a[href='/chains/{filled.chain}']").first).to_be_visible()
 
 
+async def test_chains_and_events_are_whole_on_a_tablet(
+    open_page: OpenPage, filled: FilledProject
+) -> None:
+    page = await open_page("/chains", viewport={"width": 768, "height": 900})
+    row = await page.get_by_test_id("chain-row").bounding_box()
+    # A name is not broken into letters.
+    assert row is not None
+    assert row["height"] < 120
+    await page.goto(page.url.replace("/chains", "/events"))
+    await expect(page.get_by_test_id("event-row")).to_have_count(4)
+    cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert await page.locator("[data-testid=event-row] .mono").evaluate_all(cut) == 0
+
+
 async def test_a_commit_is_traced_to_its_deployments(
     open_page: OpenPage, filled: FilledProject, reports: PipedReports, cases: UseCases
 ) -> None:
