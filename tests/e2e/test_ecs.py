@@ -35,6 +35,7 @@ from servers.layout import (
     until_ready,
 )
 from servers.objects import S3
+from servers.pages import GUIDE
 from servers.polling import eventually
 from servers.server import free_port
 
@@ -225,6 +226,9 @@ async def test_the_tasks_of_the_layout_run_and_a_piped_with_its_configuration_in
             for name in ("EXECUTION_ROLE_ARN", "TASK_ROLE_ARN"):
                 text = text.replace(name, ROLE)
             definition = json.loads(text)
+            # The page creates this group, which ECS does not.
+            [log] = [each["logConfiguration"] for each in definition["containerDefinitions"]]
+            assert log["options"]["awslogs-group"] in (GUIDE / "piped-installation.md").read_text()
             register(definition)
             [container] = definition["containerDefinitions"]
             container = {**container, "command": ["piped", *container["command"]]}

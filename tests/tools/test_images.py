@@ -187,7 +187,7 @@ def all_in_one(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The control plane of the first layout of the page, with an API key."""
     machine = tmp_path_factory.mktemp("machine")
     layout = Layout(docker, machine, "deploy/compose", "compose.yaml:git.yaml")
-    [settings, start, _, _] = console_blocks("compose.md", "All in one")
+    [settings, start, *_] = console_blocks("compose.md", "All in one")
     (layout.directory / ".env").write_text(settings)
     add_git_server(layout.directory)
     try:
@@ -198,8 +198,8 @@ def all_in_one(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iter
         layout.run("docker compose --profile piped down -v")
 
 
-async def test_the_commands_of_the_page_deploy_and_back_up(all_in_one: Layout) -> None:
-    [_, _, connect, back_up] = console_blocks("compose.md", "All in one")
+async def test_the_commands_of_the_page_deploy_back_up_and_restore(all_in_one: Layout) -> None:
+    [_, _, connect, back_up, restore] = console_blocks("compose.md", "All in one")
     config = all_in_one.directory / "piped.yaml"
     assert config.stat().st_mode & 0o077 == 0
     text = edit(config.read_text(), "apps")
@@ -208,9 +208,22 @@ async def test_the_commands_of_the_page_deploy_and_back_up(all_in_one: Layout) -
     [id] = re.findall(r"pipedID: (\S+)", text)
     await all_in_one.pipectl.deploy(id)
     all_in_one.run(back_up)
-    with tarfile.open(all_in_one.directory / "pipecd.tar.gz") as backup:
+    archive = all_in_one.directory / "pipecd.tar.gz"
+    assert archive.stat().st_mode & 0o077 == 0
+    with tarfile.open(archive) as backup:
         assert {"./pipecd.db", "./encryption-key"} <= set(backup.getnames())
+
+    async def is_disabled() -> bool:
+        return "applications" in await all_in_one.pipectl("application list --disabled")
+
+    # What happens after a backup is not in it.
     all_in_one.run("docker compose up -d --wait server")
+    [application] = (await all_in_one.pipectl("application list"))["applications"]
+    await all_in_one.pipectl(f"application disable --app-id {application['id']} --output json")
+    assert await is_disabled()
+    all_in_one.run(restore)
+    all_in_one.run("docker compose up -d --wait server")
+    assert not await is_disabled()
     applications = (await all_in_one.pipectl("application list"))["applications"]
     assert [application["name"] for application in applications] == ["web"]
 
