@@ -19,6 +19,11 @@ from servers.console import PipedReports
 pytestmark = pytest.mark.browser
 
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Parts of the page that scroll by a few pixels: many systems draw a scroll bar for them.
+BARELY_SCROLLING = """() => [...document.querySelectorAll("body *")]
+  .filter((each) => ["auto", "scroll"].includes(getComputedStyle(each).overflowY))
+  .filter((each) => each.scrollHeight > each.clientHeight && each.scrollHeight < each.clientHeight + 8)
+  .map((each) => `${each.tagName} ${each.className}`)"""
 
 
 @pytest.fixture
@@ -121,3 +126,15 @@ async def test_no_fact_stands_alone_in_its_line(
         lines = [tops.count(top) for top in dict.fromkeys(tops)]
         assert len(lines) <= 2, (path, lines)
         assert min(lines) > 1, (path, lines)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_nothing_has_a_scroll_bar_for_a_few_pixels(
+    width: int, open_page: OpenPage, console_url: str, all_pages: tuple[str, ...]
+) -> None:
+    page = await open_page("/overview", viewport={"width": width, "height": 900})
+    found: dict[str, list[str]] = {}
+    for path in all_pages:
+        await page.goto(console_url + path)
+        found[path] = await page.evaluate(BARELY_SCROLLING)
+    assert {path: parts for path, parts in found.items() if parts} == {}
