@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -208,6 +209,21 @@ async def test_a_script_gets_only_new_log_lines(
         headers["HX-Log"] = other
         page = (await admin_browser.get(here, headers=headers)).text
         assert re.findall(r'id="L(\d+)"', page) == ["1", "2", "3"]
+
+
+async def test_a_refresh_shows_the_first_error_without_reading_the_log_again(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports, tmp_path: Path
+) -> None:
+    await reports.stage(deployment, "s1", StageStatus.FAILURE, "exited with code 1")
+    lines = ["error: no tax rates", *(f"clean up {n}" for n in range(2, 31))]
+    await reports.lines(deployment, "s1", *lines)
+    await reports.end_of_log(deployment, "s1")
+    here = f"/deployments/{deployment.id}?stage=s1"
+    assert "<b>error: no tax rates</b>" in (await admin_browser.get(here)).text
+    for file in (tmp_path / "files").rglob("*.txt"):
+        file.unlink()
+    headers = {"HX-Request": "true", "HX-Log": "s1%3A0%3AUTC 30:30"}
+    assert "<b>error: no tax rates</b>" in (await admin_browser.get(here, headers=headers)).text
 
 
 async def test_the_raw_log_is_a_text(

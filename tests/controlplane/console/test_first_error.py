@@ -73,6 +73,10 @@ def stored(texts: dict[int, str], length: int, errors: tuple[int, ...] = ()) -> 
         pytest.param(stored({80: "error: a"}, 100), 80, id="a line that is not in the file yet"),
         pytest.param(stored({}, 100, errors=(7, 90)), 7, id="by its severity"),
         pytest.param(stored({10: "\x1b[31merror\x1b[0m: a"}, 100), 10, id="with colours"),
+        pytest.param(stored({10: "error: a\rdone    "}, 100), 0, id="overwritten by progress"),
+        pytest.param(
+            stored({10: "\x1b[1m" * 600 + "error: a"}, 100), 0, id="far from the beginning"
+        ),
         pytest.param(stored({95: "error: a"}, 100, errors=(100,)), 0, id="shown at the end anyway"),
         pytest.param(stored({3: "error: a"}, SHOWN_ANYWAY), 0, id="a short log"),
         pytest.param(stored({}, 100, errors=(100,)), 0, id="only the last line says it"),

@@ -122,6 +122,11 @@ def visible_text(text: str) -> str:
     """The text as people see it, without any escape sequence."""
     if "\r" in text or _ERASE.search(text):
         return strip_ansi(text)
+    return without_escapes(text)
+
+
+def without_escapes(text: str) -> str:
+    """The text without escape sequences, with what later characters overwrite or erase."""
     return _TOKEN.sub("", text)
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from itertools import chain
 
-from pipecd.controlplane.console.ansi import visible_text
+from pipecd.controlplane.console.ansi import visible_text, without_escapes
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.model.severity import LogSeverity
 
@@ -19,6 +19,9 @@ SEARCHED_LINES = 10_000
 SHOWN_ANYWAY = 15
 _BEFORE, _AFTER = 2, 6
 _MAX_CHARACTERS = 500
+# A line that is an error says so at its beginning. What a terminal shows of a long line of progress
+# takes a thousand times as long to find out as to read it.
+_SEARCHED_CHARACTERS = 2_000
 # One of these is in every line of which the pattern below matches.
 _WORDS = (b"err", b"fatal", b"panic", b"exception", b"traceback", b"critical", b"failure")
 _ERROR = re.compile(
@@ -61,9 +64,14 @@ def first_error(log: StoredLog) -> ErrorExcerpt | None:
     last = len(log) - SHOWN_ANYWAY
     for position in _candidates(log, max(len(log) - SEARCHED_LINES, 0), last):
         block = log.block(position)
-        if block.severity == LogSeverity.ERROR or is_error(visible_text(block.log)):
+        if block.severity == LogSeverity.ERROR or _shows_error(block.log[:_SEARCHED_CHARACTERS]):
             return _excerpt(log, position)
     return None
+
+
+def _shows_error(output: str) -> bool:
+    """Whether the part of the output that a terminal would show looks like an error."""
+    return is_error(without_escapes(output)) and is_error(visible_text(output))
 
 
 def _candidates(log: StoredLog, start: int, stop: int) -> "chain[int]":
@@ -86,7 +94,9 @@ def _excerpt(log: StoredLog, position: int) -> ErrorExcerpt:
 
 
 def _line(log: StoredLog, position: int) -> str:
-    text = visible_text(log.block(position).log).rstrip()
+    output = log.block(position).log
+    # Sequences of colours may be longer than what they colour.
+    text = visible_text(output[: 10 * _SEARCHED_CHARACTERS]).rstrip()
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 

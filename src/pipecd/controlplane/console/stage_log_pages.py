@@ -10,8 +10,9 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from pipecd.cache import LruCache
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.first_error import first_error
+from pipecd.controlplane.console.first_error import ErrorExcerpt, first_error
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
     PageContext,
@@ -36,6 +37,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 # The cursor that live.js sends for a part of a log that new lines do not continue.
 WITHOUT_END = "-"
+# Of the failed stages that are looked at, and refreshed while their rollback runs.
+_MAX_FIRST_ERRORS = 200
 _NOT_IN_FILENAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -44,6 +47,8 @@ class StageLogPages:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
+        # A completed log does not change. A tuple of one, since a log may have no error.
+        self._first_errors = LruCache[StageRun, tuple[ErrorExcerpt | None]](_MAX_FIRST_ERRORS)
 
     async def view(
         self,
@@ -71,8 +76,20 @@ class StageLogPages:
             )
         if stage.status != StageStatus.FAILURE.name:
             return view
-        whole = whole or await self._read_whole(run, user)
-        return replace(view, first_error=await asyncio.to_thread(first_error, whole))
+        return replace(view, first_error=await self._first_error(run, whole, user))
+
+    async def _first_error(
+        self, run: StageRun, whole: StoredLog | None, user: User
+    ) -> ErrorExcerpt | None:
+        """The first error of a log that the user may read; `whole` is the log if it is read."""
+        if (cached := self._first_errors.get(run)) is not None:
+            return cached[0]
+        if whole is None:
+            whole = await self._read_whole(run, user)
+        found = await asyncio.to_thread(first_error, whole)
+        if whole.completed:
+            self._first_errors.put(run, (found,))
+        return found
 
     async def raw_log(self, request: Request, session: BrowserSession) -> Response:
         """The log as a text, whole or the `lines` from one to another.
