@@ -173,5 +173,17 @@ async def test_directories_of_old_commits_are_not_kept(mirror: Mirror, origin: O
     await mirror.update()
     for commit in commits:
         assert len(await mirror.objects.entries(f"{commit}:")) == 101
-    kept = sum(isinstance(each, TreeEntry) for each in gc.get_objects())
-    assert kept < 101 * 200
+    assert _cached_entries() < 101 * 50
+
+
+async def test_the_directories_of_a_large_commit_are_kept(mirror: Mirror, origin: Origin) -> None:
+    [commit] = origin.import_commits([{f"app-{n}/file": str(n) for n in range(1500)}])
+    await mirror.update()
+    await mirror.objects.check_size(commit, with_size=False)
+    for directory in await mirror.objects.entries(f"{commit}:"):
+        assert len(await mirror.objects.entries(directory.id)) == 1
+    assert _cached_entries() >= 2 * 1500
+
+
+def _cached_entries() -> int:
+    return sum(isinstance(each, TreeEntry) for each in gc.get_objects())

@@ -40,7 +40,7 @@ async def test_sizes_of_old_commits_are_not_kept() -> None:
     for commit in range(3000):
         total = await sizes.check([repository.root(commit)], what="it")
         assert total == TreeSize(7, 30, 2)
-    assert sum(isinstance(each, TreeSize) for each in gc.get_objects()) < 3000
+    assert sum(isinstance(each, TreeSize) for each in gc.get_objects()) < 1000
 
 
 async def test_only_what_changed_is_read_again_however_many_directories_there_are() -> None:

@@ -40,17 +40,17 @@ _LINK_PROBLEMS = {
     b"notdir": _ABSENT,
 }
 
-# Most directories are the same from one commit to the next; the last ones that were read are
-# cached, up to about so many bytes in total. Every commit has a root of its own, so that the cache
-# of a busy repository is always full.
-_CACHED_DIRECTORIES = 4 * 1024 * 1024
-_DIRECTORY_SIZE, _ENTRY_SIZE = 500, 220
+# Most directories and files are the same from one commit to the next, and a deployment reads its
+# few files several times. Those that were read last are cached: as many bytes as so many commits
+# have, which these numbers per file and directory estimate, within two limits. Every commit has a
+# root of its own, so that the caches of a busy repository are always full.
+_CACHED_COMMITS = 3
+_DIRECTORY_SIZE, _ENTRY_SIZE, _FILE_SIZE = 500, 220, 1000
+_MIN_CACHED_DIRECTORIES, _MAX_CACHED_DIRECTORIES = 512 * 1024, 4 * 1024 * 1024
+_MIN_CACHED_CONTENTS, _MAX_CACHED_CONTENTS = 512 * 1024, 2 * 1024 * 1024
 # A directory that is larger counts as so many bytes, so that a few huge ones are cached as well.
 _MAX_COUNTED_SIZE = 1024 * 1024
 _REMEMBERED_COMMITS = 1000
-# A deployment reads its few files several times, and the next one reads them again. Small files are
-# cached up to so many bytes in total.
-_CACHED_CONTENTS = 2 * 1024 * 1024
 _MAX_CACHED_FILE = 64 * 1024
 _CACHE_OVERHEAD = 200
 # The deployments of one push ask for the same commits within so many seconds.
@@ -113,9 +113,10 @@ class Objects:
         self._git = command
         self._lookup = CatFile(command, "--batch-check", "--follow-symlinks")
         self._contents = CatFile(command, "--batch")
-        self._trees = LruCache[str, _Directory](_CACHED_DIRECTORIES, size_of=_directory_size)
+        self._cached_entries = 0
+        self._trees = LruCache[str, _Directory](_MIN_CACHED_DIRECTORIES, size_of=_directory_size)
         self._small_files = LruCache[str, bytes](
-            _CACHED_CONTENTS, size_of=lambda content: len(content) + _CACHE_OVERHEAD
+            _MIN_CACHED_CONTENTS, size_of=lambda content: len(content) + _CACHE_OVERHEAD
         )
         self._sizes = TreeSizes(self._read_trees, self._read_sizes, limits or TreeLimits())
         # Commits that were read before, and so must be readable.
@@ -197,11 +198,23 @@ class Objects:
         requested = list(paths)
         entries = [await self.entry(commit, path) for path in requested or (".",)]
         what = f"commit {commit[:7]} of {self._git.display_name}"
-        return await self._sizes.check(
+        size = await self._sizes.check(
             [entry for entry in entries if entry is not None],
             what=f"{requested[0]} of {what}" if len(requested) == 1 else what,
             with_size=with_size,
         )
+        self._make_room(size.entries)
+        return size
+
+    def _make_room(self, entries: int) -> None:
+        """Lets the caches hold what some commits with so many files and directories have."""
+        if entries <= self._cached_entries:
+            return
+        self._cached_entries = entries
+        directories = _CACHED_COMMITS * entries * (_DIRECTORY_SIZE + _ENTRY_SIZE)
+        contents = _CACHED_COMMITS * entries * (_FILE_SIZE + _CACHE_OVERHEAD)
+        self._trees.limit(min(max(directories, _MIN_CACHED_DIRECTORIES), _MAX_CACHED_DIRECTORIES))
+        self._small_files.limit(min(max(contents, _MIN_CACHED_CONTENTS), _MAX_CACHED_CONTENTS))
 
     async def exceeds_limits(self, directory: TreeEntry) -> bool:
         """Whether the names below a directory exceed a limit of working copies."""

@@ -21,7 +21,7 @@ _GIBIBYTE = 1024**3
 _TREES_PER_REQUEST = 8
 _FILES_PER_REQUEST = 2000
 # So many trees are cached, or twice those of the largest commit. The trees of old commits go first.
-_CACHED_TREES = 2_000
+_CACHED_TREES = 500
 _MAX_CACHED_TREES = 100_000
 
 ReadTrees = Callable[[Sequence[str]], Awaitable[list[tuple[TreeEntry, ...]]]]
