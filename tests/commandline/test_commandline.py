@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every spelling that the Go tools accept is accepted here."""
 
+import sys
+
 import click
 import pytest
 
 from pipecd.commandline import flags
 from pipecd.commandline.lazy_group import LazyGroup
-from pipecd.commandline.main import run
+from pipecd.commandline.main import fail, run
 from pipecd.model.errors import Unavailable, UserMistake
 
 seen: dict[str, object] = {}
@@ -123,6 +125,15 @@ def test_every_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None
 
     assert run(two, []) == 1
     assert 'required flag(s) "one", "other" not set' in capsys.readouterr().err
+
+
+def test_an_error_cannot_change_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a terminal, click prints escape sequences.
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert fail("failed: \x1b]0;title\x07\x9b2J\none more line\t.") == 1
+    assert capsys.readouterr().err.endswith(" failed: ]0;title2J\none more line\t.\n")
 
 
 def test_a_bug_beside_a_mistake_is_not_hidden() -> None:

@@ -15,8 +15,9 @@ from pipecd.model.deployment import (
     next_step,
     triggered_by,
     triggering_chain,
+    with_stage_names,
 )
-from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger
+from pipecd.proto.model.deployment_pb2 import Deployment, DeploymentTrigger, PipelineStage
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,20 @@ def test_a_deployment_that_begins_a_chain_may_be_triggered_by_another_chain() ->
     assert triggered_by(nested) == "a deployment chain"
     trigger.strategy_summary = "Quick sync"
     assert triggering_chain(Deployment(trigger=trigger)) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        pytest.param("Failed while executing stage stage-1", "Failed while executing stage A", id="a stage"),
+        pytest.param("executing stage stage-10: no", "executing stage B: no", id="an id that begins like another"),
+        pytest.param("executing the previous stage of odd.id", r"executing the previous stage of \1 C", id="a name that is no pattern"),
+        pytest.param("stage-1 of the river", "stage-1 of the river", id="another word"),
+        pytest.param("while executing stage gone", "while executing stage gone", id="an unknown stage"),
+    ],
+)  # fmt: skip
+def test_the_stages_of_a_reason_have_their_names(reason: str, text: str) -> None:
+    stages = [("", "none"), ("stage-1", "A"), ("stage-10", "B"), ("odd.id", r"\1 C")]
+    deployment = Deployment(stages=[PipelineStage(id=id, name=name) for id, name in stages])
+    assert with_stage_names(reason, deployment) == text
+    assert with_stage_names(reason, Deployment()) == reason

@@ -13,6 +13,8 @@ from pipecd.commandline.builtin import add_common
 from pipecd.commandline.flags import every_command
 from pipecd.model.errors import PipecdError
 
+# What could change the terminal, such as escape sequences in the reason of a failed deployment.
+_CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {ord("\n"), ord("\t")})
 _FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -83,7 +85,7 @@ def first_expected(group: ExceptionGroup[Exception]) -> PipecdError | None:
 def fail(message: str) -> int:
     """Prints the message with a timestamp, as the Go tools do, and returns exit code 1."""
     stamp = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S")
-    click.echo(f"{stamp} {message}", err=True)
+    click.echo(f"{stamp} {message.translate(_CONTROL_CHARACTERS)}", err=True)
     return 1
 
 

@@ -5,6 +5,7 @@ Start here: these are the nouns that every other package uses. The numbers are t
 test compares each enum with its descriptor.
 """
 
+import re
 from enum import IntEnum
 from typing import assert_never
 
@@ -140,6 +141,16 @@ def running_since(stage: PipelineStage) -> int:
 def is_rollback(stage: PipelineStage) -> bool:
     """Whether it is a rollback stage, which v0 tells by its name only."""
     return stage.rollback or stage.name == ROLLBACK_STAGE or stage.name.endswith("_ROLLBACK")
+
+
+def with_stage_names(text: str, deployment: Deployment) -> str:
+    """The text with the names of stages where a piped wrote their ids, as upstream does."""
+    names = {stage.id: stage.name for stage in deployment.stages if stage.id}
+    if not names:
+        return text
+    ids = "|".join(map(re.escape, names))
+    pattern = rf"(?:(?<=stage )|(?<=stage of ))(?:{ids})(?![\w-])"
+    return re.sub(pattern, lambda id: names[id[0]], text)
 
 
 def triggering_chain(deployment: Deployment) -> str:

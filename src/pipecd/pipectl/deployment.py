@@ -6,7 +6,12 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.model.deployment import DeploymentStatus, ManualOperation, StageStatus
+from pipecd.model.deployment import (
+    DeploymentStatus,
+    ManualOperation,
+    StageStatus,
+    with_stage_names,
+)
 from pipecd.model.errors import UserMistake
 from pipecd.pipectl import completion
 from pipecd.pipectl.application import parse_kinds, parse_labels
@@ -36,7 +41,6 @@ from pipecd.pipectl.views import (
     STAGES,
     deployment_status,
     shown_stages,
-    status_reason,
 )
 from pipecd.pipectl.wait import (
     Polling,
@@ -98,7 +102,7 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
         click.echo()
         print_result(output, found, shown_stages(found), STAGES)
         if found.status_reason:
-            click.echo(f"\n{printable(status_reason(found))}")
+            click.echo(f"\n{printable(with_stage_names(found.status_reason, found))}")
 
 
 @deployment.command("logs")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import click
 
-from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus, with_stage_names
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.pipectl.client import Api, Connection, attempt, call, logger
 from pipecd.pipectl.output import printable
-from pipecd.pipectl.views import deployment_status, stage_status, status_reason
+from pipecd.pipectl.views import deployment_status, stage_status
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
@@ -164,9 +164,9 @@ async def watch_deployment(api: Api, deployment_id: str, *, to_stderr: bool) -> 
 def check_success(deployment: Deployment) -> None:
     """Raises an error if a completed deployment has not succeeded."""
     if deployment.status != DeploymentStatus.SUCCESS:
-        reason = f": {status_reason(deployment)}" if deployment.status_reason else ""
+        reason = with_stage_names(deployment.status_reason, deployment)
         ended = deployment_status(deployment)
-        raise PipecdError(f"deployment {deployment.id} ended as {ended}{reason}")
+        raise PipecdError(f"deployment {deployment.id} ended as {ended}{reason and ': '}{reason}")
 
 
 def _line(name: str, status: str) -> str:

@@ -54,14 +54,6 @@ def shown_stages(deployment: Deployment) -> list[PipelineStage]:
     ]
 
 
-def status_reason(deployment: Deployment) -> str:
-    """The reason with the names of the stages; the stored one has their ids, as in upstream."""
-    reason = deployment.status_reason
-    for stage in deployment.stages:
-        reason = reason.replace(stage.id, stage.name)
-    return reason
-
-
 APPLICATIONS = View(
     {
         "NAME": lambda a: a.name,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pipecd.model.backoff import Backoff
 from pipecd.model.command import TRIGGERED_KEY, CommandStatus
-from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
+from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus, with_stage_names
 from pipecd.model.errors import Conflict, NotFound, PipecdError, Unavailable, UserMistake
 from pipecd.pipectl.client import Api, attempt, call, logger
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -94,7 +94,7 @@ async def wait_for_status(
         if status.is_completed:
             raise Conflict(
                 f"deployment {deployment_id} has completed as {STATUS_PREFIX}{status.name}",
-                hint=deployment.status_reason.strip(),
+                hint=with_stage_names(deployment.status_reason, deployment).strip(),
             )
         logger.info("...")
         return None

@@ -21,7 +21,6 @@ from pipecd.controlplane.console.pipeline_view import (
     started_at,
 )
 from pipecd.controlplane.console.status_badge import Badge, Tone, deployment_badge
-from pipecd.controlplane.console.status_text import with_stage_names
 from pipecd.controlplane.console.usual_durations import (
     is_slow,
     usual_by_stage,
@@ -29,7 +28,13 @@ from pipecd.controlplane.console.usual_durations import (
 )
 from pipecd.model.clock import to_unix
 from pipecd.model.command import API_KEY_NAME, REASON_KEY, REJECTION_KEY, CommandKind, CommandStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy, triggered_by
+from pipecd.model.deployment import (
+    DeploymentStatus,
+    StageStatus,
+    SyncStrategy,
+    triggered_by,
+    with_stage_names,
+)
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 

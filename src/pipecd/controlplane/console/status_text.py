@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of an application or deployment in a sentence or two: what happens, and why."""
 
-import re
 from dataclasses import dataclass
 
 from pipecd.controlplane.console.formatting import (
@@ -19,7 +18,7 @@ from pipecd.controlplane.console.pipeline_view import (
 from pipecd.controlplane.console.status_badge import PipedStatus, Tone, sync_status
 from pipecd.controlplane.usecases.deployments import is_waiting_for_approval
 from pipecd.model.application import SyncStatus
-from pipecd.model.deployment import WAITING_FOR, DeploymentStatus
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, with_stage_names
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -128,14 +127,6 @@ def deployment_status_text(
             if pipeline.rollback and is_rolled_back:
                 text += f" It was rolled back{to_commit}."
     return StatusText(text, stage)
-
-
-def with_stage_names(text: str, deployment: Deployment) -> str:
-    """The text with the names of stages where a piped wrote their ids."""
-    for stage in deployment.stages:
-        text = re.sub(rf"(?<=stage ){re.escape(stage.id)}(?![\w-])", stage.name, text)
-        text = re.sub(rf"(?<=stage of ){re.escape(stage.id)}(?![\w-])", stage.name, text)
-    return text
 
 
 def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
