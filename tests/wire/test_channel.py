@@ -2,6 +2,7 @@
 """A channel is connected when it is returned, or the error says why not."""
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -73,6 +74,32 @@ async def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
             "127.0.0.1:1", authorization="", insecure=False, cert_file=str(tmp_path / "none")
         ):
             pytest.fail("connected")
+
+
+def pipe_with(path: str) -> int:
+    """What a shell passes for `--cert-file <(cat FILE)`."""
+    reading, writing = os.pipe()
+    os.write(writing, Path(path).read_bytes())
+    os.close(writing)
+    return reading
+
+
+async def test_the_certificates_of_a_pipe_are_read_once(
+    table: RpcTable[str], tls_files: TlsFiles
+) -> None:
+    reading = pipe_with(tls_files.cert_file)
+    async with (
+        grpc_server([table], host="127.0.0.1", port=0, tls=tls_files, grace=0) as port,
+        open_channel(
+            f"localhost:{port}",
+            authorization="API-KEY k",
+            insecure=False,
+            cert_file=f"/dev/fd/{reading}",
+        ) as channel,
+    ):
+        os.close(reading)
+        request = api_pb2.GetCommandRequest(command_id="c")
+        assert (await api_pb2_grpc.APIServiceStub(channel).GetCommand(request)).command.id == "c"
 
 
 async def test_a_call_keeps_metadata_of_its_own(table: RpcTable[str]) -> None:

@@ -204,7 +204,8 @@ def _tls_credentials(cert_file: str) -> grpc.ChannelCredentials:
     try:
         content = Path(cert_file).read_bytes()
         # gRPC prints lines of its own about such a file, and only when it connects.
-        ssl.create_default_context(cafile=cert_file)
+        certificates = content.decode("ascii", errors="ignore") or "none"
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
         return grpc.ssl_channel_credentials(content)
     except ssl.SSLError as e:
         raise UserMistake(
