@@ -209,6 +209,24 @@ async def test_an_application_is_edited_and_enabled(
         assert (await typed(f"application diff --app-id {id} --exit-code"))[0] == 1
 
 
+async def test_what_was_changed_is_no_error_if_the_targets_cannot_be_checked(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        typed, piped = typed_at(plane), await piped_with_repository(plane)
+        id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
+
+        def move(application: Any) -> None:
+            application.piped_id = "removed"
+
+        await plane.running.stores.applications.update(id, move)
+        code, out, err = await typed(
+            f"application edit --app-id {id} --deploy-target ecs=b --output name"
+        )
+        assert (code, out.strip()) == (0, id), err
+        assert "the deploy targets are not checked: failed to get piped" in err
+
+
 async def test_a_running_deployment_is_shown_approved_and_cancelled(
     start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:

@@ -64,7 +64,7 @@ async def add(api: Api, **given: Any) -> None:
         raise UserMistake(problem)
     targets = _parse_targets(given["deploy_target"])
     kind, provider = await _platform(api, given)
-    await _check_new(api, given)
+    await _check_new(api, given, provider, targets)
     request = pb.AddApplicationRequest(
         name=given["app_name"],
         piped_id=given["piped_id"],
@@ -84,7 +84,7 @@ async def add(api: Api, **given: Any) -> None:
     logger.info(f"Successfully added application id = {answer.application_id}")
     print_id(given["output"], "application_id", answer.application_id)
     if targets:
-        await _warn_of_unknown_targets(api, given["piped_id"], targets)
+        await _warn_of_unknown_targets(api, answer.application_id, given["piped_id"], targets)
 
 
 async def _set_first_targets(
@@ -110,18 +110,40 @@ async def _set_first_targets(
         raise type(e)(f"{e.message}; the application was not added", hint=e.hint) from e
 
 
-async def _check_new(api: Api, given: Mapping[str, Any]) -> None:
-    """Refuses an application that is registered already, which a control plane would add again."""
+async def _check_new(
+    api: Api, given: Mapping[str, Any], provider: str, targets: Mapping[str, DeployTargets]
+) -> None:
+    """Refuses an application that is registered already, which a control plane would add again.
+
+    A file may be deployed to several places, each by an application of its own. A piped gives an
+    application the name in its file, so the same place counts as well as the same name.
+    """
     path = (given["repo_id"], given["app_dir"], given["config_file_name"])
-    for disabled in (False, True):
-        request = pb.ListApplicationsRequest(
-            name=given["app_name"], piped_id=given["piped_id"], disabled=disabled, limit=500
+    async for known in _applications_of(api, given["piped_id"]):
+        git = known.git_path
+        if (git.repo.id, git.path, git.config_filename) != path:
+            continue
+        is_same_place = known.platform_provider == provider and (
+            dict(known.deploy_targets_by_plugin) == targets
         )
-        listed = await attempt("list application", api.ListApplications(request))
-        for known in listed.applications:
-            git = known.git_path
-            if (git.repo.id, git.path, git.config_filename) == path:
-                raise AlreadyExists(f"application {known.name} is registered already as {known.id}")
+        if known.name == given["app_name"] or is_same_place:
+            raise AlreadyExists(f"application {known.name} is registered already as {known.id}")
+
+
+async def _applications_of(api: Api, piped_id: str) -> AsyncIterator[Application]:
+    """The enabled and the disabled applications of a piped."""
+    for disabled in (False, True):
+        cursor = ""
+        while True:
+            request = pb.ListApplicationsRequest(
+                piped_id=piped_id, disabled=disabled, limit=500, cursor=cursor
+            )
+            listed = await attempt("list application", api.ListApplications(request))
+            for application in listed.applications:
+                yield application
+            cursor = listed.cursor
+            if not cursor:
+                break
 
 
 def _parse_targets(items: tuple[str, ...]) -> dict[str, DeployTargets]:
@@ -135,12 +157,20 @@ def _parse_targets(items: tuple[str, ...]) -> dict[str, DeployTargets]:
 
 
 async def _warn_of_unknown_targets(
-    api: Api, piped_id: str, targets: Mapping[str, DeployTargets]
+    api: Api, app_id: str, piped_id: str, targets: Mapping[str, DeployTargets]
 ) -> None:
-    """Warns of targets that the piped did not report; it may be given them later."""
-    answer = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=piped_id)))
+    """Warns of targets that the piped did not report; it may be given them later.
+
+    What the command has changed stays, so that an error is nothing but another warning.
+    """
+    try:
+        piped_id = piped_id or (await _get(api, app_id)).piped_id
+        answer = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=piped_id)))
+    except PipecdError as e:
+        logger.warning(f"the deploy targets are not checked: {e}")
+        return
     for warning in unknown_targets(answer.piped, targets):
-        logger.warning(warning)
+        logger.warning(printable(warning))
 
 
 def unknown_targets(piped: Piped, targets: Mapping[str, DeployTargets]) -> list[str]:
@@ -286,7 +316,7 @@ async def edit(
     logger.info(f"Successfully updated application id = {app_id}")
     print_id(output, "application_id", app_id)
     if targets:
-        await _warn_of_unknown_targets(api, (await _get(api, app_id)).piped_id, targets)
+        await _warn_of_unknown_targets(api, app_id, given["piped_id"], targets)
 
 
 async def _get(api: Api, app_id: str) -> Application:
