@@ -14,7 +14,12 @@ from pipecd.controlplane.console.overview_view import (
     waiting_text,
 )
 from pipecd.proto.model import deployment_pb2 as pb
-from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application, ApplicationSyncState
+from pipecd.proto.model.application_pb2 import (
+    INVALID_CONFIG,
+    OUT_OF_SYNC,
+    Application,
+    ApplicationSyncState,
+)
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.piped_pb2 import Piped
 
@@ -117,6 +122,28 @@ def test_what_the_user_can_decide_comes_first(
     assert shown["waiting"].is_cut
     assert shown["waiting"].decidable == {"mine"}
     assert [row.id for row in shown["running"].deployments] == ["r"]
+
+
+def test_the_rows_of_a_tile_have_an_order(
+    noon: datetime, start: int, make_deployment: Callable[..., Deployment]
+) -> None:
+    def deployment(id: str, created_at: int, *stages: PipelineStage) -> Deployment:
+        status = pb.DEPLOYMENT_RUNNING
+        return make_deployment(*stages, id=id, created_at=created_at, status=status)
+
+    approval = PipelineStage(id="s", name="WAIT_APPROVAL", status=pb.STAGE_RUNNING)
+    running = [deployment(f"r{n}", start + n) for n in (2, 1, 3)]
+    waiting = [deployment(f"w{n}", start + n, approval) for n in (2, 1, 3)]
+    states = (("web", OUT_OF_SYNC), ("API", OUT_OF_SYNC), ("mail", INVALID_CONFIG))
+    different = [
+        Application(id=name, name=name, sync_state=ApplicationSyncState(status=status))
+        for name, status in states
+    ]
+    shown = tiles(ProjectState((*running, *waiting), (), different, ()), noon)
+    # Who waits longest comes first, and what began last; what is invalid, then by name.
+    assert [row.id for row in shown["waiting"].deployments] == ["w1", "w2", "w3"]
+    assert [row.id for row in shown["running"].deployments] == ["r3", "r2", "r1"]
+    assert [row.name for row in shown["different"].applications] == ["mail", "API", "web"]
 
 
 def test_drift_and_pipeds(noon: datetime) -> None:

@@ -48,6 +48,14 @@ async def test_the_search_finds(
     assert f'"{path}"' in page
 
 
+async def test_what_can_be_done_stands_above_the_deployments(
+    admin_browser: httpx2.AsyncClient, application: Application, deployment: Deployment
+) -> None:
+    page = (await admin_browser.get("/search", params={"q": "cart"})).text
+    action, deployed = f"/applications/{application.id}/sync", f"/deployments/{deployment.id}"
+    assert 0 < page.index(action) < page.index(deployed)
+
+
 async def test_a_viewer_is_offered_no_action(
     open_browser: OpenBrowser, viewer: User, application: Application
 ) -> None:

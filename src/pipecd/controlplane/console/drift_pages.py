@@ -15,7 +15,7 @@ from pipecd.controlplane.console.application_list import application_list
 from pipecd.controlplane.console.application_summary import list_summaries
 from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
 from pipecd.controlplane.console.diff_view import DiffView
-from pipecd.controlplane.console.formatting import plural
+from pipecd.controlplane.console.formatting import Timestamp, plural, sentence, timestamp
 from pipecd.controlplane.console.list_filters import (
     PAGE_SIZES,
     PageUrl,
@@ -27,6 +27,7 @@ from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import StatusCount
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import Denied, NotFound
+from pipecd.proto.model.application_pb2 import Application
 
 PATH = "/applications/drift"
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
@@ -41,6 +42,8 @@ class DriftedApplication:
 
     row: ApplicationRow
     drift: DiffView
+    text: str
+    checked: Timestamp | None
     is_open: bool
 
 
@@ -69,8 +72,15 @@ class DriftPages:
             with suppress(Denied, NotFound):
                 application = await cases.applications.get(id, by=user)
                 drift = _with_own_anchors(await application_drift(application), id)
-                row = application_row(application, now)
-                drifted.append(DriftedApplication(row, drift, is_open=len(listing.shown) <= 3))
+                drifted.append(
+                    DriftedApplication(
+                        application_row(application, now),
+                        drift,
+                        text=_drift_text(application, drift),
+                        checked=timestamp(application.sync_state.timestamp, now),
+                        is_open=len(listing.shown) <= 3,
+                    )
+                )
         pipeds = await self._context.visible_pipeds(user) or ()
         names = {piped.id: piped.name for piped in pipeds}
         filters = [f for f in query.active_filters(names) if f.param != "syncStatus"]
@@ -81,7 +91,7 @@ class DriftPages:
             "drift.html",
             applications=drifted,
             listing=listing,
-            summary=_summary(listing.total, is_filtered=bool(filters)),
+            summary=_summary(listing.total),
             chips=url.chips(filters),
             query=query,
             url=url,
@@ -100,14 +110,24 @@ def drift_url(applications: PageUrl, counts: Iterable[StatusCount]) -> str:
     return f"{PATH}?{query}" if query else PATH
 
 
+def _drift_text(application: Application, drift: DiffView) -> str:
+    """What the piped says about the differences that the diff itself does not."""
+    if drift.note:
+        return f"{drift.note}."
+    reason = sentence(application.sync_state.short_reason)
+    if not reason and not drift:
+        return "The piped has reported no details."
+    return "" if reason in drift.findings else reason
+
+
 def _layout(params: QueryParams) -> list[tuple[str, str]]:
     return [("diff", "split")] if params.get("diff") == "split" else []
 
 
-def _summary(total: int, *, is_filtered: bool) -> str:
-    """How many applications differ from Git."""
+def _summary(total: int) -> str:
+    """How many applications differ from Git; empty without any, of which the page says more."""
     if not total:
-        return "No application that matches differs from Git." if is_filtered else ""
+        return ""
     differs = "differs" if total == 1 else "differ"
     return f"{plural(total, 'application')} {differs} from Git."
 

@@ -20,6 +20,7 @@ from pipecd.controlplane.console.status_badge import (
     PipedStatus,
     Tone,
     offline_pipeds,
+    sync_status,
     unstarted_pipeds,
 )
 from pipecd.controlplane.console.status_text import failure_text
@@ -95,6 +96,10 @@ def is_repaired(failed: Deployment, application: Application) -> bool:
     return success.completed_at >= failed.completed_at and success.started_at > failed.created_at
 
 
+def _is_invalid(application: Application) -> bool:
+    return sync_status(application) is SyncStatus.INVALID_CONFIG
+
+
 def waiting_text(unfinished: Sequence[Deployment], user: str) -> str:
     """What a notification says about deployments that wait for this user; empty without one."""
     waiting = [deployment for deployment in unfinished if may_approve(deployment, user)]
@@ -151,11 +156,14 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
         return tuple(deployment_row(each, now) for each in deployments[:_MAX_ROWS])
 
     waiting = [each for each in state.unfinished if has_pending_approval(each)]
-    # Those that the user can decide come first.
-    waiting.sort(key=lambda each: not may_approve(each, user))
+    # Those that the user can decide come first, and of them those that wait longest.
+    waiting.sort(key=lambda each: (not may_approve(each, user), each.created_at))
     mine = frozenset(each.id for each in waiting if may_approve(each, user))
     moving = [each for each in state.unfinished if not has_pending_approval(each)]
+    moving.sort(key=lambda each: -each.created_at)
     different = [each for each in state.different if not each.deploying]
+    # What is invalid cannot be deployed at all.
+    different.sort(key=lambda each: (not _is_invalid(each), each.name.casefold()))
     offline = offline_pipeds(state.pipeds)
     return (
         Tile(

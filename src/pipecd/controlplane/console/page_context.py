@@ -186,9 +186,10 @@ class PageContext:
         return f"Your roles ({roles}) do not allow this; ask an administrator of the project."
 
     async def visible_pipeds(self, user: User) -> tuple[Piped, ...] | None:
-        """The pipeds of the project; None if the user may not list them."""
+        """The pipeds of the project by name; None if the user may not list them."""
         try:
-            return await self.cases.pipeds.list(by=user)
+            pipeds = await self.cases.pipeds.list(by=user)
+            return tuple(sorted(pipeds, key=lambda piped: (piped.name.casefold(), piped.id)))
         except Denied:
             return None
 

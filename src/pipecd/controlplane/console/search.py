@@ -189,9 +189,10 @@ class SearchPages:
                 "Applications",
                 tuple(_application_result(each, waiting=each.id in waiting) for each in shown),
             ),
+            # Their deployments are many; what can be done must not be below them.
+            SearchGroup("Do", await self._actions_on(shown[:_MAX_ACTIONS], user)),
             SearchGroup("Deployments", deployments),
             SearchGroup("Pipeds", matching(tuple(piped_results), text)[:_MAX_RESULTS]),
-            SearchGroup("Do", await self._actions_on(shown[:_MAX_ACTIONS], user)),
         )
 
     async def _actions_on(

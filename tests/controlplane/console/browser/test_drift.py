@@ -33,10 +33,13 @@ async def drifted(
     return names
 
 
-async def report(cases: UseCases, id: str, status: SyncStatus, piped: PipedCaller) -> None:
+async def report(
+    cases: UseCases, id: str, status: SyncStatus, piped: PipedCaller, *, has_diff: bool = True
+) -> None:
     state = ApplicationSyncState(
         status=model.ApplicationSyncStatus.ValueType(status),
-        reason=DRIFT if status is SyncStatus.OUT_OF_SYNC else "",
+        short_reason="1 to change" if status is SyncStatus.OUT_OF_SYNC else "",
+        reason=DRIFT if status is SyncStatus.OUT_OF_SYNC and has_diff else "",
         timestamp=1,
     )
     await cases.application_reports.report_sync_state(id, state, by=piped)
@@ -96,8 +99,8 @@ async def test_the_page_follows_the_filters_of_the_list_and_the_reports(
     id = (await rows.get_attribute("id") or "").removeprefix("app-")
     await report(cases, id, SyncStatus.SYNCED, piped)
     await expect(rows).to_have_count(0)
-    await expect(page.get_by_test_id("summary")).to_contain_text("No application that matches")
-    await page.get_by_role("link", name="Clear all").click()
+    await expect(page.get_by_test_id("empty")).to_contain_text("No application that matches")
+    await page.get_by_role("link", name="Clear all filters").click()
     await expect(rows).to_have_count(20)
 
 
@@ -110,6 +113,29 @@ async def test_only_what_a_role_covers_is_on_the_page(
     await expect(page.get_by_test_id("drifted")).to_have_count(1)
     await expect(page.get_by_test_id("summary")).to_have_text("1 application differs from Git.")
     assert drifted[0] not in await page.content()
+
+
+async def test_all_are_unfolded_and_folded_at_once(open_page: OpenPage, drifted: list[str]) -> None:
+    page = await open_page("/applications/drift")
+    last = page.get_by_test_id("drifted").nth(19)
+    await expect(last).to_contain_text(drifted[19])
+    diff = last.get_by_text("replicas: 2")
+    await expect(diff).not_to_be_visible()
+    await page.get_by_role("button", name="Unfold all").click()
+    await expect(diff).to_be_visible()
+    await page.get_by_role("button", name="Fold all", exact=True).click()
+    await expect(diff).not_to_be_visible()
+
+
+async def test_without_lines_the_page_says_what_the_piped_says(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await report(cases, application.id, SyncStatus.OUT_OF_SYNC, piped, has_diff=False)
+    page = await open_page("/applications/drift")
+    row = page.get_by_test_id("drifted")
+    await expect(row).to_contain_text("1 to change. Checked")
+    await row.get_by_role("link", name="Go to cart").click()
+    await expect(page.locator("h1")).to_contain_text("cart")
 
 
 async def test_without_differences_the_page_says_so(
