@@ -63,6 +63,7 @@ def broken(how: str) -> None:
         pytest.param("thing make --name a --wait 1.5m", {"wait": 90.0}, id="a fraction in a duration"),
         pytest.param("thing make --name a --label x,y --label z", {"label": ("x", "y", "z")}, id="lists by comma and repetition"),
         pytest.param("thing make --name a --data k=v,k2=v2 --data k3=a=b", {"data": {"k": "v", "k2": "v2", "k3": "a=b"}}, id="maps by comma and repetition"),
+        pytest.param('thing make --name a --data k=v,"to=x,y",q=say"z"', {"data": {"k": "v", "to": "x,y", "q": 'say"z"'}}, id="a comma in a value"),
     ],
 )  # fmt: skip
 def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flag types with the spelling of Go's parser."""
 
+import csv
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ class ListFlag(click.ParamType[tuple[str, ...]]):
 
 
 class MapFlag(click.ParamType[tuple[tuple[str, str], ...]]):
-    """Pairs `key=value` separated by commas."""
+    """Pairs `key=value` as a line of CSV: one in double quotes may contain a comma."""
 
     name = "stringToString"
 
@@ -47,12 +48,20 @@ class MapFlag(click.ParamType[tuple[tuple[str, str], ...]]):
         if isinstance(value, tuple):
             return value  # pyright: ignore[reportUnknownVariableType]
         pairs: list[tuple[str, str]] = []
-        for item in str(value).split(","):
+        for item in _csv_items(str(value)):
             key, equals, rest = item.partition("=")
             if not equals:
                 self.fail(f"{item!r} must be formatted as key=value")
             pairs.append((key, rest))
         return tuple(pairs)
+
+
+def _csv_items(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line])) or [""]
+    except csv.Error:
+        # A value of several lines.
+        return line.split(",")
 
 
 def text(

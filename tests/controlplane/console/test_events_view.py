@@ -29,6 +29,11 @@ from pipecd.proto.model.event_pb2 import Event
             "--contexts=Run=12 --commit-hash=c0ffee",
             id="all of one, quoted for a shell",
         ),
+        pytest.param(
+            Event(name="a", data="b", labels={"to": "a,b", "app": "c"}, status=pb.EVENT_FAILURE),
+            "pipectl event register --name=a --data=b --labels='app=c,\"to=a,b\"'",
+            id="a label with a comma",
+        ),
         pytest.param(Event(name="a", data="b", status=pb.EVENT_SUCCESS), "", id="none for success"),
         pytest.param(Event(name="a", data="b", status=pb.EVENT_OUTDATED), "", id="none for old"),
     ],

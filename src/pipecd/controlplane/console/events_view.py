@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """View models of events: the list by day, the page of one, and the filters in the URL."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from io import StringIO
 from itertools import groupby
 from shlex import quote
 
@@ -137,15 +139,21 @@ def register_command(event: Event) -> str:
     if event.status not in (pb.EVENT_FAILURE, pb.EVENT_NOT_HANDLED):
         return ""
     flags = [f"--name={quote(event.name)}", f"--data={quote(event.data)}"]
-    labels = ",".join(f"{key}={value}" for key, value in sorted(event.labels.items()))
-    contexts = ",".join(f"{key}={value}" for key, value in sorted(event.contexts.items()))
-    flags += [f"--labels={quote(labels)}"] if labels else []
-    flags += [f"--contexts={quote(contexts)}"] if contexts else []
+    flags += [f"--labels={quote(_pairs(event.labels))}"] if event.labels else []
+    flags += [f"--contexts={quote(_pairs(event.contexts))}"] if event.contexts else []
     if event.trigger_commit_hash:
         flags.append(f"--commit-hash={quote(event.trigger_commit_hash)}")
     if not all(flag.isprintable() for flag in flags):
         return ""
     return " \\\n  ".join(["pipectl event register", *flags])
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    """The pairs as a flag takes them: a line of CSV."""
+    line = StringIO()
+    pairs = [f"{key}={value}" for key, value in sorted(values.items())]
+    csv.writer(line, lineterminator="").writerow(pairs)
+    return line.getvalue()
 
 
 def _result(event: Event) -> str:
