@@ -18,7 +18,9 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.command import CommandKind, CommandStatus
+from pipecd.observe.version import build_version
 from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from pipecd.secrets import keys
@@ -453,6 +455,46 @@ async def test_pipeds_can_be_filtered(
     # The numbers are those of the whole project.
     assert ">1 offline</a>" in html
     assert 'data-testid="banner-outdated"' in html
+    # Those that the banner leads to are ticked for the upgrade.
+    ticked = re.findall(r'name="piped" value="[^"]*" checked> <bdi>([^<]+)<', html)
+    assert ticked == (names if query == "version=older" else [])
+
+
+async def test_the_page_of_a_piped_counts_the_same_applications_as_the_list(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    application: Application,
+    piped: PipedCaller,
+    reports: PipedReports,
+    cases: UseCases,
+    admin: User,
+) -> None:
+    await reports.online()
+    await cases.applications.disable(application.id, by=admin)
+    link = f'href="/applications?pipedId={piped.piped}"'
+    listed = (await admin_browser.get(PAGE)).text
+    shown = (await admin_browser.get(f"{PAGE}/{piped.piped}")).text
+    assert re.findall(f"{re.escape(link)}[^>]*>([^<]+)<", listed) == ["1"]
+    assert re.findall(f"{re.escape(link)}[^>]*>([^<]+)<", shown) == ["1"]
+    assert "<small>1 disabled</small>" in shown
+
+
+async def test_the_page_of_a_piped_names_the_newer_version_of_the_control_plane(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    piped: PipedCaller,
+    cases: UseCases,
+    meta: ReportPipedMetaRequest,
+) -> None:
+    meta.version = "v0.0.1"
+    await cases.pipeds.report_meta(meta, by=piped)
+    # One of upstream, whose releases have other numbers.
+    assert "is newer" not in (await admin_browser.get(f"{PAGE}/{piped.piped}")).text
+    request = AcquirePipedLeaseRequest(host="worker-1")
+    request.ticket = (await cases.piped_leases.acquire(request, by=piped))[0].ticket
+    assert (await cases.piped_leases.acquire(request, by=piped))[0].granted
+    shown = (await admin_browser.get(f"{PAGE}/{piped.piped}")).text
+    assert f"{build_version()} is newer" in shown
 
 
 async def test_the_overview_counts_the_offline_pipeds_of_the_list(

@@ -27,6 +27,8 @@ UNSEEN = PipedActivity(0, "")
 ONLINE = Piped(
     id="p1", name="dev", version="v1.0.0", started_at=THEN, status=Piped.ONLINE, project_id="shop"
 )
+ONLINE.repositories.add(id="apps")
+IDLE = Piped(id="p2", name="idle", started_at=THEN, status=Piped.ONLINE)
 
 
 def with_(**fields: object) -> Piped:
@@ -44,6 +46,7 @@ def with_(**fields: object) -> Piped:
         pytest.param(ONLINE, "c1", "Restarting", "restart is requested", "already", id="one to be restarted"),
         pytest.param(with_(desired_version="v1.1.0"), "", "Online", "to run version v1.1.0", "", id="one to be upgraded"),
         pytest.param(with_(desired_version="v1.0.0"), "", "Online", "connected and ready", "", id="runs the desired version"),
+        pytest.param(IDLE, "", "Online", "watches no repository", "", id="one that has nothing to deploy"),
         pytest.param(with_(status=Piped.OFFLINE), "", "Offline", "until it is back", "offline", id="offline"),
         pytest.param(with_(status=Piped.OFFLINE), "c1", "Offline", "until it is back", "offline", id="offline before its restart"),
         pytest.param(with_(status=Piped.OFFLINE, started_at=0), "", "Not started yet", "waiting for its first start", "not started yet", id="a new one"),

@@ -4,7 +4,7 @@
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
-from pipecd.controlplane.console.application_summary import list_summaries
+from pipecd.controlplane.console.application_summary import ApplicationSummary, list_summaries
 from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import plural
 from pipecd.controlplane.console.list_filters import FilterChoices
@@ -142,6 +142,10 @@ class PipedPages:
             if matches(row, query)
         )
         filters, url = query.active_filters(), query.url(LIST_PATH)
+        # After a mistake what was ticked; all of those that run an older version if they are listed.
+        ticked = {row.id for row in rows} if query.version == OLDER else set[str]()
+        if error and error.form == "upgrade":
+            ticked = {str(value) for value in (await request.form()).getlist("piped")}
         return self._context.render(
             request,
             "pipeds.html",
@@ -164,6 +168,7 @@ class PipedPages:
             disabled_reason=await self._context.denied_reason(user, _CREATE),
             upgrade_reason=await self._context.denied_reason(user, _UPDATE),
             offered_version=await self._offered_version(user),
+            ticked=ticked,
             error=error,
             topics=_topics(rows, error),
         )
@@ -201,17 +206,21 @@ class PipedPages:
             user,
             lambda command: command.HasField("restart_piped") and command.piped_id == piped.id,
         )
-        of_piped = ApplicationFilter(user.project, enabled=True, piped_id=piped.id)
-        application_count: int | None = None
+        of_piped = ApplicationFilter(user.project, piped_id=piped.id)
+        applications: Sequence[ApplicationSummary] | None = None
         with suppress(Denied):
-            application_count = len(await list_summaries(cases.applications, of_piped, by=user))
+            applications = await list_summaries(cases.applications, of_piped, by=user)
+        ours = {piped.id} if lease.instance else set[str]()
+        (marked,) = mark_outdated((view.row,), ours, build_version())
         snippet, command_line = self._start(request, session, piped.id)
         return self._context.render(
             request,
             "piped.html",
             status=422 if error else 200,
             view=view,
-            application_count=application_count,
+            applications=None if applications is None else len(applications),
+            enabled_applications=sum(not each.disabled for each in applications or ()),
+            newer_version=marked.newer_version,
             notice=restart_notice(command, piped) if command else None,
             disabled_reason=await self._context.denied_reason(user, _UPDATE),
             error=error,

@@ -198,8 +198,9 @@ async def test_several_pipeds_are_upgraded_at_once(
     await form.get_by_label("Version").fill("../../etc")
     await form.get_by_role("button", name="Request the version").click()
     await expect(error).to_contain_text("version")
+    # What was ticked stays ticked.
     for name in ("dev", "prod"):
-        await form.get_by_label(name).check()
+        await expect(form.get_by_label(name)).to_be_checked()
     await form.get_by_label("Version").fill("v0.57.0")
     await form.get_by_role("button", name="Request the version").click()
     await expect(page.get_by_test_id("flash")).to_contain_text("requested of 2 pipeds")
