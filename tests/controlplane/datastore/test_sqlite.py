@@ -278,7 +278,7 @@ async def test_confirmed_writes_survive_a_killed_process(tmp_path: Path) -> None
     connection.close()
 
 
-async def test_the_connections_cache_20_mb_of_the_file_at_most(tmp_path: Path) -> None:
+async def test_the_connections_cache_10_mb_of_the_file_at_most(tmp_path: Path) -> None:
     def cached(transaction: Transaction) -> int:
         # Until all readers are busy, none is used twice.
         together.wait(timeout=30)
@@ -291,7 +291,7 @@ async def test_the_connections_cache_20_mb_of_the_file_at_most(tmp_path: Path) -
         together = threading.Barrier(1)
         writer = await database.write(cached)
         # One more runs single statements on the event loop.
-        assert sum(readers) + 2 * writer <= 20 * 1024 * 1024
+        assert sum(readers) + 2 * writer <= 10 * 1024 * 1024
 
 
 async def test_a_restart_releases_all_leases(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ PRAGMAS = (
     "PRAGMA foreign_keys = OFF",
     "PRAGMA temp_store = MEMORY",
     # In KiB for each of the connections, in addition to what the system caches of the file anyway.
-    "PRAGMA cache_size = -4000",
+    "PRAGMA cache_size = -2000",
     "PRAGMA journal_size_limit = 67108864",
 )
 WRITE_PRAGMA = "PRAGMA wal_autocheckpoint = 4000"
