@@ -23,6 +23,7 @@ from pipecd.controlplane.command import server
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.clock import utc_now
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from servers.server import free_port
 
 KEY = b"k" * 32
@@ -148,13 +149,28 @@ def help_text() -> str:
     return CliRunner().invoke(server, ["--help"]).output
 
 
-def test_a_first_project_needs_a_password(tmp_path: Path) -> None:
+async def test_an_id_that_no_new_project_may_have_is_no_reason_not_to_start(
+    tmp_path: Path,
+) -> None:
+    admin = StaticAdmin("ann", "hello-shop")
+    user = ProjectStaticUser(username="ann", password_hash="secret-hash")
+    with pytest.raises(UserMistake, match="'_shop' cannot be the id of a project"):
+        async with control_plane(settings(tmp_path, first_project=("_shop", admin))):
+            pytest.fail("started")
+    async with control_plane(settings(tmp_path)) as plane:
+        await plane.stores.projects.add(Project(id="_shop", static_admin=user))
+    async with control_plane(settings(tmp_path, first_project=("_shop", admin))) as plane:
+        assert [project.id for project in await plane.stores.projects.list()] == ["_shop"]
+
+
+@pytest.mark.parametrize("id", ["shop", "_shop"])
+def test_a_first_project_needs_a_password(tmp_path: Path, id: str) -> None:
     config, key = tmp_path / "control-plane.yaml", tmp_path / "key"
     config.write_text(configuration_in(help_text()).replace("/var/lib/pipecd", str(tmp_path)))
     key.write_bytes(KEY)
     files = ["--config-file", str(config), "--encryption-key-file", str(key)]
     with pytest.raises(UserMistake, match="needs a password for its administrator"):
-        CliRunner().invoke(server, [*files, "--first-project", "shop"], catch_exceptions=False)
+        CliRunner().invoke(server, [*files, "--first-project", id], catch_exceptions=False)
 
 
 def configuration_in(text: str) -> str:

@@ -24,7 +24,7 @@ from pipecd.controlplane.app import (
 from pipecd.controlplane.auth.request_origin import parse_trusted_proxies
 from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases.access import Access
-from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin, check_new_id
+from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin, check_id
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
@@ -249,7 +249,8 @@ def _first_project(options: Mapping[str, Any]) -> tuple[str, StaticAdmin] | None
     project = options["first_project"] or os.environ.get(_FIRST_PROJECT, "")
     if not project:
         return None
-    check_new_id(project)
+    # A project that exists already may have been added when more ids were possible.
+    check_id(project)
     password = os.environ.get(_FIRST_ADMIN_PASSWORD, "")
     if path := options["first_admin_password_file"]:
         password = read_password(path, "--first-admin-password-file")

@@ -17,6 +17,7 @@ from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, ResourceState
+from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
 from servers.console import OpenBrowser, PipedReports, SubmitForm
 from servers.live_states import DRIFT
 
@@ -168,6 +169,31 @@ async def test_a_sync_after_the_end_of_the_deployment_is_no_double_click(
     await reports.deployment(deployment, DeploymentStatus.CANCELLED)
     await submit_form(admin_browser, here, f"{here}/sync")
     assert len(await cases.commands.list_unhandled(by=piped)) == 1
+
+
+async def test_who_may_not_see_deployments_can_sync_twice(
+    *,
+    open_browser: OpenBrowser,
+    admin: User,
+    application: Application,
+    deployment: Deployment,
+    cases: UseCases,
+    piped: PipedCaller,
+    submit_form: SubmitForm,
+) -> None:
+    policy = ProjectRBACPolicy(
+        resources=[ProjectRBACResource(type=ProjectRBACResource.APPLICATION)],
+        actions=[ProjectRBACPolicy.ALL],
+    )
+    await cases.roles.add("Deployer", [policy], by=admin)
+    browser = open_browser(User("shop", "dora", ("Deployer",)))
+    here = f"/applications/{application.id}"
+    await submit_form(browser, here, f"{here}/sync")
+    (first,) = await cases.commands.list_unhandled(by=piped)
+    triggered = {"TriggeredDeploymentID": deployment.id}
+    done = CommandResult(first.id, CommandStatus.SUCCEEDED, 1, triggered)
+    await cases.commands.report_handled(done, by=piped)
+    assert (await submit_form(browser, here, f"{here}/sync")).status_code == 303
 
 
 async def test_a_later_sync_sends_another_command(

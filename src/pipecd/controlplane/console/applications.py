@@ -267,6 +267,6 @@ class ApplicationPages:
             if not (deployment_id := command.metadata.get(TRIGGERED_KEY, "")):
                 return False
             deployment = await self._context.cases.deployments.get(deployment_id, by=user)
-        except NotFound:
+        except (Denied, NotFound):
             return False
         return DeploymentStatus(deployment.status).is_completed
