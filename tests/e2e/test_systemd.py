@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -82,6 +84,20 @@ def test_the_units_are_valid_and_hardened(tmp_path: Path) -> None:
         )
 
 
+async def is_started(manager: socket.socket, process: asyncio.subprocess.Process) -> bool:
+    """Waits as systemd does for a unit with `Type=notify`: until it serves, or has ended."""
+    ready = asyncio.create_task(asyncio.get_running_loop().sock_recv(manager, 100))
+    ended = asyncio.create_task(process.wait())
+    await asyncio.wait([ready, ended], timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if not ready.done():
+        ready.cancel()
+        if process.returncode is None:
+            process.kill()
+        return False
+    return ready.result() == b"READY=1"
+
+
 class Machine:
     """A directory that stands for the root of a machine."""
 
@@ -130,10 +146,19 @@ class Machine:
         """Runs a unit; it must end cleanly on SIGTERM. Yields the log of this run."""
         words, variables = self.command(unit, instance)
         log = self.root / f"{unit}{instance}.log"
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *words, env=variables, stdout=output, stderr=output
-            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            # Abstract, as the path of a socket may have 107 bytes only.
+            name = f"pipecd-{uuid4()}"
+            manager.bind(f"\0{name}")
+            manager.setblocking(False)
+            if "Type=notify" in (UNITS / unit).read_text().splitlines():
+                variables["NOTIFY_SOCKET"] = f"@{name}"
+            with log.open("wb") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *words, env=variables, stdout=output, stderr=output
+                )
+            if "NOTIFY_SOCKET" in variables:
+                assert await is_started(manager, process), log.read_text()
         try:
             yield log
             assert process.returncode is None, log.read_text()
@@ -185,8 +210,7 @@ async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> N
     repository = tmp_path / "apps"
     create_repository(repository)
     config = str(machine.etc / "control-plane.yaml")
-    async with machine.started("pipecd-server.service") as log:
-        await until_logged(log, "control plane ready")
+    async with machine.started("pipecd-server.service"):
         key = await output_of(
             "pipecd", "api-key", "add", "--project", "shop", "--name", "first",
             "--role", "READ_WRITE", "--config-file", config,
@@ -226,8 +250,7 @@ async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> N
     shutil.make_archive(str(tmp_path / "backup"), "tar", machine.root / "var" / "lib" / "pipecd")
     shutil.rmtree(machine.root / "var" / "lib" / "pipecd")
     shutil.unpack_archive(tmp_path / "backup.tar", machine.root / "var" / "lib" / "pipecd")
-    async with machine.started("pipecd-server.service") as log:
-        await until_logged(log, "control plane ready")
+    async with machine.started("pipecd-server.service"):
         restored = await pipectl("application list")
         assert [each["name"] for each in restored["applications"]] == ["web", "web"]
 
@@ -294,7 +317,6 @@ class Reader(Machine):
     async def follow(self, page: str, section: str) -> None:
         for block in console_blocks(page, section):
             await self.run(block)
-            await self.until_server_ready()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers one call of systemctl with an error, or with nothing."""
@@ -328,9 +350,6 @@ class Reader(Machine):
             last.push_async_callback(self.systemctl, "stop", "*")
             yield
 
-    async def until_server_ready(self) -> None:
-        await until_logged(self.root / "pipecd-server.service.log", "control plane ready")
-
 
 async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_restore(
     tmp_path: Path,
@@ -350,7 +369,6 @@ async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_rest
             f"{flags} --host 127.0.0.1 --port {reader.port} {ports}\n{first}\n"
         )
         await reader.run(start)
-        await reader.until_server_ready()
         await reader.run(key)
         assert (reader.directory / "api-key").stat().st_mode & 0o077 == 0
 

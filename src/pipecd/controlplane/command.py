@@ -29,6 +29,7 @@ from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
+from pipecd.program.service_manager import report_ready
 from pipecd.wire.admission import raise_file_limit
 from pipecd.wire.server import TlsFiles
 
@@ -182,6 +183,7 @@ def server(**options: Any) -> None:
             log.info("control plane ready", port=running.port)
             if running.setup_link:
                 log.warning("no project yet, open this link to create it", link=running.setup_link)
+            report_ready()
             await asyncio.Event().wait()
 
     run_until_signal(serve())
