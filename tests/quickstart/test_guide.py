@@ -114,7 +114,7 @@ class Reader:
 
     @property
     def address(self) -> str:
-        return self.quickstart.find(r"running: (http://\S+)") or ""
+        return self.quickstart.find(r"running: (http://[^/\s]+)") or ""
 
     async def follow(self, kind: str, text: str) -> None:
         match kind:

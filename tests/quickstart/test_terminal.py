@@ -3,10 +3,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.quickstart.datadir import DataDir
 from pipecd.quickstart.terminal import Terminal, failure_lines
 
 
@@ -34,6 +36,14 @@ def test_a_failure_says_what_failed_and_what_was_done_about_it() -> None:
 
 def test_a_success_needs_no_explanation() -> None:
     assert failure_lines(deployment(pb.DEPLOYMENT_SUCCESS)) == []
+
+
+def test_the_address_leads_to_the_sign_in_page_of_the_project(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    Terminal().show_ready("http://127.0.0.1:1", "http://127.0.0.1:2", DataDir(tmp_path), "secret")
+    printed = capsys.readouterr().out
+    assert "PipeCD is running: http://127.0.0.1:1/login?project=quickstart\n" in printed
 
 
 def test_a_commit_message_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

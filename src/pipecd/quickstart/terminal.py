@@ -42,9 +42,12 @@ class Terminal:
         self._print(f"{_GOOD} {title} {_dim(f'{seconds:.1f} s')}")
 
     def show_ready(self, address: str, service: str, data: DataDir, password: str) -> None:
-        """Prints the addresses, the credentials and what to try first."""
+        """Prints the addresses, the credentials and what to try first.
+
+        The sign-in page knows the project from its address, and asks for the rest.
+        """
         self._print(f"""
-{_bold("PipeCD is running:")} {address}
+{_bold("PipeCD is running:")} {address}/login?project={PROJECT}
   project   {PROJECT}
   username  {USERNAME}
   password  {password}
