@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -35,7 +35,7 @@ from pipecd.proto.service import api_pb2 as pb
 from pipecd.secrets.keys import hash_key, new_api_key
 from pipecd.wire.credentials import api_key
 from rig.control_plane import run_control_plane
-from rig.cpu_time import cpu_clock
+from rig.cpu_time import Taken, cpu_clock
 from rig.curve import Curve, draw
 from rig.engines import NotInstalled
 from rig.grpc_client import GrpcClient, Request, request
@@ -247,13 +247,6 @@ async def add_key(stores: Stores) -> str:
     record.key_hash = hash_key(key)
     await stores.api_keys.add(record)
     return key
-
-
-class Taken(NamedTuple):
-    """Milliseconds of CPU time, of this process and the database, and of the clock."""
-
-    cpu: float
-    clock: float
 
 
 async def timed(query: Callable[[], Awaitable[object]], cpu_clock: Callable[[], float]) -> Taken:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time of this process and of the database server that works for it."""
+"""The CPU time of a process and of the database server that works for it."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -13,8 +15,16 @@ from pipecd.config.controlplane import DatastoreSpec
 from pipecd.controlplane.datastore.engines.mysql import connect, mysql_address
 
 
-def cpu_clock(datastore: DatastoreSpec) -> Callable[[], float]:
-    """Returns a clock of the seconds that this process and the database have used."""
+class Taken(NamedTuple):
+    """Milliseconds of CPU time, with that of the database, and of the clock."""
+
+    cpu: float
+    clock: float
+
+
+def cpu_clock(datastore: DatastoreSpec, pid: int = 0) -> Callable[[], float]:
+    """Returns a clock of the seconds that a process, by default this one, and the database used."""
+    of_process = partial(process_seconds, pid or os.getpid())
     match datastore.type:
         case "POSTGRESQL":
             connection = psycopg.connect(datastore.config.url, autocommit=True)
@@ -26,16 +36,16 @@ def cpu_clock(datastore: DatastoreSpec) -> Callable[[], float]:
                 )
                 return [pid for (pid,) in rows.fetchall()]
 
-            return lambda: time.process_time() + sum(map(process_seconds, backends()))
+            return lambda: of_process() + sum(map(process_seconds, backends()))
         case "MYSQL":
             mysql: Any = connect(mysql_address(datastore.config))
             cursor = mysql.cursor()
             cursor.execute("SELECT @@datadir, @@pid_file")
             ((directory, pid_file),) = cursor.fetchall()
-            pid = int((Path(directory) / pid_file).read_text())
-            return lambda: time.process_time() + process_seconds(pid)
+            server = int((Path(directory) / pid_file).read_text())
+            return lambda: of_process() + process_seconds(server)
         case _:
-            return time.process_time
+            return of_process
 
 
 def process_seconds(pid: int) -> float:

@@ -16,6 +16,7 @@ import psycopg
 import pymysql
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.datastore.engines.mysql import connect, mysql_address
 
 # The servers are those of the tests.
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -65,16 +66,22 @@ def rows_milliseconds(datastore: DatastoreSpec) -> float:
     """Returns how long the driver takes for thirty documents in the order of an index."""
     query = """SELECT "Data" FROM "Deployment" WHERE "ProjectId" = 'large'
         ORDER BY "UpdatedAt" DESC LIMIT 30"""
-    connection: Any = (
-        sqlite3.connect(datastore.config.path)
-        if datastore.type == "SQLITE"
-        else psycopg.connect(datastore.config.url)
-    )
+    connection: Any
+    match datastore.type:
+        case "SQLITE":
+            connection = sqlite3.connect(datastore.config.path)
+        case "POSTGRESQL":
+            connection = psycopg.connect(datastore.config.url)
+        case _:
+            connection = connect(mysql_address(datastore.config))
+            query = query.replace('"', "")
     taken: list[float] = []
     with closing(connection):
         for _ in range(4):
             began = time.perf_counter()
-            connection.execute(query).fetchall()
+            cursor = connection.cursor()
+            cursor.execute(query)
+            cursor.fetchall()
             taken.append(time.perf_counter() - began)
     return statistics.median(taken[1:]) * 1000
 

@@ -5,7 +5,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.project_pb2 import Project, ProjectStaticUser
 from pipecd.secrets.keys import hash_key
 from rig.control_plane import run_control_plane
-from rig.cpu_time import process_seconds
+from rig.cpu_time import Taken, cpu_clock
 from rig.history import (
     BEGINNING,
     LARGE,
@@ -56,12 +56,20 @@ PAGES = (
     "/applications?labels[0]=team:t7",
     "/applications?q=app-43&sort=updated&dir=desc",
     "/applications?page=150",
+    "/applications/add",
+    "/applications/drift",
     "/deployments",
     "/deployments?status=RUNNING",
     "/deployments?labels[0]=env:prod",
     "/deployments?q=payment+of+the+login+of+the",
+    "/deployments?q=zq",
     "/search?q=app-43",
+    "/search?q=login",
+    "/chains",
+    "/deployment-traces",
+    "/events",
     f"/applications/{id_of('application', 4321)}",
+    f"/applications/{id_of('application', 4321)}/settings",
     f"/deployments/{id_of('deployment', 4321)}",
     "/settings/piped",
     f"/settings/piped/{id_of('piped', 21)}",
@@ -79,16 +87,11 @@ NOTHING = "/favicon.ico"
 
 @dataclass(frozen=True)
 class PageTimes:
-    """Milliseconds and path of the slowest page and of the slowest insights; of an empty page.
+    """What each page and each page of insights took, and an empty page, by their paths."""
 
-    The CPU time is that of the control plane.
-    """
-
-    page: tuple[float, str]
-    page_cpu: tuple[float, str]
-    insights: tuple[float, str]
-    insights_cpu: tuple[float, str]
-    nothing: float
+    pages: Mapping[str, Taken]
+    insights: Mapping[str, Taken]
+    nothing: Taken
 
 
 def measure_pages(datastore: DatastoreSpec, files: Path) -> PageTimes:
@@ -103,42 +106,36 @@ def measure_pages(datastore: DatastoreSpec, files: Path) -> PageTimes:
                 headers={"Origin": base},
             )
             signed_in.raise_for_status()
-            pid = server.process.pid
+            clock = cpu_clock(datastore, server.process.pid)
             pages, insights = (
-                {path: _medians(client, path, pid) for path in paths} for paths in (PAGES, INSIGHTS)
+                {path: _medians(client, path, clock) for path in paths}
+                for paths in (PAGES, INSIGHTS)
             )
-            return PageTimes(
-                *_slowest(pages), *_slowest(insights), _medians(client, NOTHING, pid)[0]
-            )
+            return PageTimes(pages, insights, _medians(client, NOTHING, clock))
 
 
-def _slowest(
-    taken: Mapping[str, tuple[float, float]],
-) -> tuple[tuple[float, str], tuple[float, str]]:
-    """The slowest page by the clock and by CPU time."""
-    by_clock = max((clock, path) for path, (clock, _) in taken.items())
-    return by_clock, max((cpu, path) for path, (_, cpu) in taken.items())
-
-
-def _medians(client: httpx2.Client, path: str, pid: int) -> tuple[float, float]:
-    """Milliseconds of the clock and of CPU time of the control plane, without the first call."""
-    taken: list[tuple[float, float]] = []
+def _medians(client: httpx2.Client, path: str, cpu_clock: Callable[[], float]) -> Taken:
+    """The medians of a page, without the first call."""
+    taken: list[Taken] = []
     for _ in range(REPEATS + 1):
-        began, cpu = time.perf_counter(), process_seconds(pid)
+        cpu, began = cpu_clock(), time.perf_counter()
         response = client.get(path)
-        taken.append((time.perf_counter() - began, process_seconds(pid) - cpu))
+        clock = time.perf_counter() - began
+        taken.append(Taken((cpu_clock() - cpu) * 1000, clock * 1000))
         if response.status_code != 200 or "/login" in str(response.url):
             raise RuntimeError(f"{path}: {response.status_code} at {response.url}")
-    clock, cpu = (statistics.median(values) * 1000 for values in zip(*taken[1:], strict=True))
-    return clock, cpu
+    return Taken(*(statistics.median(values) for values in zip(*taken[1:], strict=True)))
 
 
 async def _add_project(datastore: DatastoreSpec, files: Path) -> None:
     async with open_datastore(datastore) as database:
         stores = create_stores(database, await LocalFiles.open(files), MemoryCache())
         admin = ProjectStaticUser(username="admin", password_hash=hash_key(PASSWORD))
-        with suppress(AlreadyExists):
+        try:
             await stores.projects.add(Project(id=LARGE, desc="d", static_admin=admin))
+        except AlreadyExists:
+            # Of an earlier run, or of `lists.py`, whose admin has no password.
+            await stores.projects.update(LARGE, lambda p: p.static_admin.CopyFrom(admin))
         for number in range(PIPEDS):
             piped = Piped(
                 id=id_of("piped", number),
