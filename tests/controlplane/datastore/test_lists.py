@@ -9,7 +9,7 @@ import pytest
 from pipecd.controlplane.datastore import documents
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
-from pipecd.controlplane.datastore.documents import PageRequest
+from pipecd.controlplane.datastore.documents import EVERYTHING, PageRequest
 from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.query import row_id
 from pipecd.controlplane.datastore.stores import Stores
@@ -77,8 +77,9 @@ async def test_applications_are_filtered(
         application(name="a", project_id="other", labels={"env": "dev"}),
     ):
         await stores.applications.add(document)
-    listed = await stores.applications.list(filter)
-    assert "".join(sorted(a.name for a in listed.items)) == names
+    for page in (EVERYTHING, PageRequest(size=10)):
+        listed = await stores.applications.list(filter, page)
+        assert "".join(sorted(a.name for a in listed.items)) == names
 
 
 async def test_a_label_filter_returns_the_same_for_rare_and_common_labels(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of applications."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar, cast
@@ -69,15 +69,18 @@ class Applications(Documents[Application]):
             equal("ProjectId", project),
             equal("PipedId", piped_id),
             equal("Disabled", False),
-            NOT_DELETED,
         )
-        return await self.all_of(conditions, NEWEST_UPDATE)
+        return _not_deleted(await self.all_of(conditions, NEWEST_UPDATE))
 
     async def list(
         self, filter: ApplicationFilter, page: PageRequest = EVERYTHING
     ) -> Page[Application]:
         """Returns a page of a project's applications, newest update first, then by id."""
-        return await self.page_of((*_conditions(filter), NOT_DELETED), page)
+        if page.size > 0:
+            return await self.page_of((*_conditions(filter), NOT_DELETED), page)
+        # No engine has a column for it, and they would parse every document, which is cached here.
+        everything = await self.page_of(_conditions(filter), page)
+        return Page(_not_deleted(everything.items))
 
     async def list_derived(
         self, filter: ApplicationFilter, derive: Callable[[Application], D]
@@ -106,6 +109,10 @@ def _conditions(filter: ApplicationFilter) -> tuple[Condition, ...]:
         *any_of("PipedId", filter.piped_id),
         *labelled(filter.labels),
     )
+
+
+def _not_deleted(applications: Iterable[Application]) -> tuple[Application, ...]:
+    return tuple(each for each in applications if not each.deleted)
 
 
 # The cache of documents compares functions.
