@@ -13,7 +13,7 @@ from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.command import TRIGGERED_KEY, CommandStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, StageStatus
 from pipecd.pipectl.client import connect
 from pipecd.pipectl.follow import StageLogReader
 from pipecd.proto.model.command_pb2 import Command
@@ -252,6 +252,33 @@ async def test_the_stages_of_a_running_deployment_are_watched(
         code, _, err = await typed_at(plane)(wait.replace("SUCCESS", "FAILURE"))
         sentence = f"deployment {running.id} has completed as DEPLOYMENT_SUCCESS"
         assert (code, sentence in err) == (1, True), err
+
+
+@pytest.mark.slow
+async def test_what_a_deployment_waits_for_is_shown(
+    start_plane: StartControlPlane,
+    piped_with_repository: Any,
+    typed_at: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with start_plane() as plane:
+        running = RunningDeployment(plane, await piped_with_repository(plane))
+        await running.start()
+        reason = "Waiting for deployment d0 of the same application to end"
+
+        def wait(stored: Deployment) -> None:
+            to_status(DeploymentStatus.PENDING)(stored)
+            stored.metadata_v2.shared.keyValues[WAITING_FOR] = reason
+
+        await running.change(wait)
+        shown = f"--deployment-id {running.id}"
+        _, out, _ = await typed_at(plane)(f"deployment get {shown} --output table")
+        assert out.endswith(f"\n\n{reason}\n")
+        screen = Screen(capsys)
+        typed = asyncio.create_task(typed_at(plane)(f"deployment watch {shown}"))
+        await screen.until(f"deployment of web              PENDING  {reason}\n")
+        await running.change(to_status(DeploymentStatus.SUCCESS))
+        assert (await typed)[:2] == (0, "deployment of web              SUCCESS\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 """`pipectl login` and the contexts that further commands use."""
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
@@ -38,7 +39,9 @@ async def test_a_login_is_used_by_further_commands(
         assert (await typed("application list"))[:2] == (0, "{}\n")
         await typed(f"login --address {plane.address} --insecure", plane.api_key)
         assert f"*  {plane.address}" in (await typed("context list --output table"))[1]
-        sentence = f"Further commands use the context work, {plane.address}.\n"
+        sentence = f"Further commands use the context {plane.address}.\n"
+        assert (await typed(f"context use {plane.address}"))[:2] == (0, sentence)
+        sentence = f"Further commands use the context work of {plane.address}.\n"
         assert (await typed("context use work"))[:2] == (0, sentence)
         assert "*  work" in (await typed("context list --output table"))[1]
         code, out, _ = await typed("context delete work")
@@ -49,6 +52,24 @@ async def test_a_login_is_used_by_further_commands(
         assert f"there is no context work; use one of: {plane.address}" in err
         await asyncio.to_thread(contexts.write_text, "{")
         assert "is damaged" in (await typed("context list"))[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        pytest.param(["--insecure"], "--address is not set; write host:port, such as cd:443", id="no address"),
+        pytest.param(["--address", "cd:443"], "there is no API key; type it, or set --api-key-file", id="no key"),
+    ],
+)  # fmt: skip
+def test_a_login_says_what_it_lacks(
+    flags: list[str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run(tree(), ["login", *flags]) == 1
+    assert capsys.readouterr().err.strip().endswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -396,7 +396,19 @@ async def test_what_is_done_twice_is_refused(
         id = (await typed(ADD.format(piped=piped)))[2].split("id = ")[1].strip()
         code, _, err = await typed(ADD.format(piped=piped))
         assert (code, f"application web is registered already as {id}" in err) == (1, True)
+        # A piped gives it the name in its file.
+
+        def rename(app: Any) -> None:
+            app.name = "shop"
+
+        await plane.running.stores.applications.update(id, rename)
+        code, _, err = await typed(ADD.format(piped=piped))
+        assert (code, f"application shop is registered already as {id}" in err) == (1, True)
+        elsewhere = ADD.format(piped=piped).replace("provider p ", "provider q ")
+        assert (await typed(elsewhere))[0] == 0
         assert (await typed(f"application delete --app-id {id}"))[0] == 0
+        table = (await typed(f"application get --app-id {id} --output table"))[1].splitlines()
+        assert table[1].split()[3] == "DELETED"
         code, _, err = await typed(f"application delete --app-id {id}")
         assert (code, f"application {id} is deleted already" in err) == (1, True)
 

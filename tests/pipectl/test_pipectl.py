@@ -156,6 +156,7 @@ async def test_events_and_pipeds(
         pytest.param("deployment logs --deployment-id x", "failed to get stage log: rpc error: code = NotFound", id="the logs of an unknown deployment"),
         pytest.param("deployment wait-status --deployment-id x --status DEPLOYMENT_SUCCESS", 'rpc error: code = NotFound desc = deployment "x" not found', id="waiting for an unknown deployment"),
         pytest.param("deployment list --status DONE", "DONE is invalid deployment status", id="a list of an unknown status"),
+        pytest.param("deployment cancel --deployment-id x --force-rollback --force-no-rollback", "--force-rollback and --force-no-rollback exclude each other", id="a cancellation with and without a rollback"),
         pytest.param("deployment list --app-kind FOO", "FOO is invalid application kind", id="a list of an unknown kind of applications"),
         pytest.param("encrypt --piped-id x --input-file /nowhere", 'failed to read file "/nowhere": No such file', id="a secret in a file that is not there"),
         pytest.param("deployment wait-status --deployment-id x --status DONE", "invalid status DONE", id="an unknown status"),

@@ -71,10 +71,12 @@ def test_an_application_has_a_row_and_folded_details() -> None:
     ("text", "expected"),
     [
         pytest.param(comment(), "No application changes: merging deploys nothing.", id="nothing"),
+        pytest.param(as_markdown([], "0123456789"), "There is no preview: no enabled piped has this repository and base branch.", id="no piped"),
+        pytest.param(comment(ApplicationPlanPreviewResult(application_name="job")), "| [job]() | AUTO | no preview |", id="plugins without previews"),
         pytest.param(comment(app("web", error="no chart")), "- :x: [web]", id="a failed one"),
         pytest.param(comment(error="broken"), "- :x: piped edge: broken", id="a failed piped"),
     ],
-)
+)  # fmt: skip
 def test_other_results(text: str, expected: str) -> None:
     assert expected in text
 

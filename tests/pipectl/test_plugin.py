@@ -137,6 +137,13 @@ def test_every_fault_is_reported(typed: Typed, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_program_that_ends_without_a_word_is_reported(typed: Typed) -> None:
+    code, out, _ = typed("check", "--", "/bin/false")
+    assert code == 1
+    assert "FAILED  it answers on its port: it exited at once; it wrote nothing\n" in out
+
+
+@pytest.mark.slow
 def test_a_program_that_is_no_plugin_is_reported(typed: Typed, tmp_path: Path) -> None:
     path = program(tmp_path, "#!/bin/sh\necho I am no plugin\n")
     code, out, _ = typed("check", "--", path)

@@ -77,6 +77,10 @@ async def test_mistakes_are_reported(
             ("{", "is not JSON"),
             ("[]", "is not what pipectl transfer writes"),
             ('{"version": "9"}', "only '1' is supported"),
+            (
+                '{"piped_mappings": []}',
+                "is not a backup; name a file that `pipectl transfer backup` wrote",
+            ),
             ('{"version": "1", "pipeds": 3}', "its pipeds are not a list of objects"),
             ('{"version": "1", "pipeds": ["p"]}', "its pipeds are not a list of objects"),
             ('{"version": "1", "pipeds": [{"id": []}]}', "its pipeds cannot be read"),

@@ -2,7 +2,7 @@
 """`pipectl application`: add, edit, sync, get, list, diff, delete, enable, disable."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import click
@@ -142,7 +142,7 @@ async def _applications_of(api: Api, piped_id: str) -> AsyncIterator[Application
             for application in listed.applications:
                 yield application
             cursor = listed.cursor
-            if not cursor:
+            if not cursor or not listed.applications:
                 break
 
 

@@ -41,6 +41,7 @@ from pipecd.pipectl.views import (
     STAGES,
     deployment_status,
     shown_stages,
+    waiting_reason,
 )
 from pipecd.pipectl.wait import (
     Polling,
@@ -101,8 +102,9 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
     if output == "table":
         click.echo()
         print_result(output, found, shown_stages(found), STAGES)
-        if found.status_reason:
-            click.echo(f"\n{printable(with_stage_names(found.status_reason, found))}")
+        reason = waiting_reason(found) or with_stage_names(found.status_reason, found)
+        if reason:
+            click.echo(f"\n{printable(reason)}")
 
 
 @deployment.command("logs")
@@ -153,6 +155,8 @@ async def cancel(
     connection: Connection, deployment_id: str, output: str | None, **flags: bool
 ) -> None:
     """Cancel a deployment."""
+    if flags["force_rollback"] and flags["force_no_rollback"]:
+        raise UserMistake("--force-rollback and --force-no-rollback exclude each other")
     request = control.CancelDeploymentRequest(deployment_id=deployment_id, **flags)
     answer = await attempt("cancel deployment", connection.control("CancelDeployment", request))
     logger.info(f"Requested the cancellation of deployment {deployment_id}")

@@ -13,7 +13,7 @@ from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
 from pipecd.pipectl.client import Api, Connection, attempt, call, logger
 from pipecd.pipectl.output import printable
-from pipecd.pipectl.views import deployment_status, stage_status
+from pipecd.pipectl.views import deployment_status, stage_status, waiting_reason
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
@@ -151,7 +151,8 @@ async def watch_deployment(api: Api, deployment_id: str, *, to_stderr: bool) -> 
             continue
         lines = {stage.id: _line(stage.name, stage_status(stage)) for stage in deployment.stages}
         title = f"deployment of {deployment.application_name}"
-        lines[""] = _line(title, deployment_status(deployment))
+        reason = waiting_reason(deployment)
+        lines[""] = _line(title, f"{deployment_status(deployment)}  {printable(reason)}".rstrip())
         for id, line in lines.items():
             if known.get(id) != line and not line.endswith(" NOT_STARTED_YET"):
                 click.echo(line, err=to_stderr)

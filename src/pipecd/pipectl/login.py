@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
+from pipecd.model.errors import UserMistake
 from pipecd.observe import log
 from pipecd.pipectl.client import call, client_flags, connect, connection_flags, read_key
 from pipecd.pipectl.contexts import Context, complete_context, load_contexts, save_contexts
@@ -25,8 +26,12 @@ def login(log_level: str, log_encoding: str, **given: Any) -> None:
     """Check an API key and use it in further commands."""
     log.configure(log_level, log_encoding, program="pipectl")
     settings = connection_flags(given)
-    if settings["address"] and not (settings["api_key"] or settings["api_key_file"]):
+    if not settings["address"]:
+        raise UserMistake("--address is not set", hint="write host:port, such as cd:443")
+    if not (settings["api_key"] or settings["api_key_file"]):
         settings["api_key"] = _ask_for_key()
+        if not settings["api_key"]:
+            raise UserMistake("there is no API key", hint="type it, or set --api-key-file")
 
     async def check() -> None:
         async with connect(**settings) as connection:
@@ -101,7 +106,9 @@ def use(name: str, **_: object) -> None:
     """Use the context NAME in further commands."""
     contexts = load_contexts().using(name)
     save_contexts(contexts)
-    click.echo(f"Further commands use the context {name}, {contexts.get(name).address}.")
+    address = contexts.get(name).address
+    of = f" of {address}" if address != name else ""
+    click.echo(f"Further commands use the context {name}{of}.")
 
 
 @context.command("delete")

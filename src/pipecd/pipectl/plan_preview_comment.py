@@ -20,6 +20,10 @@ _MIN_FENCE = 3
 _SAFE_IN_URL = ":/?#=&%"
 # The characters around the details of an application, with the longest name.
 _FRAME = 200
+_NO_PIPED = (
+    "There is no preview: no enabled piped has this repository and base branch. The remote must be "
+    "written as in the configuration of the piped."
+)
 _CUT = "\n… the rest is in the log of the job\n"
 
 # Hosts make links of URLs, domains, users, issues, merge requests, labels and snippets;
@@ -43,7 +47,9 @@ def as_markdown(
     planned, failed = [a for a in apps if not a.error], [a for a in apps if a.error]
     pipeds = [result for result in results if result.error]
     lines = [MARKER, f"### Plan preview of {_code(head_commit[:7])}", ""]
-    if not apps and not pipeds:
+    if not results:
+        lines.append(_NO_PIPED)
+    elif not apps and not pipeds:
         lines.append("No application changes: merging deploys nothing.")
     if planned:
         lines += ["| Application | Strategy | Changes |", "|---|---|---|"]
@@ -66,7 +72,7 @@ def _row(app: App) -> str:
         for r in app.plugin_plan_results
     ]
     summary = "<br>".join(summaries) or _text(app.plan_summary.decode())
-    return f"| {_link(app)} | {SyncStrategy(app.sync_strategy).name} | {summary or 'none'} |"
+    return f"| {_link(app)} | {SyncStrategy(app.sync_strategy).name} | {summary or 'no preview'} |"
 
 
 def _folded(app: App, room: int) -> str:

@@ -210,6 +210,10 @@ def mappings_text(mappings: tuple[PipedMapping, ...]) -> str:
 def read_backup(file: Path) -> Backup:
     """Reads the file that `backup` wrote."""
     document = _read(file)
+    if "version" not in document:
+        raise UserMistake(
+            f"{file} is not a backup", hint="name a file that `pipectl transfer backup` wrote"
+        )
     if (version := document.get("version")) != _FORMAT_VERSION:
         raise UserMistake(
             f"{file} has the version {version!r}, only {_FORMAT_VERSION!r} is supported"

@@ -2,7 +2,13 @@
 """The tables of applications, deployments and pipeds."""
 
 from pipecd.model.application import ApplicationKind, SyncStatus
-from pipecd.model.deployment import DeploymentStatus, StageStatus, is_rollback, triggered_by
+from pipecd.model.deployment import (
+    WAITING_FOR,
+    DeploymentStatus,
+    StageStatus,
+    is_rollback,
+    triggered_by,
+)
 from pipecd.pipectl.output import View, age
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
@@ -19,6 +25,13 @@ def _kind(application: Application) -> str:
 
 def _labels(labelled: Application) -> str:
     return ",".join(f"{key}:{value}" for key, value in sorted(labelled.labels.items()))
+
+
+def application_status(application: Application) -> str:
+    """The sync status of an application, or why it has none."""
+    if application.deleted:
+        return "DELETED"
+    return "DISABLED" if application.disabled else SyncStatus(application.sync_state.status).name
 
 
 def deployment_status(deployment: Deployment) -> str:
@@ -54,12 +67,18 @@ def shown_stages(deployment: Deployment) -> list[PipelineStage]:
     ]
 
 
+def waiting_reason(deployment: Deployment) -> str:
+    """What a deployment waits for before it goes on, as its piped reports it."""
+    has_ended = DeploymentStatus(deployment.status).is_completed
+    return "" if has_ended else deployment.metadata_v2.shared.keyValues.get(WAITING_FOR, "")
+
+
 APPLICATIONS = View(
     {
         "NAME": lambda a: a.name,
         "ID": lambda a: a.id,
         "KIND": _kind,
-        "STATUS": lambda a: "DISABLED" if a.disabled else SyncStatus(a.sync_state.status).name,
+        "STATUS": application_status,
         "LABELS": _labels,
     },
     name=lambda a: a.id,

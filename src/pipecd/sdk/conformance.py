@@ -177,14 +177,17 @@ async def _wait_until_serving(
             while not ended.done() and not await is_serving(channel, 1):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     except TimeoutError as e:
-        raise CheckFailed(
-            f"no response within {_START_TIMEOUT:g}s; it wrote:\n{lines.text()}"
-        ) from e
+        raise CheckFailed(f"no response within {_START_TIMEOUT:g}s; {_written(lines)}") from e
     finally:
         has_exited = ended.done()
         ended.cancel()
     if has_exited:
-        raise CheckFailed(f"it exited at once; it wrote:\n{lines.text()}")
+        raise CheckFailed(f"it exited at once; {_written(lines)}")
+
+
+def _written(lines: output.Lines) -> str:
+    text = lines.text()
+    return f"it wrote:\n{text}" if text.strip() else "it wrote nothing"
 
 
 async def _expect_exit(program: die_with_parent.ChildProcess) -> None:
