@@ -49,6 +49,8 @@ class ShownObjects:
     resource: str = "tokyo/web-1"
     # What is in the log of the first stage of the deployment that waits.
     text_of_log: str = "line"
+    # The first second of a day with deployments.
+    day: int = 1767225600
 
 
 def page_addresses(routes: Iterable[BaseRoute], shown: ShownObjects) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ def _addresses(shown: ShownObjects) -> Mapping[str, tuple[str, ...]]:
         "/deployment-traces": ("/deployment-traces",),
         "/events": ("/events",),
         "/events/{id}": (f"/events/{shown.event}",),
-        "/insights": ("/insights", "/insights?app=ch", "/insights?range=1w&at=1767225600"),
+        "/insights": ("/insights", "/insights?app=ch", f"/insights?range=1w&at={shown.day}"),
         "/search": ("/search?q=cart", "/search?q=none"),
         "/help": ("/help",),
         "/help/{name}": ("/help/console", "/help/kubernetes", "/help/whats-new"),

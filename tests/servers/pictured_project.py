@@ -29,7 +29,7 @@ from pipecd.controlplane.usecases.events import EventReport
 from pipecd.model.application import SyncStatus
 from pipecd.model.clock import Now, to_unix
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import DeploymentStatus
+from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.model.document import to_json
 from pipecd.observe.version import build_version
 from pipecd.proto.model import application_pb2, event_pb2
@@ -37,7 +37,7 @@ from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
 from pipecd.proto.model.common_pb2 import ApplicationInfo
 from pipecd.proto.model.deployment_pb2 import Deployment
-from pipecd.proto.model.logblock_pb2 import ERROR, INFO, SUCCESS, LogBlock
+from pipecd.proto.model.logblock_pb2 import ERROR, LogBlock
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
@@ -60,6 +60,7 @@ from servers.pictured_applications import (
     PicturedPiped,
 )
 from servers.pictured_history import AUTHORS, History, Release, commit_hash, reference
+from servers.pictured_logs import ANALYSIS_LOG, APPROVAL_LOG, CANARY_LOG, FAILED_ANALYSIS_LOG
 from servers.pictured_resources import CRASHED_POD, DRIFT, shop_resources
 from servers.pictured_settings import fill_settings
 from servers.sample_diffs import kubernetes_result, results_of_all_platforms
@@ -77,31 +78,6 @@ spec:
       remote: git@git.example:shop/apps.git
       branch: main
 """
-CANARY_LOG = (
-    (INFO, "Loading manifests at commit {commit} for handling"),
-    (INFO, "Successfully loaded 7 manifests"),
-    (INFO, "Start rolling out CANARY variant..."),
-    (INFO, "Generating canary manifests for application {name}"),
-    (INFO, "Start applying 3 manifests of the canary variant"),
-    (SUCCESS, "- applied manifest: name={name}-canary, kind=Deployment, namespace=shop"),
-    (SUCCESS, "- applied manifest: name={name}-canary, kind=Service, namespace=shop"),
-    (ERROR, "pod {name}-canary-6c9f: Readiness probe failed: connection refused"),
-    (INFO, "1 of 2 pods of the canary are ready"),
-    (ERROR, "pod {name}-canary-6c9f: Readiness probe failed: connection refused"),
-    (INFO, "2 of 2 pods of the canary are ready"),
-    (SUCCESS, "Successfully rolled out CANARY variant"),
-)
-ANALYSIS_LOG = (
-    (INFO, "Analysis of 10m with 2 metrics and the logs starts"),
-    (INFO, "error-rate: 0.21 %, expected at most 1 %"),
-    (INFO, "latency-p99: 182 ms, expected at most 250 ms"),
-    (INFO, "error-rate: 0.34 %, expected at most 1 %"),
-    (INFO, "latency-p99: 190 ms, expected at most 250 ms"),
-)
-APPROVAL_LOG = (
-    (INFO, "Waiting for 2 approval(s) from: ann, kenji, maria"),
-    (INFO, "Got approval from kenji (1 of 2)"),
-)
 
 
 @dataclass
@@ -161,6 +137,7 @@ class PictureProject:
             preview=preview,
             resource=f"tokyo/{CRASHED_POD}",
             text_of_log="canary",
+            day=self.time // DAY * DAY,
         )
 
     async def _piped(self, spec: PicturedPiped) -> None:
@@ -182,8 +159,9 @@ class PictureProject:
         )
         await self.cases.pipeds.report_meta(meta, by=caller)
         if spec.version == CURRENT:
-            lease = AcquirePipedLeaseRequest(host=f"{spec.name}-worker-2")
-            await self.cases.piped_leases.acquire(lease, by=caller)
+            lease, leases = AcquirePipedLeaseRequest(host=f"{spec.name}-worker-2"), self.cases
+            lease.ticket = (await leases.piped_leases.acquire(lease, by=caller))[0].ticket
+            await leases.piped_leases.acquire(lease, by=caller)
         if spec.is_disabled:
             await self.cases.pipeds.disable(registered.id, by=self.admin)
 
@@ -318,7 +296,10 @@ class PictureProject:
         at = deployment.created_at + 11
         by = PipedCaller(self.admin.project, deployment.piped_id)
         logs = (("s1", CANARY_LOG), ("s2", ANALYSIS_LOG), ("s3", APPROVAL_LOG))
-        for id, lines in logs[:stages]:
+        for id, usual_lines in logs[:stages]:
+            stage = next(stage for stage in deployment.stages if stage.id == id)
+            has_failed = stage.status_reason and usual_lines is ANALYSIS_LOG
+            lines = FAILED_ANALYSIS_LOG if has_failed else usual_lines
             blocks = [
                 LogBlock(
                     index=index,
@@ -328,7 +309,6 @@ class PictureProject:
                 )
                 for index, (severity, text) in enumerate(lines)
             ]
-            stage = next(stage for stage in deployment.stages if stage.id == id)
             if stage.status_reason:
                 failure = LogBlock(
                     index=len(lines),
@@ -337,7 +317,10 @@ class PictureProject:
                     created_at=stage.completed_at,
                 )
                 blocks.append(failure)
-            await self.cases.logs.append(StageRun(deployment.id, id), blocks, by=by)
+            run = StageRun(deployment.id, id)
+            await self.cases.logs.append(run, blocks, by=by)
+            if StageStatus(stage.status).is_completed:
+                await self.cases.logs.checkpoint(run, [], completed=True, by=by)
             at = stage.completed_at
 
     async def _traces(self) -> None:
@@ -493,6 +476,7 @@ class PictureProject:
             await self.cases.chains.create(first, matchers, by=piped)
             await self._keep(names[0], first)
             chain = first.deployment_chain_id
+            self.at(ago - 7 * MINUTE)
             await controller.update(chain)
             for index, name in enumerate(names[1 : ends + 1], start=1):
                 at = self.at(ago - index * 9 * MINUTE)

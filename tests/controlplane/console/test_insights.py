@@ -138,3 +138,21 @@ async def test_the_cards_count_the_project_and_its_last_day(
     assert cards["last-day"].endswith("2 completed, 50 % failed")
     # They are about the whole project, and not shown for a part of it.
     assert 'data-testid="card-' not in (await admin_browser.get("/insights?app=cart")).text
+
+
+async def test_the_card_of_pipeds_says_how_many_it_leaves_out(
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    stores: Stores,
+    admin: User,
+    application: Application,
+) -> None:
+    for number in range(4):
+        registered = await cases.pipeds.register(f"piped-{number}", "", by=admin)
+        another = Application()
+        another.CopyFrom(application)
+        another.id, another.piped_id = new_id(), registered.id
+        await stores.applications.add(another)
+    page = (await admin_browser.get("/insights")).text
+    assert "pipeds have applications" in page
+    assert '<a href="/settings/piped">and 2 more</a>' in page

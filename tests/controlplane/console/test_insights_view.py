@@ -139,6 +139,10 @@ EARLIER = at("2026-03-20")
             Metric.LEAD_TIME, Ratio(3601, 1), Ratio(3600, 1),
             "The same as in the 7 days before", Tone.OFF, id="what is written alike is the same",
         ),
+        pytest.param(
+            Metric.LEAD_TIME, Ratio(3780, 1), Ratio(3720, 1),
+            "About as in the 7 days before: 1h 02m", Tone.OFF, id="a small change is no news",
+        ),
     ],
 )  # fmt: skip
 def test_a_chart_says_how_it_compares_with_the_time_before(

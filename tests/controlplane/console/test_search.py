@@ -56,6 +56,14 @@ async def test_what_can_be_done_stands_above_the_deployments(
     assert 0 < page.index(action) < page.index(deployed)
 
 
+async def test_a_deployment_that_was_found_says_when_it_began(
+    admin_browser: httpx2.AsyncClient, deployment: Deployment
+) -> None:
+    page = (await admin_browser.get("/search", params={"q": "cart"})).text
+    found = page.partition(f'href="/deployments/{deployment.id}"')[2].partition("</a>")[0]
+    assert re.search(r'<span class="when"><time [^>]*data-ago>just now</time>', found)
+
+
 async def test_a_viewer_is_offered_no_action(
     open_browser: OpenBrowser, viewer: User, application: Application
 ) -> None:

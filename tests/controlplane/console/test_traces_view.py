@@ -40,7 +40,7 @@ def deployment(
     [
         pytest.param(
             deployment(pb.DEPLOYMENT_RUNNING, pb.STAGE_RUNNING),
-            "at stage WAIT_APPROVAL",
+            "At stage WAIT_APPROVAL.",
             id="one that runs is at a stage",
         ),
         pytest.param(
@@ -55,7 +55,7 @@ def deployment(
         ),
         pytest.param(
             deployment(pb.DEPLOYMENT_SUCCESS, pb.STAGE_SUCCESS, summary="Sync to v1.5.0"),
-            "Sync to v1.5.0",
+            "Sync to v1.5.0.",
             id="one that succeeded says what it did",
         ),
     ],

@@ -26,6 +26,7 @@ async def test_users_and_their_sessions_are_listed(
     page = await admin_browser.get(f"{PAGE}?user=olga&q=ol")
     assert page.text.count('data-testid="session-row"') == 1
     assert "Viewer, dev" in page.text
+    assert "data-until>7d 00h</time>" in page.text
     page = await admin_browser.get(f"{PAGE}?user=nobody&q=nobody")
     assert "No session of <bdi>nobody</bdi> is left." in page.text
     assert "No user has this name" in page.text

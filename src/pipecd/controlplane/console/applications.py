@@ -218,7 +218,14 @@ class ApplicationPages:
             with suppress(Denied, NotFound):
                 application = await self._context.cases.applications.get(application_id, by=user)
                 reason = await self._sync_refusal(application, user)
-                results.append(BulkSyncResult(application.id, application.name, reason=reason))
+                results.append(
+                    BulkSyncResult(
+                        application.id,
+                        application.name,
+                        reason=reason or "It could not be synced at that time; it can be now.",
+                        may_retry=not reason,
+                    )
+                )
         return self._context.render(
             request,
             "bulk_sync.html",
@@ -232,13 +239,12 @@ class ApplicationPages:
         )
 
     async def _sync_refusal(self, application: Application, user: User) -> str:
-        """Why the application cannot be synced."""
+        """Why the application cannot be synced; empty if it can be."""
         if application.deleted:
             return "It is deleted."
         if application.disabled:
             return "It is disabled; enable it first."
-        denied = await self._context.denied_reason(user, _UPDATE, application)
-        return denied or "It could not be synced at that time; it can be now."
+        return await self._context.denied_reason(user, _UPDATE, application)
 
     async def sync(self, request: Request, session: BrowserSession) -> Response:
         application_id = request.path_params["id"]

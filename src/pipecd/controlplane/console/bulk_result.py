@@ -27,6 +27,7 @@ class BulkSyncResult:
     name: str
     notice: Notice | None = None
     reason: str = ""
+    may_retry: bool = False
 
 
 _ONE = {

@@ -25,13 +25,14 @@ class Share:
 
 @dataclass(frozen=True)
 class SummaryCard:
-    """A number, what it counts, and the parts it consists of."""
+    """A number, what it counts, and its parts, of which `omitted` are not shown."""
 
     key: str
     title: str
     value: str
     note: str
     shares: tuple[Share, ...] = ()
+    omitted: int = 0
 
 
 def summary_cards(
@@ -86,6 +87,7 @@ def _by_piped(applications: Sequence[ApplicationSummary], pipeds: Sequence[Piped
             )
             for id, count in counts[:_MAX_PIPEDS]
         ),
+        omitted=max(len(counts) - _MAX_PIPEDS, 0),
     )
 
 

@@ -55,6 +55,8 @@ NO_RATIOS: Mapping[int, Ratio] = {}
 # The unit of the drawing: bars are stretched to the width of the page.
 SLOT, HEIGHT = 10, 100
 _GAP = 2
+# A smaller change is no news: totals vary by as much by chance.
+_SMALLEST_CHANGE = 0.05
 # The smallest bar that can be seen.
 _MIN_BAR = 1.5
 
@@ -344,6 +346,8 @@ def trend(
     value, old = words.value(total), words.value(earlier)
     if words.text(value) == words.text(old):
         return Trend(f"The same as in {period}", Tone.OFF)
+    if abs(value - old) < _SMALLEST_CHANGE * old:
+        return Trend(f"About as in {period}: {words.text(old)}", Tone.OFF)
     comparison, tone = words.more if value > old else words.less
     return Trend(f"{comparison} in {period}: {words.text(old)}", tone)
 

@@ -142,7 +142,7 @@ class PipedPages:
             if matches(row, query)
         )
         filters, url = query.active_filters(), query.url(LIST_PATH)
-        # After a mistake what was ticked; all of those that run an older version if they are listed.
+        # A list of those that run an older version is there to upgrade all of them.
         ticked = {row.id for row in rows} if query.version == OLDER else set[str]()
         if error and error.form == "upgrade":
             ticked = {str(value) for value in (await request.form()).getlist("piped")}

@@ -246,10 +246,12 @@ def _status_text(row: PipedRow, *, has_failures: bool) -> str:
         return "A restart is requested."
     if row.desired_version:
         return f"Its launcher is requested to run version {row.desired_version}."
+    state = " and ready"
     if not row.repositories:
-        return "It is connected, but watches no repository, so that it has nothing to deploy."
-    is_partial = ", but cannot use everything that its configuration has"
-    return f"It is connected{is_partial if has_failures else ' and ready'}."
+        state = ", but watches no repository, so that it has nothing to deploy"
+    elif has_failures:
+        state = ", but cannot use everything that its configuration has"
+    return f"It is connected{state}."
 
 
 def _generation(piped: Piped) -> str:

@@ -21,6 +21,7 @@ from pipecd.controlplane.console.documentation_search import (
     document_sections,
     find_sections,
 )
+from pipecd.controlplane.console.formatting import Timestamp
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.console.status_badge import (
     APPLICATION_STATUSES,
@@ -51,6 +52,7 @@ class SearchResult:
     href: str
     note: str = ""
     badge: Badge | None = None
+    when: Timestamp | None = None
     is_form: bool = False
 
 
@@ -175,6 +177,7 @@ class SearchPages:
                         f"/deployments/{row.id}",
                         row.commit.subject,
                         row.badge,
+                        row.created,
                     )
                     for row in rows
                 )

@@ -101,10 +101,10 @@ def where_it_is(deployment: Deployment, row: DeploymentRow) -> str:
     """The stage that a deployment is at, or why it has ended without success."""
     match row.badge.tone:
         case Tone.OK:
-            return row.summary
+            return sentence(row.summary)
         case Tone.RUN | Tone.WAIT:
             at = next((each for each in row.segments if each.badge.tone in _AT_WORK), None)
-            return f"at stage {at.name}" if at else ""
+            return f"At stage {at.name}." if at else ""
         case _:
             return sentence(deployment.status_reason)
 

@@ -11,10 +11,11 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.console.flash import Flash
-from pipecd.controlplane.console.formatting import Timestamp, plural, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, duration, plural, timestamp
 from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
 from pipecd.controlplane.usecases.sessions import ActiveSession, ActiveUser, users_of
+from pipecd.model.clock import to_unix
 from pipecd.model.errors import UserMistake
 from pipecd.secrets.session import session_id
 
@@ -46,6 +47,7 @@ class SessionRow:
     signed_in: Timestamp | None
     last_seen: Timestamp | None
     expires: Timestamp | None
+    time_left: str
     is_this: bool
 
 
@@ -69,6 +71,7 @@ def session_row(session: ActiveSession, own_id: str, now: datetime) -> SessionRo
         signed_in=timestamp(session.signed_in_at, now),
         last_seen=timestamp(max(session.last_seen_at, session.signed_in_at), now),
         expires=timestamp(session.expires_at, now),
+        time_left=duration(session.expires_at - to_unix(now)),
         is_this=session.id == own_id,
     )
 

@@ -138,3 +138,18 @@ async def test_nothing_has_a_scroll_bar_for_a_few_pixels(
         await page.goto(console_url + path)
         found[path] = await page.evaluate(BARELY_SCROLLING)
     assert {path: parts for path, parts in found.items() if parts} == {}
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+async def test_the_state_of_the_connection_moves_nothing_when_it_appears(
+    width: int, open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{running.id}", viewport={"width": width, "height": 900})
+    dot = page.get_by_test_id("conn-dot")
+    await expect(dot).to_have_text("Live")
+    places = """() => [...document.querySelectorAll('.topbar > :not(.live, .grow)')]
+        .filter((each) => each.offsetWidth && !each.matches('[data-notify-me]'))
+        .map((each) => Math.round(each.getBoundingClientRect().left))"""
+    with_dot = await page.evaluate(places)
+    await dot.evaluate("each => each.hidden = true")
+    assert await page.evaluate(places) == with_dot

@@ -390,6 +390,8 @@ async def test_the_first_error_of_a_failed_stage_is_pinned_above_its_log(
     await expect(error.locator("pre b")).to_contain_text("cannot find module 'tax-rates' <b>")
     await expect(error.locator("pre")).to_contain_text("step 1499")
     await expect(error.locator("pre")).to_contain_text("at resolve (5)")
+    excerpt = (await error.locator("pre").inner_text()).splitlines()
+    assert excerpt[1:5:2] == ["step 1499", "    at resolve (0)"], "each line is a line of its own"
     root = "document.documentElement"
     assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
     if scripts:

@@ -205,3 +205,24 @@ async def test_stages_beside_parallel_ones_have_the_whole_width(
     widths = {round(box["width"]) for box in boxes if box}
     assert len(widths) == 1
     assert widths.pop() > 300
+
+
+async def test_the_text_of_a_log_is_aligned_whatever_the_number_of_its_line(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    slow = (f"step {n}" + (": too slow" if n % 3000 == 7 else "") for n in range(2, 10_010))
+    await reports.lines(running, "s1", *slow)
+    page = await open_page(
+        f"/deployments/{running.id}?stage=s1&find=too+slow&only=matches", viewport=PHONE
+    )
+    texts = page.get_by_test_id("log-line").locator("code")
+    await expect(texts).to_have_count(4)
+    left = await texts.evaluate_all("all => all.map(e => e.getBoundingClientRect().left)")
+    assert len(set(left)) == 1, left
+
+
+async def test_a_timeline_says_in_which_zone_its_times_are(
+    open_page: OpenPage, running: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{running.id}?tab=timeline", viewport=PHONE)
+    await assert_within(page, page.get_by_test_id("timeline").get_by_text("Times in"))

@@ -173,3 +173,14 @@ async def test_who_approves_gets_to_the_changes_from_the_approval(
     page = await open_page(f"/deployments/{running.id}", viewport={"width": 390, "height": 800})
     await page.get_by_test_id("approval-card").get_by_role("link", name="what changes").click()
     await expect(page.get_by_test_id("diff-section").first).to_be_in_viewport()
+
+
+async def test_sides_of_a_diff_differ_by_more_than_colour(
+    *, open_page: OpenPage, running: Deployment, cases: UseCases, piped: PipedCaller
+) -> None:
+    changes = DeploymentChanges(results=[kubernetes_result()], created_at=1)
+    await cases.deployment_reports.report_changes(running.id, changes, by=piped)
+    page = await open_page(f"/deployments/{running.id}?tab=changes&diff=split")
+    sign = "each => getComputedStyle(each, '::before').content"
+    for kind, drawn in (("remove", "\u2212"), ("add", "+")):
+        assert await page.locator(f".pair > .{kind}").first.evaluate(sign) == f'"{drawn}"'

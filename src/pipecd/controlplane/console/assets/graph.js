@@ -38,6 +38,15 @@ function onGraphKey(event) {
   (box ? neighbour(box, ARROWS[event.key]) : graph.querySelector(".box"))?.focus();
 }
 
+// How many rows a form is about, beside the button that opens it: they may be out of sight.
+function showTicked() {
+  for (const shown of document.querySelectorAll("[data-ticked]")) {
+    const count = document.querySelectorAll(`input[name="${shown.dataset.ticked}"]:checked`).length;
+    shown.firstElementChild.textContent = count;
+    shown.hidden = count === 0;
+  }
+}
+
 export function startGraph() {
   document.adoptedStyleSheets.push(zoomStyle);
   let drag = null;
@@ -51,9 +60,11 @@ export function startGraph() {
     const all = event.target.closest("[data-open-all]");
     if (all) for (const each of document.querySelectorAll(all.dataset.openAll)) each.open = all.dataset.open === "true";
   });
+  showTicked();
   document.addEventListener("change", (event) => {
     const name = event.target.dataset?.tickAll;
     if (name) for (const each of document.querySelectorAll(`input[name="${name}"]:not(:disabled)`)) each.checked = event.target.checked && !("tickAlone" in each.dataset);
+    showTicked();
   });
   document.addEventListener("wheel", (event) => {
     if (!event.ctrlKey || !event.target.closest?.("[data-graph]")) return;
