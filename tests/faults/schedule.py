@@ -295,6 +295,8 @@ RESTARTING = frozenset(
         *("rotate_key", "restart_piped", "upgrade_piped", "upgrade_control_plane"),
         *("kill_piped", "kill_launched_piped", "kill_piped_at_call", "kill_piped_at_line"),
         *("kill_replica", "lose_workspace", "restore_old_workspace", "damage_workspace"),
+        # A piped ends when another one with its id takes over.
+        "duplicate_piped",
     }
 )
 """What starts a replica or a piped again, at once or because it could not go on."""
