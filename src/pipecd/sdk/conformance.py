@@ -65,7 +65,8 @@ class CheckSkipped(Exception):
 
 
 PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
-_START_TIMEOUT, _START_FAILURE_TIMEOUT = 30.0, 30.0
+# Piped waits as long for a plugin to start.
+_START_TIMEOUT, _START_FAILURE_TIMEOUT = 60.0, 60.0
 # Upstream's SDK takes up to a minute to send the log of a cancelled stage.
 _EXIT_TIMEOUT = 75.0
 _PLACEHOLDER_TARGET = DeployTargetSpec(name="placeholder")

@@ -441,6 +441,9 @@ _LOCAL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
+    # A program that starts slowly is found soon after it listens, not after a backoff of seconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 )
 _Health = health_pb2.HealthCheckResponse
 
