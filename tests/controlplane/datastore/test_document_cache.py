@@ -138,6 +138,20 @@ async def test_a_label_filter_matches_after_the_labels_of_a_cached_document_chan
         assert len(page.items) == matches
 
 
+async def test_a_list_that_was_read_keeps_what_it_had_when_its_documents_change(
+    lossy: LossyDatabase, application: Make
+) -> None:
+    store = Applications(lossy)
+    for name in ("web", "cart"):
+        await store.add(application(name=name))
+    before = (await store.list(ApplicationFilter("p"))).items
+    for document in before:
+        await store.update(document.id, count)
+    assert [document.description for document in before] == ["", ""]
+    after = (await store.list(ApplicationFilter("p"))).items
+    assert {document.name: document.description for document in after} == {"web": "1", "cart": "1"}
+
+
 def test_changing_a_returned_document_does_not_change_the_cache(application: Make) -> None:
     cache = DocumentCache(Application)
     text = to_json(application(name="web"))

@@ -75,12 +75,14 @@ class Applications(Documents[Application]):
     async def list(
         self, filter: ApplicationFilter, page: PageRequest = EVERYTHING
     ) -> Page[Application]:
-        """Returns a page of a project's applications, newest update first, then by id."""
-        if page.size > 0:
+        """Returns a page of a project's applications, newest update first, then by id.
+
+        If it is all of them, they are shared with other callers, and nobody may change them.
+        """
+        if page != EVERYTHING:
             return await self.page_of((*_conditions(filter), NOT_DELETED), page)
         # No engine has a column for it, and they would parse every document, which is cached here.
-        everything = await self.page_of(_conditions(filter), page)
-        return Page(_not_deleted(everything.items))
+        return Page(_not_deleted(await self.shared_of(_conditions(filter), NEWEST_UPDATE)))
 
     async def list_derived(
         self, filter: ApplicationFilter, derive: Callable[[Application], D]

@@ -62,6 +62,11 @@ class DocumentCache(Generic[M]):
                 self._by_text.move_to_end(text)
         return self._copy((entry or self._parse(text)).document)
 
+    def shared(self, texts: Iterable[str]) -> tuple[M, ...]:
+        """Returns the cached documents of these texts themselves, which nobody may change."""
+        by_text = self._by_text
+        return tuple((by_text.get(text) or self._parse(text)).document for text in texts)
+
     def derived(self, texts: Iterable[str], derive: Callable[[M], D]) -> tuple[D, ...]:
         """Returns what `derive` makes of the document of each text, from the cache if it can.
 
