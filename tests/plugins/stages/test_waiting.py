@@ -85,4 +85,4 @@ spec:
         assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
         assert stage_statuses(done) == ["WAIT_APPROVAL FAILURE"]
         lines = await scene.log_lines(done, done.stages[0])
-        assert lines == ["Waiting for 1 approval(s) from: anyone", "Timed out after 1s"]
+        assert lines == ["Waiting for 1 approval from: anyone", "Timed out after 1s"]

@@ -27,7 +27,15 @@ async def test_an_approval_ends_the_wait_immediately(tmp_path: Path) -> None:
         "pipecd/stage-approvals": '[{"user": "bob", "api_key": ""}]',
         "pipecd/stage-display-metadata": "Approved by: bob",
     }
-    assert bench.host.lines[0] == "Waiting for 1 approval(s) from: ann, bob"
+    assert bench.host.lines[0] == "Waiting for 1 approval from: ann, bob"
+
+
+async def test_the_log_says_where_a_timeout_that_has_no_effect_belongs(tmp_path: Path) -> None:
+    bench = StageBench(PLUGIN(), tmp_path)
+    bench.host.tell(APPROVE, "ann")
+    async with asyncio.timeout(1):
+        await bench.run("WAIT_APPROVAL", {"approvers": ["ann"], "timeout": "20s"})
+    assert "write it beside the name of the stage" in bench.host.lines[1]
 
 
 async def test_a_user_counts_once_and_other_commands_do_not_count(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 """The plugin `waitapproval`: WAIT_APPROVAL succeeds once enough users approved, and fails when one
 of them rejects."""
 
+import json
 from collections.abc import Sequence
 
 from pipecd.plugins.waitapproval.approvals import (
@@ -58,7 +59,14 @@ class WaitApprovalPlugin(StagePlugin):
             await stage.metadata.get(APPROVED_USERS_KEY) or "",
         )
         approvers = ", ".join(options.approvers) or "anyone"
-        stage.log.info(f"Waiting for {required} approval(s) from: {approvers}")
+        what = "1 approval" if required == 1 else f"{required} approvals"
+        stage.log.info(f"Waiting for {what} from: {approvers}")
+        # Where files of the first generation have it: the wait ends later than its author expects.
+        if b'"timeout"' in stage.config and "timeout" in json.loads(stage.config):
+            stage.log.info(
+                "The timeout in the options of this stage has no effect: write it beside the name "
+                "of the stage"
+            )
         if approvals:
             stage.log.info(f"Approved before the restart by: {names(approvals)}")
         commands = stage.commands()
