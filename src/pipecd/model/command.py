@@ -16,6 +16,8 @@ REJECTION_KEY = "RejectionReason"
 # commander is the user who created the key, because approvals are counted by person.
 API_KEY_NAME = "ApiKeyName"
 API_KEY_ID = "ApiKeyID"
+# In the metadata of a handled plan preview: how many applications it has, by what became of them.
+PREVIEW_COUNTS_KEY = "PreviewCounts"
 # What stays in the metadata of a command after its piped has reported the result.
 KEPT_KEYS = (REJECTION_KEY, API_KEY_NAME, API_KEY_ID)
 

@@ -12,7 +12,7 @@ from pipecd.controlplane.console.plan_previews_view import (
     preview_view,
 )
 from pipecd.controlplane.usecases.plan_previews import RequestedPreview
-from pipecd.model.command import CommandStatus
+from pipecd.model.command import PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.proto.model import command_pb2 as pb
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
@@ -172,3 +172,28 @@ def test_entries_of_the_list(
     pipeds = [Piped(id=name, name=name, status=Piped.ONLINE) for name in ("a", "b")]
     listed = preview_entries(commands, pipeds, noon)
     assert {each.id: tuple(row.piped.name for row in each.previews) for each in listed} == entries
+
+
+@pytest.mark.parametrize(
+    ("counts", "result"),
+    [
+        pytest.param([""], "", id="none is ready"),
+        pytest.param(["0 0 0"], "nothing", id="no application"),
+        pytest.param(["1 0 0", ""], "1 application", id="one of two pipeds is ready"),
+        pytest.param(
+            ["2 1 0", "0 0 1"], "3 applications, 1 without changes, 1 failed", id="their sum"
+        ),
+        pytest.param(["0 0 2"], "2 failed", id="all failed"),
+        pytest.param(["-1 0 0", "x", "1 0"], "", id="what no control plane stores"),
+    ],
+)
+def test_the_list_says_what_a_merge_deploys(counts: list[str], result: str, noon: datetime) -> None:
+    commands: list[Command] = []
+    for number, stored in enumerate(counts):
+        command = preview().command
+        command.id, command.piped_id = f"c{number}", f"p{number}"
+        command.metadata[PREVIEW_COUNTS_KEY] = stored
+        commands.append(command)
+    entry = preview_entries(commands, None, noon)[0]
+    assert entry.result == result
+    assert entry.has_failed_applications is result.endswith("failed")

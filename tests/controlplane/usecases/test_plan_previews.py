@@ -12,7 +12,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.clock import Now, to_unix
-from pipecd.model.command import CommandStatus
+from pipecd.model.command import PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import Conflict, Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
@@ -79,6 +79,45 @@ async def test_a_result_contains_names_and_urls(
     assert result.piped_url == "https://pipecd.example/settings/piped"
     assert result.results[0].application_url == "https://pipecd.example/applications/app"
     assert result.results[0].plan_summary == b"1 change"
+
+
+@pytest.mark.parametrize(
+    ("results", "error", "counts"),
+    [
+        pytest.param([], "", "0 0 0", id="no application"),
+        pytest.param(["", "same", "broken", ""], "", "2 1 1", id="some of each"),
+        pytest.param([""], "no such branch", None, id="the whole preview failed"),
+    ],
+)
+async def test_the_counts_of_a_result_are_stored_with_its_command(
+    *,
+    results: list[str],
+    error: str,
+    counts: str | None,
+    cases: UseCases,
+    program: ApiKeyCaller,
+    piped: PipedCaller,
+    admin: User,
+    now: Now,
+) -> None:
+    (id,) = await cases.plan_previews.request(preview_request(), by=program)
+    output = PlanPreviewCommandResult(
+        error=error,
+        results=[
+            ApplicationPlanPreviewResult(
+                application_id=f"app-{number}",
+                no_change=each == "same",
+                error="no chart" if each == "broken" else "",
+            )
+            for number, each in enumerate(results)
+        ],
+    )
+    report = CommandResult(
+        id, CommandStatus.SUCCEEDED, to_unix(now()), output=to_json(output).encode()
+    )
+    await cases.commands.report_handled(report, by=piped)
+    (command,) = await cases.plan_previews.list_recent(by=admin)
+    assert command.metadata.get(PREVIEW_COUNTS_KEY) == counts
 
 
 async def test_a_control_plane_that_just_started_waits_for_pipeds_to_reconnect(

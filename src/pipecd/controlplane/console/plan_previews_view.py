@@ -16,7 +16,8 @@ from pipecd.controlplane.console.formatting import (
 from pipecd.controlplane.console.resource_changes import ResourceChanges, resource_changes
 from pipecd.controlplane.console.status_badge import Badge, PipedStatus, Tone, piped_status
 from pipecd.controlplane.usecases.plan_previews import RequestedPreview
-from pipecd.model.command import CommandStatus
+from pipecd.controlplane.usecases.preview_counts import PreviewCounts, parse_counts
+from pipecd.model.command import PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
@@ -58,6 +59,8 @@ class PreviewRow:
     repository: str
     piped: PipedStatus
     requested: Timestamp | None
+    # None before it is ready.
+    counts: PreviewCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,23 @@ class PreviewEntry:
     @property
     def first(self) -> PreviewRow:
         return self.previews[0]
+
+    @property
+    def result(self) -> str:
+        """What a merge would do, as far as the previews are ready; empty if none is."""
+        ready = [each.counts for each in self.previews if each.counts is not None]
+        if not ready:
+            return ""
+        total = sum(ready, PreviewCounts())
+        deployed = total.changed + total.unchanged
+        parts = [plural(deployed, "application")] if deployed else []
+        parts += [f"{total.unchanged} without changes"] if total.unchanged else []
+        parts += [f"{total.failed} failed"] if total.failed else []
+        return ", ".join(parts) or "nothing"
+
+    @property
+    def has_failed_applications(self) -> bool:
+        return any(each.counts and each.counts.failed for each in self.previews)
 
     @property
     def repositories(self) -> tuple[str, ...]:
@@ -139,6 +159,7 @@ def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime)
         repository=request.repository_id,
         piped=piped,
         requested=timestamp(command.created_at, now),
+        counts=parse_counts(command.metadata.get(PREVIEW_COUNTS_KEY, "")),
     )
 
 

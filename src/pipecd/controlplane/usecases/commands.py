@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands to pipeds: sync, cancel, approve, restart, plan preview and others."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from pipecd.controlplane.auth.subject import PipedCaller, Subject, User
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
-from pipecd.model.command import KEPT_KEYS, CommandStatus
+from pipecd.controlplane.usecases.preview_counts import count_applications
+from pipecd.model.command import KEPT_KEYS, PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.model.errors import Denied, NotFound
 from pipecd.model.ids import new_id
 from pipecd.proto.model import command_pb2 as pb
@@ -88,10 +90,15 @@ class CommandUseCases:
 
     async def report_handled(self, result: CommandResult, *, by: PipedCaller) -> None:
         """Stores the result of a command; a repeated or late report changes nothing."""
-        if _has_result(await self._own(result.command_id, by)):
+        requested = await self._own(result.command_id, by)
+        if _has_result(requested):
             return
+        counts: dict[str, str] = {}
         if result.output:
             await self._stores.files.put(output_path(result.command_id), result.output)
+            if requested.type == Command.BUILD_PLAN_PREVIEW:
+                found = await asyncio.to_thread(count_applications, result.output)
+                counts = {PREVIEW_COUNTS_KEY: str(found)} if found else {}
 
         def change(command: Command) -> None:
             if _has_result(command):
@@ -99,7 +106,7 @@ class CommandUseCases:
             command.status = pb.CommandStatus.ValueType(result.status)
             kept = {key: command.metadata[key] for key in KEPT_KEYS if key in command.metadata}
             command.metadata.clear()
-            command.metadata.update({**result.metadata, **kept})
+            command.metadata.update({**result.metadata, **counts, **kept})
             command.handled_at = result.handled_at
 
         command = await self._stores.commands.update(result.command_id, change)
