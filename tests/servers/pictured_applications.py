@@ -52,7 +52,7 @@ PIPEDS = (
         CURRENT,
         (("terraform", ("network", "data")),),
         started_ago=3 * DAY,
-        seen_ago=47 * MINUTE,
+        seen_ago=33 * MINUTE,
     ),
     PicturedPiped(
         "gcp",

@@ -34,6 +34,6 @@ FAILED_ANALYSIS_LOG = (
     (ERROR, "error-rate: 4.4 %, expected at most 1 % (3 of 3 failures)"),
 )
 APPROVAL_LOG = (
-    (INFO, "Waiting for 2 approval(s) from: ann, kenji, maria"),
+    (INFO, "Waiting for 2 approvals from: ann, kenji, maria"),
     (INFO, "Got approval from kenji (1 of 2)"),
 )

@@ -66,6 +66,7 @@ from servers.pictured_settings import fill_settings
 from servers.sample_diffs import kubernetes_result, results_of_all_platforms
 
 DAYS = 75
+UPDATED = 'Successfully updated 1 files in the "apps" repository'
 REMOTE = "git@git.example:shop/apps.git"
 CONFIG = """\
 apiVersion: pipecd.dev/v1beta1
@@ -220,6 +221,8 @@ class PictureProject:
         last, status = reference(deployment), DeploymentStatus(deployment.status)
 
         def change(application: Application) -> None:
+            if application.most_recently_triggered_deployment.started_at > deployment.created_at:
+                return
             application.most_recently_triggered_deployment.CopyFrom(last)
             if status is DeploymentStatus.SUCCESS:
                 application.most_recently_successful_deployment.CopyFrom(last)
@@ -353,7 +356,7 @@ class PictureProject:
                     self.latest[name].id, lambda d, hash=hash: _set_trace(d, hash)
                 )
             if names:
-                done = EventReport(id, event_pb2.EVENT_SUCCESS, f"Committed {hash[7:14]} to apps")
+                done = EventReport(id, event_pb2.EVENT_SUCCESS, UPDATED)
                 await self.cases.events.report_statuses([done], by=self.pipeds["tokyo"])
 
     async def _events(self) -> str:
@@ -404,7 +407,7 @@ class PictureProject:
             id = await self.cases.events.register(request, by=self._program("ci"))
             if status is None:
                 continue
-            text = f"Committed {commit_hash(id)[:7]} to apps"
+            text = UPDATED
             if status == event_pb2.EVENT_OUTDATED:
                 text = "A newer event with the same name and labels was registered"
             if status == event_pb2.EVENT_FAILURE:

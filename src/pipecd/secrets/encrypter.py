@@ -18,6 +18,12 @@ class EncryptedSecret(NamedTuple):
     binding: Binding | None
 
 
+def has_encryption_key(piped: Piped) -> bool:
+    """Whether secrets can be encrypted for the piped."""
+    encryption = piped.secret_encryption
+    return encryption.type == KEY_PAIR and bool(encryption.public_key)
+
+
 def encrypt_for_piped(
     piped: Piped,
     plaintext: str,
@@ -29,8 +35,7 @@ def encrypt_for_piped(
 
     With `base64_encoding` the plaintext is encoded before it is encrypted.
     """
-    encryption = piped.secret_encryption
-    if encryption.type != KEY_PAIR or not encryption.public_key:
+    if not has_encryption_key(piped):
         raise Conflict(
             f"piped {piped.name} has no public key to encrypt with",
             hint=f"add secretManagement of type {KEY_PAIR} to its configuration",
@@ -39,7 +44,7 @@ def encrypt_for_piped(
         plaintext = base64.b64encode(plaintext.encode()).decode()
     used = binding if binding and decrypts_bound_secrets(piped.config) else None
     try:
-        text = hybrid.encrypt(encryption.public_key.encode(), plaintext, binding=used)
+        text = hybrid.encrypt(piped.secret_encryption.public_key.encode(), plaintext, binding=used)
     except (PipecdError, ValueError) as e:
         raise UserMistake("Invalid public key") from e
     return EncryptedSecret(text, used)

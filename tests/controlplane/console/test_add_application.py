@@ -103,7 +103,7 @@ async def test_found_applications_are_listed_with_the_only_target_selected(
         providers=[("KUBERNETES", "eu"), ("TERRAFORM", "tf-a"), ("TERRAFORM", "tf-b")],
     )
     page = await add_page.page()
-    assert "2 unregistered applications were found in Git" in page
+    assert "2 applications were found in Git." in page
     for text in (
         "apps/cart/<wbr>app.pipecd.yaml",
         "env: dev",

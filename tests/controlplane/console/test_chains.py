@@ -46,6 +46,32 @@ async def test_chains_are_listed_with_the_applications_that_follow(
     assert 'data-topics="chains"' in page
 
 
+@pytest.mark.parametrize(
+    ("query", "is_there"),
+    [
+        pytest.param("q=SHO", True, id="a part of the name of an application"),
+        pytest.param("q=search", False, id="another application"),
+        pytest.param("status=pending", True, id="its status"),
+        pytest.param("status=success", False, id="another status"),
+        pytest.param("status=other", True, id="an unknown status"),
+    ],
+)
+async def test_filters_of_chains_are_in_the_url(
+    query: str, is_there: bool, admin_browser: httpx2.AsyncClient, chain: str
+) -> None:
+    page = (await admin_browser.get(f"/chains?{query}")).text
+    assert (f'id="chain-{chain}"' in page) is is_there
+    assert ("No chain matches" in page) is not is_there
+
+
+async def test_a_chain_is_listed_with_the_commit_that_started_it(
+    admin_browser: httpx2.AsyncClient, chain: str
+) -> None:
+    assert chain
+    page = (await admin_browser.get("/chains")).text
+    assert 'data-testid="chain-start"' in page
+
+
 async def test_without_chains_the_list_says_how_to_configure_one(
     admin_browser: httpx2.AsyncClient,
 ) -> None:
@@ -58,7 +84,7 @@ async def test_the_page_of_a_chain_shows_its_blocks(
     page = (await admin_browser.get(f"/chains/{chain}")).text
     assert page.count('data-testid="chain-block"') == 2
     assert "Block 1 of 2 is in progress" in page
-    assert "Waits for its deployment" in page
+    assert "Starts when block 1 has succeeded" in page
     assert f'data-topics="chain:{chain}"' in page
 
 
@@ -105,13 +131,15 @@ async def test_a_failed_event_shows_its_reason(
         pytest.param("status=0", True, id="its status, with the number of the upstream console"),
         pytest.param("status=1", False, id="another status"),
         pytest.param("labels[0]=app:cart", True, id="its label"),
+        pytest.param("q=app: cart", True, id="its label as the list shows it"),
+        pytest.param(f"q={COMMIT[:7]}", True, id="the commit that it was built from"),
         pytest.param("labels[0]=app:shop", False, id="another label"),
     ],
 )
 async def test_filters_of_events_are_in_the_url(
     query: str, is_there: bool, admin_browser: httpx2.AsyncClient, register: Callable
 ) -> None:
-    id = await register("image", "v1.4.2")
+    id = await register("image", "v1.4.2", commit_hash=COMMIT)
     page = (await admin_browser.get(f"/events?{query}")).text
     assert (f'id="event-{id}"' in page) is is_there
 
@@ -160,7 +188,7 @@ async def test_a_trace_shows_what_a_commit_deployed(
     deployment.deployment_trace_commit_hash = COMMIT
     await cases.deployment_reports.create(deployment, by=piped)
     page = (await admin_browser.get("/deployment-traces")).text
-    assert "0 of 1 deployment succeeded" in page
+    assert "1 pending" in page
     assert f'href="/deployments/{deployment.id}"' in page
     # The event that began the trace leads to the same deployments.
     assert (
@@ -176,6 +204,12 @@ async def test_a_trace_shows_what_a_commit_deployed(
         pytest.param("commitHash=fffffff", False, id="another hash"),
         pytest.param("q=CARDS", True, id="a word of the title"),
         pytest.param("q=ann", True, id="the author"),
+        pytest.param("status=none", True, id="nothing deployed yet"),
+        pytest.param("status=none&q=nobody", False, id="nothing deployed yet, another text"),
+        pytest.param("status=failed", False, id="none of its deployments failed"),
+        pytest.param("status=running", False, id="none of its deployments is in progress"),
+        pytest.param("status=succeeded", False, id="none of its deployments succeeded"),
+        pytest.param("status=other", True, id="an unknown status"),
     ],
 )
 async def test_traces_are_found(

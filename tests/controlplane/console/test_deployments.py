@@ -149,7 +149,7 @@ async def test_a_selected_stage_stays_selected(
     await reports.stage(deployment, "s2", StageStatus.RUNNING)
     page = (await admin_browser.get(f"/deployments/{deployment.id}?stage=s1")).text
     assert 'aria-label="Log of K8S_CANARY_ROLLOUT"' in page
-    assert "Follow the deployment" in page
+    assert "Go to WAIT_APPROVAL" in page
 
 
 async def test_the_reason_of_a_failure_is_shown(

@@ -74,6 +74,11 @@ def test_headings_in_code_are_no_sections() -> None:
             "replicas · how many",
             id="a row of a table",
         ),
+        pytest.param(
+            "A sample:\n\n```yaml\nspec:\n  replicas: 2\n```",
+            "replicas: 2",
+            id="the line of a sample when no sentence has the word",
+        ),
     ],
 )
 def test_the_excerpt_is_plain_text_about_the_word(text: str, excerpt: str) -> None:

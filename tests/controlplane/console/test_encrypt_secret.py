@@ -50,6 +50,7 @@ async def test_a_secret_is_encrypted_for_the_application(
 ) -> None:
     await report(cases, piped, spec_dir, config)
     path = f"/applications/{application.id}/encrypt"
+    assert "lacks-key" not in (await admin_browser.get(path)).text
     assert f'href="{path}"' in (await admin_browser.get(f"/applications/{application.id}")).text
     page = await submit_form(admin_browser, path, path, secret=SECRET.replace("\n", "\r\n"))
     assert page.status_code == 200
@@ -65,6 +66,10 @@ async def test_a_secret_is_encrypted_for_the_application(
 async def test_a_rejected_form_says_why_and_does_not_show_the_secret(
     admin_browser: httpx2.AsyncClient, submit_form: SubmitForm, path: str
 ) -> None:
+    # The page says so before anyone types a secret.
+    form = (await admin_browser.get(path)).text
+    assert 'data-testid="lacks-key"' in form
+    assert 'data-testid="encrypt-button" disabled' in form
     page = await submit_form(admin_browser, path, path, secret=SECRET)
     assert page.status_code == 422
     assert "has no public key to encrypt with" in page.text

@@ -103,7 +103,7 @@ def test_every_filter_can_be_removed_alone() -> None:
     }
     assert chips == {
         "“cart”": "/applications?syncStatus=3%2C1&pipedId=p1",
-        "out of sync or synced": "/applications?q=cart&pipedId=p1",
+        "Out of sync or synced": "/applications?q=cart&pipedId=p1",
         "piped: tokyo": "/applications?q=cart&syncStatus=3%2C1",
     }
 

@@ -116,10 +116,10 @@ async def test_the_page_shows_what_a_piped_runs_without_until_it_starts_again(
     await cases.pipeds.report_plugin_failures([failure], by=piped)
     assert "1 not usable" in await text(admin_browser, PAGE)
     shown = await text(admin_browser, one)
-    assert "Does not run" in shown
+    assert "Not usable" in shown
     assert "greeter it ended: &lt;exit code 3&gt;" in shown
     await cases.pipeds.report_meta(meta, by=piped)
-    assert "Does not run" not in await text(admin_browser, one)
+    assert "Not usable" not in await text(admin_browser, one)
     assert "not usable" not in await text(admin_browser, PAGE)
 
 
@@ -500,6 +500,7 @@ async def test_the_page_of_a_piped_names_the_newer_version_of_the_control_plane(
 async def test_the_overview_counts_the_offline_pipeds_of_the_list(
     *,
     admin_browser: httpx2.AsyncClient,
+    application: Application,
     piped: PipedCaller,
     other_piped: PipedCaller,
     reports: PipedReports,
@@ -507,7 +508,7 @@ async def test_the_overview_counts_the_offline_pipeds_of_the_list(
     admin: User,
     advance: Callable[[float], None],
 ) -> None:
-    del other_piped
+    del application, other_piped
 
     async def tile() -> str:
         overview = (await admin_browser.get("/overview")).text
@@ -561,6 +562,9 @@ async def test_lists_warn_of_a_piped_that_went_offline(
     advance(300)
     for page in ("/applications", "/deployments"):
         assert "Piped dev is offline: its applications are not" in await text(admin_browser, page)
+    html = (await admin_browser.get("/applications")).text
+    assert f'href="/applications?pipedId={application.piped_id}"' in html
+    assert by_testid(html, "app-piped-offline") == ["Piped offline"]
 
 
 async def test_the_list_counts_the_applications_of_each_piped(

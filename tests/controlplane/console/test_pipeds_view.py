@@ -181,8 +181,6 @@ def test_what_does_not_run_is_listed_once_with_its_reason() -> None:
         ("vm", "it ended"),
     ]
     assert all(each.since is not None for each in page.failures)
-    assert page.status_text == (
-        "It is connected, but cannot use everything that its configuration has."
-    )
+    assert page.status_text == ("It is connected, but part of its configuration cannot be used.")
     offline = piped_view(with_(status=Piped.OFFLINE), UNSEEN, PipedLease(), NOW, failures)
     assert not offline.failures

@@ -91,6 +91,10 @@ async def test_every_page_of_the_documentation_is_shown(admin_browser: httpx2.As
     names = re.findall(r'href="/help/([a-z-]+)" data-testid="document"', index)
     assert set(names) == set(read_documents()) - {"whats-new"}
     assert len(names) == len(set(names)) > 20
+    # Each says in a line what it is about.
+    lines = re.findall(r'data-testid="document">[^<]+</a><small>([^<]+)</small>', index)
+    assert len(lines) == len(names)
+    assert max(map(len, lines)) <= 60
     assert ">More</h2>" not in index
     for name in (*names, "whats-new"):
         answer = await admin_browser.get(f"/help/{name}")

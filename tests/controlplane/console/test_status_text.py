@@ -241,6 +241,14 @@ def test_an_invalid_configuration_is_shown_while_the_piped_is_offline(
     assert text.startswith("app.pipecd.yaml:14: unknown field witth. Piped tokyo is offline")
 
 
+def test_what_differs_is_said_while_the_piped_is_offline(offline_piped: PipedStatus) -> None:
+    application = Application()
+    application.sync_state.status = ApplicationSyncStatus.OUT_OF_SYNC
+    application.sync_state.short_reason = "1 to add, 1 to change"
+    text = application_status_text(application, offline_piped)
+    assert text.startswith("1 to add, 1 to change. Piped tokyo is offline: this is the last known")
+
+
 def test_a_drift_after_a_failed_deployment_says_so(online_piped: PipedStatus) -> None:
     application = Application()
     application.sync_state.status = ApplicationSyncStatus.OUT_OF_SYNC

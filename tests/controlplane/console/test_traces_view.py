@@ -8,6 +8,7 @@ import pytest
 from pipecd.controlplane.console.traces_view import trace_row
 from pipecd.controlplane.usecases.deployments import TracedDeployments
 from pipecd.proto.model import deployment_pb2 as pb
+from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.model.trace_pb2 import DeploymentTrace
 
@@ -65,3 +66,40 @@ def test_a_trace_says_where_each_deployment_is(
 ) -> None:
     trace = DeploymentTrace(id="t1", commit_hash="c0ffee")
     assert trace_row(TracedDeployments(trace, (traced,)), noon).where == {"d1": where}
+
+
+@pytest.mark.parametrize(
+    ("versions", "where"),
+    [
+        pytest.param(["v1"], "Deployed v1.", id="the version of the only artifact"),
+        pytest.param(["v1", "v2"], "Deployed a0:v1 and a1:v2.", id="versions with their names"),
+        pytest.param(["v1"] * 4, "Deployed a0:v1, a1:v1 and 2 more.", id="the first of many"),
+    ],
+)
+def test_a_trace_says_which_versions_were_deployed(
+    versions: list[str], where: str, noon: datetime
+) -> None:
+    traced = deployment(pb.DEPLOYMENT_SUCCESS, pb.STAGE_SUCCESS, summary="Sync")
+    traced.versions.extend(
+        ArtifactVersion(name=f"a{number}", version=version)
+        for number, version in enumerate(versions)
+    )
+    trace = DeploymentTrace(id="t1", commit_hash="c0ffee")
+    assert trace_row(TracedDeployments(trace, (traced,)), noon).where == {"d1": where}
+
+
+def test_a_trace_counts_its_deployments_and_begins_with_what_needs_somebody(
+    noon: datetime,
+) -> None:
+    statuses = (
+        pb.DEPLOYMENT_SUCCESS,
+        pb.DEPLOYMENT_RUNNING,
+        pb.DEPLOYMENT_FAILURE,
+        pb.DEPLOYMENT_SUCCESS,
+        pb.DEPLOYMENT_CANCELLED,
+    )
+    traced = tuple(deployment(status, pb.STAGE_SUCCESS) for status in statuses)
+    trace = DeploymentTrace(id="t1", commit_hash="c0ffee")
+    badge = trace_row(TracedDeployments(trace, traced), noon).badge
+    assert badge.text == "1 failed, 1 running, 1 cancelled, 2 succeeded"
+    assert badge.tone == "bad"

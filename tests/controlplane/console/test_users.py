@@ -2,9 +2,11 @@
 """The page of users over HTTP: what it lists, ends and refuses."""
 
 import httpx2
+import pytest
 
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.usecases import UseCases
+from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.secrets.session import session_id
 from servers.console import OpenBrowser, SubmitForm
 
@@ -30,6 +32,48 @@ async def test_users_and_their_sessions_are_listed(
     page = await admin_browser.get(f"{PAGE}?user=nobody&q=nobody")
     assert "No session of <bdi>nobody</bdi> is left." in page.text
     assert "No user has this name" in page.text
+
+
+@pytest.mark.parametrize(
+    ("sso", "link", "others"),
+    [
+        pytest.param(None, ">single sign-on</a>", "user groups", id="none yet"),
+        pytest.param(
+            ProjectSSOConfig(
+                provider=ProjectSSOConfig.OIDC,
+                oidc=ProjectSSOConfig.Oidc(
+                    client_id="id", client_secret="s", issuer="https://idp.example"
+                ),
+            ),
+            ">OpenID Connect</a>",
+            "user groups",
+            id="roles by a claim",
+        ),
+        pytest.param(
+            ProjectSSOConfig(
+                provider=ProjectSSOConfig.GITHUB,
+                github=ProjectSSOConfig.GitHub(client_id="id", client_secret="s"),
+            ),
+            ">user groups</a>",
+            "that the provider names",
+            id="roles by groups",
+        ),
+    ],
+)
+async def test_the_page_says_how_users_get_in(
+    *,
+    cases: UseCases,
+    admin: User,
+    open_browser: OpenBrowser,
+    sso: ProjectSSOConfig | None,
+    link: str,
+    others: str,
+) -> None:
+    if sso:
+        await cases.projects.set_sso(sso, by=admin)
+    page = (await open_browser(admin).get(PAGE)).text.partition('data-testid="way-in"')[2]
+    assert link in page
+    assert others not in page
 
 
 async def test_one_session_is_ended_then_all(

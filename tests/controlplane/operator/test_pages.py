@@ -80,8 +80,8 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
 @pytest.mark.parametrize(
     ("form", "status", "text"),
     [
-        pytest.param({"ID": ""}, 400, "invalid id", id="without an id"),
-        pytest.param({}, 400, "invalid id", id="empty"),
+        pytest.param({"ID": ""}, 400, "Invalid id.", id="without an id"),
+        pytest.param({}, 400, "Invalid id.", id="empty"),
         pytest.param({"ID": "a/b"}, 400, "cannot be the id", id="with an id that is a path"),
         pytest.param({"ID": "a,b"}, 400, "cannot be the id", id="with an id that ends a token"),
         pytest.param({"ID": ".."}, 400, "cannot be the id", id="with an id that climbs"),

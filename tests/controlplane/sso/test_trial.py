@@ -74,6 +74,8 @@ async def test_a_trial_shows_why_it_fails(
     assert "It does not work yet" in answer.text
     assert "no role found in claims" in answer.text.lower()
     assert "ask for the scope that adds it, such as groups" in answer.text
+    # That is who reads it.
+    assert "ask an administrator" not in answer.text
 
 
 async def test_a_trial_says_what_to_change_for_a_name(

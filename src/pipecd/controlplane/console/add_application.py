@@ -105,6 +105,7 @@ class AddApplicationPages:
                 piped_id,
                 await self._context.denied_reason(user, _CREATE, Application()),
             ),
+            is_manual="piped" in request.query_params,
             error=error,
             selected=frozenset(map(str, form.getlist("target"))),
             no_target=NO_TARGET,

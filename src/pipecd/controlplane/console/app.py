@@ -106,6 +106,16 @@ _OBJECT_PAGES = {
     "/deployments/": "deployment",
     "/settings/piped/": "piped",
 }
+# Where an error below them leads back to.
+_LISTS = {
+    "/applications": "applications",
+    "/deployments": "deployments",
+    "/chains": "chains",
+    "/events": "events",
+    "/plan-previews": "plan previews",
+    "/settings/piped": "the pipeds",
+    "/help": "the documentation",
+}
 _TITLES = {
     401: "You are signed out",
     403: "Permission denied",
@@ -237,9 +247,10 @@ class ErrorPages:
             with suppress(PipecdError):
                 await self._context.authenticate(request)
         path, is_rejected = request.url.path, status in (403, 409, 422)
-        link = ("/applications", "Go to applications")
-        if path.startswith("/deployments"):
-            link = ("/deployments", "Go to deployments")
+        link = ("/overview", "Go to the overview")
+        for prefix, noun in _LISTS.items():
+            if path == prefix or path.startswith(f"{prefix}/"):
+                link = (prefix, f"Go to {noun}")
         for prefix, noun in _OBJECT_PAGES.items():
             if path.startswith(prefix) and is_rejected:
                 object_id = path.removeprefix(prefix).partition("/")[0]

@@ -52,6 +52,7 @@ class ApplicationRow:
     disabled: bool
     labels: tuple[str, ...]
     platform: str
+    piped_id: str
     triggered: LastDeploymentView | None
     running: LastDeploymentView | None
     updated: Timestamp | None
@@ -93,6 +94,7 @@ def application_row(
         disabled=application.disabled,
         labels=label_texts(application.labels),
         platform=platform_name(application),
+        piped_id=application.piped_id,
         triggered=_last(application.most_recently_triggered_deployment, now),
         running=_last(application.most_recently_successful_deployment, now),
         updated=timestamp(application.updated_at, now),

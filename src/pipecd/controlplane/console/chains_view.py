@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""View models of deployment chains: the list, and the page of one with its blocks."""
+"""View models of deployment chains: the list with its filters, and the page of one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+
+from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.formatting import (
     Timestamp,
@@ -11,6 +14,7 @@ from pipecd.controlplane.console.formatting import (
     plural,
     timestamp,
 )
+from pipecd.controlplane.console.list_filters import ActiveFilter, PageUrl
 from pipecd.controlplane.console.pipeline_view import Elapsed, elapsed_time
 from pipecd.controlplane.console.status_badge import Badge, Tone, deployment_badge
 from pipecd.model.deployment import DeploymentStatus
@@ -22,7 +26,60 @@ from pipecd.proto.model.chain_pb2 import (
     DeploymentChain,
 )
 
+LIST_PATH = "/chains"
 _MAX_NAMES = 3
+# The values of the status filter, in its order, and what rows show for them.
+CHAIN_STATUSES: Mapping[str, Badge] = {
+    status.name.lower(): deployment_badge(status)
+    for status in (
+        DeploymentStatus.RUNNING,
+        DeploymentStatus.PENDING,
+        DeploymentStatus.FAILURE,
+        DeploymentStatus.CANCELLED,
+        DeploymentStatus.SUCCESS,
+    )
+}
+
+
+@dataclass(frozen=True)
+class ChainQuery:
+    """Filters of the list of chains, and the cursor of the page."""
+
+    text: str = ""
+    status: str = ""
+    before: str = ""
+
+    def active_filters(self) -> tuple[ActiveFilter, ...]:
+        """What limits the list."""
+        status = CHAIN_STATUSES[self.status].text.lower() if self.status else ""
+        filters = (
+            ActiveFilter("q", self.text, f"“{self.text}”"),
+            ActiveFilter("status", self.status, status),
+        )
+        return tuple(each for each in filters if each.value)
+
+    def url(self) -> PageUrl:
+        """The address of the list with these filters and nothing else."""
+        params = [(each.param, each.value) for each in self.active_filters()]
+        params += [("before", self.before)]
+        return PageUrl(LIST_PATH, QueryParams(params), reset=("before",))
+
+    def matches(self, chain: DeploymentChain) -> bool:
+        """Whether the chain has the status and an application whose name contains the text."""
+        if self.status and _chain_status(chain).name.lower() != self.status:
+            return False
+        nodes = (node for block in chain.blocks for node in block.nodes)
+        names = (node.application_ref.application_name.lower() for node in nodes)
+        return not self.text or any(self.text.lower() in name for name in names)
+
+
+def parse_chain_query(params: QueryParams) -> ChainQuery:
+    status = params.get("status", "")
+    return ChainQuery(
+        text=params.get("q", "").strip(),
+        status=status if status in CHAIN_STATUSES else "",
+        before=params.get("before", ""),
+    )
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class DeploymentPages:
             "deployment.html",
             view=view,
             stage=stage,
-            is_selected=bool(stage and params.get("stage", "") == stage.id),
+            current_stage=None if view.completed else selected_stage(view, ""),
             tab=tab,
             log=log,
             log_query=query,

@@ -40,6 +40,51 @@ _ABOUT: Mapping[str, str] = {
     "Commands and API": "For scripts and other programs.",
 }
 
+# What a reader finds on each page, in a line of the index.
+_SUMMARIES: Mapping[str, str] = {
+    "quickstart": "A whole PipeCD on your machine, to try it.",
+    "console": "Every page of this console and what it can do.",
+    "deployments": "From the trigger to the end, and why one waits.",
+    "stages": "The stages that a pipeline can have.",
+    "configuration": "Every key of app.pipecd.yaml.",
+    "plan-preview": "What merging a branch would deploy.",
+    "chains": "Deploy applications one after another.",
+    "drift": "What runs, and how it differs from Git.",
+    "event-watcher": "New image tags are written into Git by themselves.",
+    "secrets": "Encrypted in Git, decrypted by one piped only.",
+    "notifications": "To Slack, Teams, Discord, e-mail and webhooks.",
+    "webhooks": "A push is deployed at once.",
+    "kubernetes": "Manifests, Helm and Kustomize, in one or several clusters.",
+    "terraform": "Plan, approve and apply a directory of Terraform files.",
+    "ecs": "Services and standalone tasks.",
+    "lambda": "Functions from an image, an archive or source code.",
+    "cloud-run": "Services of Google Cloud, with canaries by traffic.",
+    "process": "Programs on a machine, without a cluster or a cloud.",
+    "plugins": "Stages and platforms of your own.",
+    "installation": "A control plane to keep, its first project and a piped.",
+    "piped-installation": "As a service, in Kubernetes or in a cloud.",
+    "systemd": "Services that start at boot and restart after a failure.",
+    "compose": "A control plane and a piped with two ready files.",
+    "helm": "A chart of a control plane and one of a piped.",
+    "ecs-control-plane": "On Fargate, with a database and a bucket of AWS.",
+    "packages": "The wheel, executables, images and SBOM of a release.",
+    "sizing": "Which database and how many replicas you need.",
+    "air-gapped": "Install and run in a closed network.",
+    "launcher": "Pipeds that are upgraded from this console.",
+    "migration": "Keep the database, the pipeds and pipectl, step by step.",
+    "operations": "Background jobs, metrics, traces and operator pages.",
+    "sign-in": "Passwords, GitHub, OpenID Connect, roles and sessions.",
+    "control-plane-configuration": "Every key of its file: datastore, filestore, sign-in.",
+    "piped-configuration": "Every key of its file: repositories, plugins, targets.",
+    "monitoring": "Alerts for Prometheus and dashboards for Grafana.",
+    "backup": "What to save, and how to come back.",
+    "upgrade": "To a new release while deployments go on.",
+    "capacity": "Figures of one process on two cores.",
+    "dogfooding": "Two installations that deploy each other.",
+    "commands": "pipecd, pipectl, piped and launcher, with every flag.",
+    "api": "gRPC and JSON over HTTP, for programs.",
+}
+
 # The keys of console.js and what they do.
 KEYS = (
     (
@@ -59,8 +104,8 @@ KEYS = (
             ("g d", "Deployments"),
             ("g c", "Chains"),
             ("g t", "Traces"),
-            ("g i", "Insights"),
             ("g e", "Events"),
+            ("g i", "Insights"),
             ("g s", "Settings"),
         ),
     ),
@@ -85,7 +130,9 @@ class Document:
 
     @cached_property
     def summary(self) -> str:
-        """The first sentence, unless the page begins with a table."""
+        """What the page is about, else its first sentence unless it begins with a table."""
+        if self.name in _SUMMARIES:
+            return _SUMMARIES[self.name]
         text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", self.text.partition("\n")[2])
         body = text.strip().partition("\n\n")[0]
         if body.startswith("|"):

@@ -143,6 +143,10 @@ def _excerpt(section: DocumentSection, stems: Sequence[str]) -> str:
         if (plain := _plain(sentence))
     ]
     best = max(sentences, key=lambda text: sum(stem in text.lower() for stem in stems), default="")
+    if not any(stem in best.lower() for stem in stems):
+        # Only code has the words: the sentence that happens to be first would say nothing.
+        lines = (_plain(line) for line in section.text.splitlines())
+        best = next((text for text in lines if any(stem in text.lower() for stem in stems)), best)
     return best if len(best) <= _EXCERPT else best[: _EXCERPT - 1].rsplit(" ", 1)[0] + " …"
 
 

@@ -31,6 +31,7 @@ from pipecd.proto.model.application_pb2 import Application
 
 PATH = "/applications/drift"
 _LIST = Permission(Resource.APPLICATION, Action.LIST)
+_UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 _OUT_OF_SYNC = str(int(SyncStatus.OUT_OF_SYNC))
 # Diffs are long, so that a page has as few of them as a list has rows at least.
 _PAGE_SIZE = PAGE_SIZES[0]
@@ -38,13 +39,17 @@ _PAGE_SIZE = PAGE_SIZES[0]
 
 @dataclass(frozen=True)
 class DriftedApplication:
-    """An application and its differences with Git; `is_open` where there are few of them."""
+    """An application and its differences with Git; `is_open` where there are few of them.
+
+    `may_sync` is whether the user can sync it.
+    """
 
     row: ApplicationRow
     drift: DiffView
     text: str
     checked: Timestamp | None
     is_open: bool
+    may_sync: bool
 
 
 class DriftPages:
@@ -79,6 +84,8 @@ class DriftPages:
                         text=_drift_text(application, drift),
                         checked=timestamp(application.sync_state.timestamp, now),
                         is_open=len(listing.shown) <= 3,
+                        may_sync=not application.disabled
+                        and not await self._context.denied_reason(user, _UPDATE, application),
                     )
                 )
         pipeds = await self._context.visible_pipeds(user) or ()

@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
-from pipecd.secrets.encrypter import EncryptedSecret
+from pipecd.secrets.encrypter import EncryptedSecret, has_encryption_key
 
 _PATH = "/applications/{id}/encrypt"
 _FORM = "encrypt"
@@ -51,12 +51,16 @@ class EncryptSecretPages:
     ) -> Response:
         cases, user = self._context.cases, session.user
         application = await cases.applications.get(request.path_params["id"], by=user)
+        pipeds = await self._context.visible_pipeds(user) or ()
+        piped = next((piped for piped in pipeds if piped.id == application.piped_id), None)
         return self._context.render(
             request,
             "encrypt_secret.html",
             status=422 if error else 200,
             application=application,
             encrypted=encrypted,
+            piped=piped,
+            lacks_key=piped is not None and not has_encryption_key(piped),
             error=error,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, application),
         )

@@ -2,6 +2,7 @@
 """View models of events: the list by day, the page of one, and the filters in the URL."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -39,6 +40,12 @@ EVENT_STATUSES: Mapping[str, Badge] = {
 }
 
 
+# What pipeds report of a change of one file.
+_ONE_FILE = re.compile(r"\b1 files\b")
+# The list says how long it took only if somebody may have waited for it.
+_SLOW_SECONDS = 60
+
+
 @dataclass(frozen=True)
 class EventQuery:
     """Filters of the list of events, and the cursor of the page."""
@@ -72,8 +79,11 @@ class EventQuery:
         return PageUrl("/events", QueryParams(params), reset=("before",))
 
     def matches(self, event: Event) -> bool:
-        texts = (event.name, event.data, event.status_description)
-        return any(self.text.lower() in text.lower() for text in texts)
+        """Whether the text is in what the list shows, or begins the hash of the commit."""
+        text = self.text.lower()
+        shown = (event.name, event.data, event.status_description, *label_texts(event.labels))
+        is_commit = event.trigger_commit_hash.lower().startswith(text)
+        return is_commit or any(text in each.lower() for each in shown)
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,7 @@ class EventListRow:
     created: Timestamp | None
     handled: Timestamp | None
     handled_after: str
+    was_slow: bool
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,7 @@ def event_row(event: Event, now: datetime) -> EventListRow:
         created=timestamp(event.created_at, now),
         handled=timestamp(event.handled_at, now),
         handled_after=duration(handled_after) if event.handled_at else "",
+        was_slow=handled_after >= _SLOW_SECONDS,
     )
 
 
@@ -158,8 +170,8 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 def _result(event: Event) -> str:
     if event.status == pb.EVENT_NOT_HANDLED:
-        return "No piped has handled it yet."
-    return sentence(event.status_description)
+        return "Waits for the piped of an application that watches for it."
+    return sentence(_ONE_FILE.sub("1 file", event.status_description))
 
 
 def events_by_day(events: Sequence[Event], now: datetime) -> tuple[EventDay, ...]:

@@ -44,6 +44,8 @@ _DEFAULT_SORT = "status"
 _STATUS_KEY = re.compile(r"(?:syncStatus|status)(?:\[\d*\])?")
 _LABEL_KEY = re.compile(r"labels\[(\d+)\]")
 _PERIOD_TEXTS = {"24h": "last 24 hours", "7d": "last 7 days"}
+# Parameters whose texts are words of ours.
+_WORD_PARAMS = ("status", "syncStatus", "health", "activeStatus", "since")
 # Parameters that a link to the same page does not carry on.
 _ONE_TIME_PARAMS = ("project", "cmd", "added", "deleted")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -309,7 +311,8 @@ class PageUrl:
         """The filters with links that remove them."""
         dropped = {*self.reset, *_ONE_TIME_PARAMS}
         return tuple(
-            FilterChip(each.text, self._without({each.param, *dropped}, {})) for each in filters
+            FilterChip(_chip_text(each), self._without({each.param, *dropped}, {}))
+            for each in filters
         )
 
     def hidden_fields(self, *controls: str) -> tuple[tuple[str, str], ...]:
@@ -324,6 +327,12 @@ class PageUrl:
         pairs = [pair for pair in current if pair[0] not in dropped]
         pairs += [(key, str(value)) for key, value in added.items() if value != ""]
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
+
+
+def _chip_text(filter: ActiveFilter) -> str:
+    """The words of a filter that stand alone; names and labels are as they are written."""
+    text = filter.text
+    return text[:1].upper() + text[1:] if filter.param in _WORD_PARAMS else text
 
 
 def _with_values(*filters: ActiveFilter) -> tuple[ActiveFilter, ...]:

@@ -250,7 +250,7 @@ def _status_text(row: PipedRow, *, has_failures: bool) -> str:
     if not row.repositories:
         state = ", but watches no repository, so that it has nothing to deploy"
     elif has_failures:
-        state = ", but cannot use everything that its configuration has"
+        state = ", but part of its configuration cannot be used"
     return f"It is connected{state}."
 
 

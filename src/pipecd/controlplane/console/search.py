@@ -65,7 +65,7 @@ class SearchGroup:
 
 
 PAGES = (
-    SearchResult("Overview", "/overview", "what needs somebody"),
+    SearchResult("Overview", "/overview", "what needs attention"),
     SearchResult("Applications", "/applications"),
     SearchResult("Deployments", "/deployments"),
     SearchResult("Deployments waiting for approval", "/deployments?status=waiting"),
@@ -88,6 +88,11 @@ ACTIONS = (
     SearchResult("Add a piped", "/settings/piped#add"),
     SearchResult("Upgrade pipeds", "/settings/piped#upgrade"),
     SearchResult("Generate an API key", "/settings/api-key"),
+    SearchResult("Change the password", "/settings/project#admin", "of the static admin"),
+    SearchResult("Set up single sign-on", "/settings/project#sso", "GitHub or OpenID Connect"),
+    SearchResult("Add a role or a user group", "/settings/project#roles"),
+    SearchResult("Create a webhook", "/settings/project#webhook", "pushes are deployed at once"),
+    SearchResult("End the sessions of a user", "/settings/users"),
     SearchResult("Switch project", "/login?switch=1"),
 )
 
@@ -193,7 +198,7 @@ class SearchPages:
                 tuple(_application_result(each, waiting=each.id in waiting) for each in shown),
             ),
             # Their deployments are many; what can be done must not be below them.
-            SearchGroup("Do", await self._actions_on(shown[:_MAX_ACTIONS], user)),
+            SearchGroup("Actions", await self._actions_on(shown[:_MAX_ACTIONS], user)),
             SearchGroup("Deployments", deployments),
             SearchGroup("Pipeds", matching(tuple(piped_results), text)[:_MAX_RESULTS]),
         )
@@ -208,7 +213,7 @@ class SearchPages:
                 continue
             path = f"/applications/{each.id}"
             actions += (
-                SearchResult(f"Sync {each.name}", f"{path}/sync", "now", is_form=True),
+                SearchResult(f"Sync {each.name}", f"{path}/sync", "starts at once", is_form=True),
                 SearchResult(f"Encrypt a secret for {each.name}", f"{path}/encrypt"),
                 SearchResult(f"Settings of {each.name}", f"{path}/settings"),
             )

@@ -226,7 +226,9 @@ class SignInPages:
         try:
             identity = await self._sso.finish_trial(callback, trial)
         except PipecdError as e:
-            reason, hint = e.message.removeprefix(NO_USER), e.hint
+            # Whoever tries settings is the administrator whom other users are sent to.
+            reason = e.message.removeprefix(NO_USER).partition(", ask an administrator")[0]
+            hint = e.hint
         if identity is None and not reason:
             return None
         response = self._context.render(

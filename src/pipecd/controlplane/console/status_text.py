@@ -54,10 +54,12 @@ def application_status_text(
             f"Piped {isolate(piped.name)} is {piped.badge.text.lower()}: "
             f"this is the last known state, and a sync waits until that piped {piped.remedy}."
         )
-        # What to fix in Git meanwhile.
-        is_invalid = status is SyncStatus.INVALID_CONFIG
-        reason = sentence(state.reason or state.short_reason) if is_invalid else ""
-        return f"{reason} {text}".strip()
+        # What to fix in Git meanwhile, or what differed at last.
+        reasons = {
+            SyncStatus.INVALID_CONFIG: state.reason or state.short_reason,
+            SyncStatus.OUT_OF_SYNC: state.short_reason,
+        }
+        return f"{sentence(reasons.get(status, ''))} {text}".strip()
     if waiting:
         return "A deployment waits for approval."
     text, reason = _SYNC_TEXTS[status], ""

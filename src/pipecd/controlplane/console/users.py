@@ -10,13 +10,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
+from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.flash import Flash
-from pipecd.controlplane.console.formatting import Timestamp, duration, plural, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, duration, timestamp
 from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.page_context import BrowserSession, FormError, PageContext
 from pipecd.controlplane.usecases.sessions import ActiveSession, ActiveUser, users_of
 from pipecd.model.clock import to_unix
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import Denied, UserMistake
+from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.secrets.session import session_id
 
 PATH = "/settings/users"
@@ -80,6 +82,15 @@ def _method(*, is_sso: bool) -> str:
     return "Single sign-on" if is_sso else "Password"
 
 
+def way_in(project: Project) -> str:
+    """Which sign-in leads to users of the project; empty if only its static admin can sign in."""
+    if project.shared_sso_name:
+        return project.shared_sso_name
+    if not project.HasField("sso"):
+        return ""
+    return "GitHub" if project.sso.provider == ProjectSSOConfig.GITHUB else "OpenID Connect"
+
+
 class UserPages:
     """Routes and handlers of the page of users."""
 
@@ -127,11 +138,18 @@ class UserPages:
             sessions=sessions,
             text=text,
             has_more=has_more,
-            summary=plural(len(rows), "user"),
             denied=denied,
+            way_in=None if denied else await self._way_in(user),
             error=error,
             url=PageUrl(PATH, request.query_params),
         )
+
+    async def _way_in(self, user: User) -> str | None:
+        """What leads to users, as nobody is added on the page; None if this user may not know."""
+        try:
+            return way_in(await self._context.cases.projects.get(by=user))
+        except Denied:
+            return None
 
     async def end_session(self, request: Request, session: BrowserSession) -> Response:
         form = await request.form()

@@ -32,6 +32,7 @@ _STATUS: dict[type[PipecdError], int] = {
     Conflict: 409,
     Unavailable: 503,
 }
+_TITLES = {404: "Not found", 409: "Not possible", 503: "Temporarily unavailable"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -81,9 +82,13 @@ class OperatorPages:
                 return await endpoint(request)
         except PipecdError as e:
             status = next((code for kind, code in _STATUS.items() if isinstance(e, kind)), 500)
-            return self._page("error.html", status, text=e.message, hint=e.hint)
+            return self._error(status, e.message, e.hint)
         except TimeoutError:
-            return self._page("error.html", 503, text="the stores did not respond in time", hint="")
+            return self._error(503, "the stores did not respond in time")
+
+    def _error(self, status: int, text: str, hint: str = "") -> Response:
+        title = _TITLES.get(status, "The request failed")
+        return self._page("error.html", status, title=title, text=text, hint=hint)
 
     async def _send_style(self, _request: Request) -> Response:
         return Response(self._style, media_type="text/css")

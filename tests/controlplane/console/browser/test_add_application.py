@@ -76,7 +76,14 @@ async def test_an_update_keeps_a_half_filled_form(
     page = await open_page(PAGE)
     await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
     cart = page.get_by_test_id("found-row").filter(has_text="cart")
+    # Deploy targets, or explicitly none.
+    await cart.get_by_label("No target").check()
     await cart.get_by_label("us").check()
+    await expect(cart.get_by_label("No target")).not_to_be_checked()
+    await expect(page.get_by_test_id("not-listed")).to_contain_text("pipectl lint")
+    # What was found comes first; the form for anything else is folded.
+    await expect(page.get_by_label("Directory")).to_be_hidden()
+    await page.get_by_test_id("manual").locator("summary").click()
     await page.get_by_label("Directory").fill("apps/other")
     await cases.application_reports.report_unregistered([found("bakery"), found("cart")], by=piped)
     await expect(page.get_by_test_id("found-row")).to_have_count(2)

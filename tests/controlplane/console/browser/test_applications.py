@@ -49,7 +49,7 @@ async def test_the_overview_counts_what_its_lists_show(
     await expect(failed.get_by_test_id("tile-count")).to_have_text("1")
     await failed.get_by_role("heading").get_by_role("link").click()
     await expect(page.get_by_test_id("dep-row")).to_have_count(1)
-    await expect(page.get_by_test_id("chip-filter").last).to_contain_text("last 24 hours")
+    await expect(page.get_by_test_id("chip-filter").last).to_contain_text("Last 24 hours")
 
 
 async def test_a_row_tells_the_truth_at_a_glance(
@@ -162,8 +162,12 @@ async def test_several_applications_are_synced_at_once(
         await expect(page.get_by_label("Select web")).to_be_checked()
         await expect(page.get_by_label("Select off")).not_to_be_checked()
         await page.get_by_label("Select all").uncheck()
+    await menu.click()
+    await expect(page.get_by_test_id("none-ticked")).to_be_visible()
+    await menu.click()
     await page.get_by_label("Select cart").check()
     await menu.click()
+    await expect(page.get_by_test_id("none-ticked")).to_be_hidden()
     # Without a filter it would be the whole project.
     every = page.get_by_role("button", name="on this page")
     await expect(every).to_have_count(0)

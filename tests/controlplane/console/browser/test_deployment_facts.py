@@ -87,7 +87,7 @@ async def test_what_a_stage_says_about_itself_can_be_read_whole(
     assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
 
 
-async def test_the_menu_of_an_application_leads_to_the_commands_of_the_way_back(
+async def test_an_application_leads_to_the_commands_that_roll_it_back(
     *, open_page: OpenPage, running: Deployment, stores: Stores, reports: PipedReports
 ) -> None:
     await reports.deployment(running, DeploymentStatus.SUCCESS)
@@ -99,8 +99,7 @@ async def test_the_menu_of_an_application_leads_to_the_commands_of_the_way_back(
 
     await stores.applications.update(running.application_id, remember)
     page = await open_page(f"/applications/{running.application_id}")
-    await page.get_by_test_id("sync-menu").click()
-    await page.get_by_test_id("way-back").get_by_role("link").click()
+    await page.get_by_role("link", name="Roll back").click()
     await page.wait_for_url(f"**/deployments/{running.id}#roll-back")
     await expect(page.get_by_test_id("revert-command")).to_be_visible()
     await expect(page.get_by_test_id("roll-back-text")).to_contain_text("Git says what runs")

@@ -144,3 +144,33 @@ async def test_without_differences_the_page_says_so(
     del application
     page = await open_page("/applications/drift")
     await expect(page.get_by_test_id("empty")).to_contain_text("Everything matches Git")
+
+
+async def test_one_or_all_are_synced_from_the_page(
+    *,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+    draft: Application,
+    admin: User,
+    viewer: User,
+) -> None:
+    draft.name, draft.git_path.path = "web", "apps/web"
+    other = await cases.applications.add(draft, by=admin)
+    for id in (application.id, other):
+        await report(cases, id, SyncStatus.OUT_OF_SYNC, piped)
+    page = await open_page("/applications/drift")
+    await page.get_by_role("button", name="Sync web").click()
+    await expect(page.get_by_test_id("notice")).to_contain_text("sync is requested")
+    await page.get_by_role("link", name="Applications").first.click()
+    await page.get_by_test_id("all-drift").click()
+    await page.get_by_test_id("sync-all").click()
+    await page.get_by_role("button", name="Sync all 2 applications").click()
+    await expect(page.get_by_test_id("bulk-row")).to_have_count(2)
+    synced = [each.application_id for each in await cases.commands.list_unhandled(by=piped)]
+    assert set(synced) == {application.id, other}
+    page = await open_page("/applications/drift", user=viewer)
+    await expect(page.get_by_test_id("drifted")).to_have_count(2)
+    await expect(page.get_by_test_id("sync-all")).to_have_count(0)
+    await expect(page.get_by_test_id("sync-one")).to_have_count(0)

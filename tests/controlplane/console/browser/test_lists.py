@@ -60,7 +60,7 @@ async def test_counts_and_search_are_of_the_whole_project(
     await page.keyboard.press("Enter")
     await page.wait_for_url("**q=needle**")
     await expect(page.get_by_test_id("chip-filter")).to_have_text(
-        ["“needle”", "planned or pending", "Kubernetes", "last 7 days"]
+        ["“needle”", "Planned or pending", "Kubernetes", "Last 7 days"]
     )
     await expect(rows).to_have_count(1)
     await page.goto(page.url.split("?")[0])

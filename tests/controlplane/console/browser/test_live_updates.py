@@ -76,7 +76,7 @@ async def test_a_selected_stage_stays_selected(
     await expect(page.get_by_test_id("log")).to_have_attribute(
         "aria-label", "Log of K8S_CANARY_ROLLOUT"
     )
-    await page.get_by_role("link", name="Follow the deployment").click()
+    await page.get_by_role("link", name="Go to WAIT_APPROVAL").click()
     await expect(page.get_by_test_id("log")).to_have_attribute("aria-label", "Log of WAIT_APPROVAL")
     await page.go_back()
     await expect(page.get_by_test_id("log")).to_have_attribute(

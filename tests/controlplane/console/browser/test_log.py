@@ -395,7 +395,7 @@ async def test_the_first_error_of_a_failed_stage_is_pinned_above_its_log(
     root = "document.documentElement"
     assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
     if scripts:
-        await error.get_by_role("button", name="Copy error as Markdown").click()
+        await error.get_by_role("button", name="Copy as Markdown").click()
         await expect(page.get_by_test_id("toast")).to_contain_text("copied")
         copied = str(await page.evaluate("navigator.clipboard.readText()"))
         assert copied.startswith("**cart: K8S_CANARY_ROLLOUT failed**: the script exited")

@@ -131,7 +131,7 @@ async def test_blocked_notifications_say_where_to_allow_them(open_page: OpenPage
     await page.add_init_script('Notification.requestPermission = async () => "denied";')
     await page.goto(page.url.replace("/settings/piped", "/overview"))
     await page.get_by_test_id("notify-me").click()
-    await expect(page.get_by_test_id("toast")).to_contain_text("allow them beside its address")
+    await expect(page.get_by_test_id("toast")).to_contain_text("allow them in its settings")
     await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "false")
 
 

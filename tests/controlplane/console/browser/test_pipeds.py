@@ -170,7 +170,7 @@ async def test_what_does_not_run_appears_and_disappears(
     await cases.pipeds.report_plugin_failures([failure], by=piped)
     row = page.get_by_test_id("failure")
     await expect(row).to_contain_text("the licence is missing")
-    await expect(page.locator(".head .reason")).to_contain_text("cannot use everything")
+    await expect(page.locator(".head .reason")).to_contain_text("cannot be used")
     await cases.pipeds.report_plugin_failures([], by=piped)
     await expect(row).to_have_count(0)
     await expect(page.locator(".head .reason")).to_contain_text("connected and ready")

@@ -25,9 +25,9 @@ if (isOtherZone && document.querySelector("main[data-poll]")) refresh();
 const nav = document.querySelector(".topbar > nav");
 if (nav && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = (nav.querySelector("[aria-current]")?.offsetLeft ?? 0) - nav.clientWidth / 3;
 
-// A link to a menu opens it.
+// A link to what is folded opens it.
 const linked = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
-if (linked && linked.matches("details.menu")) linked.open = true;
+if (linked && linked.matches("details")) linked.open = true;
 
 // The lines of a listing are elements of their own.
 const codeBeside = (button) => {
@@ -64,5 +64,11 @@ document.addEventListener("click", (event) => {
 document.addEventListener("submit", (event) => {
   if (event.target.method === "post" && event.submitter?.formTarget !== "_blank") setTimeout(() => { for (const b of event.target.querySelectorAll("button")) b.disabled = true; });
 });
-document.addEventListener("change", (event) => { if (event.target.matches("[data-autosubmit] select")) event.target.form.requestSubmit(); });
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-autosubmit] select")) event.target.form.requestSubmit();
+  // An application has deploy targets, or explicitly none.
+  if (!event.target.matches(".targets :checked")) return;
+  const isNone = event.target.matches(".no-target *");
+  for (const box of event.target.closest(".targets").querySelectorAll("input")) if (box.matches(".no-target *") !== isNone) box.checked = false;
+});
 window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });

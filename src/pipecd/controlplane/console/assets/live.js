@@ -45,7 +45,8 @@ function showOutdated(reason) {
 export function announce(text) {
   const toast = document.createElement("p");
   toast.textContent = text;
-  document.getElementById("toasts").append(toast);
+  // The newest only: two about one thing would contradict each other.
+  document.getElementById("toasts").replaceChildren(toast);
   setTimeout(() => toast.remove(), 5000);
 }
 

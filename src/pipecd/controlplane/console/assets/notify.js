@@ -50,7 +50,7 @@ export function startNotifications(announce) {
   document.addEventListener("click", async (event) => {
     if (!event.target.closest("[data-notify-me]")) return;
     if (isWatching()) { localStorage.removeItem(storageKey()); announce("You are not notified any more"); return showToggle(); }
-    if ((await Notification.requestPermission()) !== "granted") return announce("The browser blocks notifications: allow them beside its address");
+    if ((await Notification.requestPermission()) !== "granted") return announce("The browser blocks notifications of this site: allow them in its settings, left of the address");
     localStorage.setItem(storageKey(), "1");
     showToggle();
     announce(toggle().title);

@@ -69,7 +69,7 @@ function onPaletteKey(event, input, results) {
 
 export function openPalette() {
   const input = document.createElement("input");
-  Object.assign(input, { type: "search", className: "input", placeholder: "Find an application, deployment, piped or page", autocomplete: "off" });
+  Object.assign(input, { type: "search", className: "input", placeholder: "Application, deployment, piped, page or action", autocomplete: "off" });
   input.setAttribute("aria-label", "Find anything");
   const results = document.createElement("div");
   results.setAttribute("aria-live", "polite");
