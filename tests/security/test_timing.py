@@ -101,8 +101,10 @@ async def answer_to(plane: ServedControlPlane, **changes: str) -> tuple[int, str
     async with httpx2.AsyncClient(base_url=f"http://{plane.address}", headers=headers) as browser:
         response = await browser.post("/auth/login/static", data={**form, **changes})
     text = response.text
+    # What was typed is shown again.
     for name, value in {**form, **changes}.items():
         text = text.replace(f'value="{value}"', f'value="({name})"')
+        text = text.replace(f"<bdi>{value}</bdi>", f"<bdi>({name})</bdi>")
     return response.status_code, response.headers.get("location", ""), text
 
 
