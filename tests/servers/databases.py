@@ -27,16 +27,25 @@ class MariaDb(Server):
             install,
             "--no-defaults",
             *user,
+            f"--tmpdir={self._temporary_directory()}",
             f"--datadir={self.data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         )
+
+    def _temporary_directory(self) -> Path:
+        """A server that starts removes the temporary tables of others from a shared one."""
+        path = self.directory / "temporary"
+        path.mkdir(exist_ok=True)
+        path.chmod(0o777)
+        return path
 
     def command(self) -> Sequence[str]:
         return [
             self.program,
             "--no-defaults",
             f"--datadir={self.data}",
+            f"--tmpdir={self._temporary_directory()}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             f"--socket={self.directory}/s.sock",
