@@ -89,6 +89,22 @@ async def test_a_changed_release_is_drift_and_the_next_sync_repairs_it(
     assert (await live(service, bench)).sync.status is SyncStatus.SYNCED
 
 
+async def test_a_changed_release_is_repaired_by_a_commit_that_changes_other_files(
+    service: Service,
+) -> None:
+    bench = await deployed(service)
+    [instance] = (await service.status()).of("primary")
+    (Path(instance.release) / "server.py").write_text("print('changed')")
+    later = service.commit("two")
+    assert (await later.run("PROCESS_SYNC")).status is StageStatus.SUCCESS
+    [repaired] = (await service.status()).of("primary")
+    assert (repaired.pid != instance.pid, repaired.release != instance.release) == (True, True)
+    last = service.commit("three")
+    assert (await last.run("PROCESS_SYNC")).status is StageStatus.SUCCESS
+    [kept] = (await service.status()).of("primary")
+    assert kept.pid == repaired.pid, "the same files of a later commit restart nothing"
+
+
 async def test_files_that_somebody_changed_are_drift(service: Service) -> None:
     bench = await deployed(service)
     status = await service.status()

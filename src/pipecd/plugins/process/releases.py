@@ -8,6 +8,7 @@ the configuration of the application: what of it makes another program is part o
 import grp
 import os
 import pwd
+import re
 import shutil
 import stat
 import tempfile
@@ -147,16 +148,11 @@ class Release:
 
 def copy_release(tree: SourceTree, commit: str, parent: Path, *, user: str = "") -> Release:
     """Returns the release of a tree, copied unless an unchanged copy exists."""
-    revision = 0
-    while True:
-        suffix = f"-{revision}" if revision else ""
-        release = parent / f"{commit[:12]}-{tree.digest}{suffix}"
-        manifest = read_manifest(release)
-        if manifest is None:
-            break
-        if not changed_files(release):
-            return Release(release, revision)
-        revision += 1
+    revision = _revision(parent, tree.digest)
+    suffix = f"-{revision}" if revision else ""
+    release = parent / f"{commit[:12]}-{tree.digest}{suffix}"
+    if read_manifest(release) is not None:
+        return Release(release, revision)
     create_passable(parent)
     group = _group_of(parent, user) if user else None
     # What an interrupted copy left has no manifest.
@@ -172,6 +168,24 @@ def copy_release(tree: SourceTree, commit: str, parent: Path, *, user: str = "")
         raise
     write_manifest(release, Manifest(tree.digest, files))
     return Release(release, revision)
+
+
+def _revision(parent: Path, digest: str) -> int:
+    """Returns the revision of a copy of these files, of whatever commit.
+
+    A changed copy makes the next one another program, which replaces the one that runs; an
+    unchanged copy of another commit is the same program, which continues.
+    """
+    name = re.compile(rf".*-{re.escape(digest)}(?:-(\d+))?")
+    copies = [(path, name.fullmatch(path.name)) for path in parent.glob(f"*-{digest}*")]
+    return max(
+        (
+            int(found[1] or 0) + bool(changed_files(path))
+            for path, found in copies
+            if found and read_manifest(path) is not None
+        ),
+        default=0,
+    )
 
 
 def _copy(source: SourceFile, target: Path) -> ReleaseFile:
