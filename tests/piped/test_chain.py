@@ -172,6 +172,29 @@ def _labels(labels: dict[str, str]) -> str:
     return f"  labels: {labels}\n" if labels else ""
 
 
+async def test_an_application_of_several_blocks_is_deployed_in_each_of_them(
+    start_plane: StartControlPlane,
+    whole_piped: RunPiped,
+    origin: Origin,
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "trace"
+    chain = f"  postSync: {{chain: {{applications: [{', '.join(['{name: shop}'] * 5)}]}}}}\n"
+    origin.commit(
+        {
+            "cart/app.pipecd.yaml": application("cart", f"echo cart >> {trace}", chain),
+            "shop/app.pipecd.yaml": application("shop", f"echo shop >> {trace}", FOLLOWS),
+        }
+    )
+    async with start_plane() as plane, whole_piped(plane, origin.remote, "a") as piped:
+        scene = ChainScene(plane, trace)
+        await piped.add_application("shop")
+        await piped.add_application("cart")
+        completed = await eventually(scene.completed_chain, 40)
+    assert completed.status == chain_pb2.DEPLOYMENT_CHAIN_SUCCESS
+    assert trace.read_text().split() == ["cart", *["shop"] * 5]
+
+
 async def test_all_applications_deploy_the_commit_that_started_the_chain(
     start_plane: StartControlPlane,
     whole_piped: RunPiped,

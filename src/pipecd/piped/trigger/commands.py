@@ -56,7 +56,15 @@ class SyncCommands:
         )
 
     def of(self, application_id: str) -> tuple[Command, ...]:
-        return tuple(c for c in self.all if c.application_id == application_id)
+        """Returns the commands of an application in the order of their deployments.
+
+        Several blocks of a chain may have the application. The first of them must be deployed
+        first, since the deployments of an application wait for each other.
+        """
+        own = (c for c in self.all if c.application_id == application_id)
+        return tuple(
+            sorted(own, key=lambda c: (c.created_at, c.chain_sync_application.block_index))
+        )
 
     async def succeed(self, command: Command, deployment_id: str) -> None:
         """Reports the deployment that a command triggered."""
