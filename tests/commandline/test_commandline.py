@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every spelling that the Go tools accept is accepted here."""
 
+import re
 import sys
 
 import click
@@ -26,6 +27,7 @@ def thing() -> None: ...
 @flags.every_command
 @flags.text("name", "A name.", required=True)
 @flags.switch("insecure", "Plain text.")
+@flags.port("port", "Where to listen; -1 for nowhere.", default=0, lowest=-1)
 @flags.duration("wait", "How long.", default="15s")
 @flags.strings("label", "Labels.")
 @flags.pairs("data", "Pairs.")
@@ -77,6 +79,9 @@ def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
         pytest.param("thing make", 'required flag(s) "name" not set', id="a required flag is missing"),
         pytest.param("thing make --name a --wait 10", "missing unit in duration", id="a duration without a unit"),
         pytest.param("thing make --nam a", "No such option", id="an unknown flag"),
+        pytest.param("thing make --name a --port 99999", "there is no port 99999; ports end at 65535", id="a port that is too high"),
+        pytest.param("thing make --name a --port=-2", "there is no port -2", id="a negative port"),
+        pytest.param("thing make --name a --port http", "'http' is not a port", id="a word as a port"),
         pytest.param("thing unmake", "No such command", id="an unknown command"),
         pytest.param("--insecure --name a thng make", "No such command 'thng'", id="an unknown command after flags"),
         pytest.param("thing --name a unmake", "No such command 'unmake'", id="an unknown command between flags"),
@@ -134,7 +139,25 @@ def test_an_error_cannot_change_the_terminal(
     # On a terminal, click prints escape sequences.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert fail("failed: \x1b]0;title\x07\x9b2J\none more line\t.") == 1
-    assert capsys.readouterr().err.endswith(" failed: ]0;title2J\none more line\t.\n")
+    assert capsys.readouterr().err == "failed: ]0;title2J\none more line\t.\n"
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "printed"),
+    [
+        pytest.param(True, r"failed to list: the key is wrong\n", id="words on a terminal"),
+        pytest.param(False, r"\d{4}/\d\d/\d\d [\d:]{8} failed to list: rpc error: code = Unauthenticated desc = the key is wrong\n", id="upstream's line in a pipe"),
+    ],
+)  # fmt: skip
+def test_an_error_is_printed_for_its_reader(
+    is_terminal: bool,
+    printed: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    fail("failed to list: rpc error: code = Unauthenticated desc = the key is wrong")
+    assert re.fullmatch(printed, capsys.readouterr().err)
 
 
 def test_a_bug_beside_a_mistake_is_not_hidden() -> None:

@@ -427,7 +427,7 @@ def test_a_typing_mistake_gets_a_suggestion(
 @pytest.mark.parametrize(
     ("line", "lines"),
     [
-        ("application list --labl x", ["No such option '--labl'. (Did you mean one of: '--disabled', '--label'?)", "See `pipectl application list --help`."]),
+        ("application list --labl x", ["No such option '--labl'. Did you mean '--label'?", "See `pipectl application list --help`."]),
         ("application list --output tabel", ["Invalid value for '--output': 'tabel' is not one of 'table', 'json', 'yaml', 'name'.", "See `pipectl application list --help`."]),
         ("aplication list", ["No such command 'aplication'. Did you mean 'application'?", "See `pipectl --help`."]),
     ],

@@ -9,6 +9,7 @@ import click
 
 from pipecd.model.duration import SECOND, parse_duration
 
+_MAX_PORT = 65535
 F = TypeVar("F", bound=Callable[..., Any])
 # What click calls for the values that a shell offers: with the context, the flag and the beginning.
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
@@ -26,6 +27,24 @@ class DurationFlag(click.ParamType[float]):
             return parse_duration(str(value)) / SECOND
         except ValueError as e:
             self.fail(str(e))
+
+
+class PortFlag(click.ParamType[int]):
+    """A port of TCP; a negative number is none where that is allowed."""
+
+    name = "integer"
+
+    def __init__(self, lowest: int) -> None:
+        self._lowest = lowest
+
+    def convert(self, value: object, param: object, ctx: object) -> int:
+        try:
+            port = int(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a port")
+        if not self._lowest <= port <= _MAX_PORT:
+            self.fail(f"there is no port {port}; ports end at {_MAX_PORT}")
+        return port
 
 
 class ListFlag(click.ParamType[tuple[str, ...]]):
@@ -87,6 +106,13 @@ def text(
 def number(name: str, help: str, *, default: int | None) -> Callable[[F], F]:
     """A flag that takes a whole number; without a default its absence is None."""
     return click.option(f"--{name}", type=int, default=default, help=help, show_default=True)
+
+
+def port(name: str, help: str, *, default: int | None, lowest: int = 0) -> Callable[[F], F]:
+    """A flag that takes a port to listen on."""
+    return click.option(
+        f"--{name}", type=PortFlag(lowest), default=default, help=help, show_default=True
+    )
 
 
 def switch(name: str, help: str, *, default: bool = False) -> Callable[[F], F]:

@@ -2,6 +2,7 @@
 """Runs a command line; expected errors end in one line of text, not in a traceback."""
 
 import errno
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,6 +17,8 @@ from pipecd.model.errors import PipecdError
 # What could change the terminal, such as escape sequences in the reason of a failed deployment.
 _CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {ord("\n"), ord("\t")})
 _FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+# How grpc-go prints an error, which scripts may read and people need not.
+_GRPC_PREFIX = re.compile(r"rpc error: code = \w+ desc = ")
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +54,8 @@ def error_text(error: Exception, words: Sequence[str]) -> str:
     match error:
         case click.MissingParameter(ctx=click.Context() as context, param=click.Option()):
             return f"required flag(s) {missing_flags(context.command, words)} not set"
+        case click.NoSuchOption(ctx=click.Context() as context):
+            return f"{_unknown_option(error)}\nSee `{context.command_path} --help`."
         case click.UsageError(ctx=click.Context() as context):
             # The help of a command has dozens of lines, in front of which a message is not seen.
             return f"{error.format_message()}\nSee `{context.command_path} --help`."
@@ -58,6 +63,12 @@ def error_text(error: Exception, words: Sequence[str]) -> str:
             return error.format_message()
         case _:
             return str(error)
+
+
+def _unknown_option(error: click.NoSuchOption) -> str:
+    """Returns the text for a flag that the command lacks, with the flag that is most like it."""
+    suggestion = f" Did you mean {error.possibilities[0]!r}?" if error.possibilities else ""
+    return f"{error.message}{suggestion}"
 
 
 def missing_flags(command: click.Command, words: Sequence[str]) -> str:
@@ -83,9 +94,17 @@ def first_expected(group: ExceptionGroup[Exception]) -> PipecdError | None:
 
 
 def fail(message: str) -> int:
-    """Prints the message with a timestamp, as the Go tools do, and returns exit code 1."""
-    stamp = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S")
-    click.echo(f"{stamp} {message.translate(_CONTROL_CHARACTERS)}", err=True)
+    """Prints the message and returns exit code 1.
+
+    Programs get it with a timestamp and the codes of gRPC, as the Go tools print it; people at a
+    terminal get the words alone.
+    """
+    text = message.translate(_CONTROL_CHARACTERS)
+    if sys.stderr.isatty():
+        text = _GRPC_PREFIX.sub("", text)
+    else:
+        text = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S} {text}"
+    click.echo(text, err=True)
     return 1
 
 

@@ -78,14 +78,14 @@ for plain HTTP; leave it out where the console is served over TLS.
 
 @click.command(epilog=_MINIMAL_CONFIGURATION)
 @flags.every_command
-@flags.number("port", "The port of HTTP and gRPC together; -1 for none.", default=9090)
-@flags.number("piped-api-port", "The gRPC port for pipeds.", default=9080)
-@flags.number("web-api-port", "The gRPC port for the web console.", default=9081)
-@flags.number("http-port", "The HTTP port of the console and sign-in.", default=9082)
-@flags.number("api-port", "The gRPC port for API keys.", default=9083)
-@flags.number("admin-port", "The port of version, health and metrics.", default=9085)
+@flags.port("port", "The port of HTTP and gRPC together; -1 for none.", default=9090, lowest=-1)
+@flags.port("piped-api-port", "The gRPC port for pipeds.", default=9080)
+@flags.port("web-api-port", "The gRPC port for the web console.", default=9081)
+@flags.port("http-port", "The HTTP port of the console and sign-in.", default=9082)
+@flags.port("api-port", "The gRPC port for API keys.", default=9083)
+@flags.port("admin-port", "The port of version, health and metrics.", default=9085)
 @flags.text("admin-host", "The interface of the admin port; that of --host by default.")
-@flags.number("envoy-authz-port", "The port of authorization for Envoy (ext_authz).", default=9086)
+@flags.port("envoy-authz-port", "The port of authorization for Envoy (ext_authz).", default=9086)
 @flags.text("static-dir", "A directory with another console to serve instead of the built-in one.")
 @flags.text("cache-address", "The Redis (host:port) that all replicas share.")
 @flags.text("host", "The interface to listen on; all by default.", default=_ALL_INTERFACES)
@@ -99,7 +99,7 @@ for plain HTTP; leave it out where the console is served over TLS.
 @flags.switch(
     "with-ops", "Run the background jobs here too; false if `pipecd ops` runs.", default=True
 )
-@flags.number(
+@flags.port(
     "operator-port", "The port of the operator pages, which need no password.", default=None
 )
 @flags.text("operator-host", "The interface of the operator pages.", default=_LOOPBACK)
@@ -191,8 +191,8 @@ def server(**options: Any) -> None:
 
 @click.command()
 @flags.every_command
-@flags.number("http-port", "The port of the operator pages, which need no password.", default=9082)
-@flags.number("admin-port", "The port of version, health and metrics.", default=9085)
+@flags.port("http-port", "The port of the operator pages, which need no password.", default=9082)
+@flags.port("admin-port", "The port of version, health and metrics.", default=9085)
 @flags.text(
     "admin-host", "The interface of the admin port; all by default.", default=_ALL_INTERFACES
 )

@@ -46,7 +46,7 @@ from pipecd.observe.log import configure
     "piped-release",
     "The source of other versions: pip:PACKAGE, or a URL with {version}, {os}, {arch}.",
 )
-@flags.number(
+@flags.port(
     "launcher-admin-port", "The port of version, health and status; 0 turns it off.", default=0
 )
 @flags.text("launcher-admin-host", "The interface of that port; all by default.")

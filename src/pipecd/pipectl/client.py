@@ -210,7 +210,8 @@ def check_address(address: str) -> None:
 def read_key(path: str) -> str:
     if not path:
         raise UserMistake(
-            "either api-key or api-key-file must be set", hint="or run `pipectl login` first"
+            "either api-key or api-key-file must be set",
+            hint="or run `pipectl login`, and leave out --address",
         )
     try:
         return Path(path).read_text().strip()

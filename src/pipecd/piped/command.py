@@ -55,13 +55,13 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
             ),
             flags.switch("insecure", "Connect to the control plane without TLS."),
             flags.text("cert-file", "The CA certificate to trust instead of the system's."),
-            flags.number(
+            flags.port(
                 "admin-port",
                 "The port of the admin server: version, health, metrics.",
                 default=9085,
             ),
             flags.text("admin-host", "The interface of the admin server; all by default."),
-            flags.number(
+            flags.port(
                 "plugin-service-port",
                 "The port of loopback on which plugins call piped, instead of a Unix socket.",
                 default=None,

@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 20.0
 @click.command()
 @flags.shared(log_level="warn")
 @flags.text("data-dir", "The directory for all data; ~/.pipecd/quickstart by default.")
-@flags.number("port", "The port of the console and the API; 0 takes a free one.", default=8080)
+@flags.port("port", "The port of the console and the API; 0 takes a free one.", default=8080)
 @flags.switch(
     "break", "Commit a bad version of the web service, which a running quickstart deploys."
 )
