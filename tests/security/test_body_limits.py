@@ -7,11 +7,14 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import grpc
 import grpc.aio
 import httpx2
 import pytest
 import structlog
+from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -20,15 +23,20 @@ from starlette.routing import Route
 from pipecd.config.controlplane import ConnectionsSpec
 from pipecd.controlplane import web
 from pipecd.controlplane.app import Ports
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.web import BodyBudget, WebServer, http_server
 from pipecd.model.address import parse_networks
+from pipecd.proto.service import api_pb2 as api
+from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ListApplicationsRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.wire import admission as admission_module
 from pipecd.wire import listener as listener_module
 from pipecd.wire.admission import Admission, ConnectionLimits
+from pipecd.wire.credentials import api_key
 from servers.control_plane import ServedControlPlane, start_control_plane
 from servers.server import free_ports
+from servers.tenants import Tenant, add_tenant
 
 LIMITS = {"connections": ConnectionsSpec(max_waiting=40, max_waiting_per_address=20)}
 # More than the limits above.
@@ -504,3 +512,70 @@ async def test_all_bodies_together_have_a_budget() -> None:
         assert sorted(answer.status_code for answer in answers) == [200, 200, 503]
         # What was held is given back.
         assert (await client.post("/", content=bytes(240))).text == "240"
+
+
+MANY_LABELS = {"env": "prod"} | {f"key-{n}": "v" for n in range(3000)}
+DIGITS = "9" * 5000
+IN_URL = "&".join(f"labels[{n}]=env:prod" for n in range(3000))
+# Small requests of a reader that become statements or pages of many megabytes.
+ATTACKS_FILTERS: dict[str, Message | str] = {
+    "applications with many labels": api.ListApplicationsRequest(labels=MANY_LABELS),
+    "deployments with many labels": api.ListDeploymentsRequest(labels=MANY_LABELS),
+    "a list of applications with many parameters": f"/applications?{IN_URL}",
+    "a list of deployments with many parameters": f"/deployments?{IN_URL}",
+    "a list of events with many parameters": f"/events?{IN_URL}",
+    "differences of applications with many parameters": f"/applications/drift?{IN_URL}",
+    "a label with a number of 5,000 digits": f"/applications?labels[{DIGITS}]=env:prod",
+    "deployments with such a label": f"/deployments?labels[{DIGITS}]=env:prod",
+    "a page with many values of a filter": f"/insights?{'kind=1&' * 9_000}",
+}
+
+
+@pytest.fixture(scope="module")
+async def tenant(plane: ServedControlPlane) -> Tenant:
+    """A project whose application and deployment have a label that a list can be filtered by."""
+    tenant = await add_tenant(plane.cases, "demo")
+    stores = plane.running.stores
+
+    def label(document: Any) -> None:
+        document.labels["env"] = "prod"
+
+    await stores.applications.update(tenant.piped.application, label)
+    await stores.deployments.update(tenant.piped.deployment, label)
+    return tenant
+
+
+@pytest.mark.parametrize("sent", ATTACKS_FILTERS.values(), ids=ATTACKS_FILTERS)
+async def test_a_reader_cannot_request_a_huge_statement_or_page(
+    sent: Message | str, plane: ServedControlPlane, tenant: Tenant
+) -> None:
+    if isinstance(sent, str):
+        cookies = {"token": plane.cases.sessions.issue(tenant.user("Viewer"))}
+        async with httpx2.AsyncClient(
+            base_url=f"http://{plane.address}", cookies=cookies
+        ) as browser:
+            answer = await browser.get(sent)
+            # A label with such a number is none.
+            assert answer.status_code == (200 if DIGITS in sent else 422)
+        return
+    async with grpc.aio.insecure_channel(plane.address) as channel:
+        name = type(sent).__name__.removesuffix("Request")
+        key = (("authorization", api_key(tenant.read_only_key)),)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await getattr(APIServiceStub(channel), name)(sent, metadata=key)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_list_is_filtered_by_several_labels(
+    plane: ServedControlPlane, tenant: Tenant
+) -> None:
+    labels = {"env": "prod"}
+    listed = await plane.cases.applications.list(
+        ApplicationFilter("demo", labels=labels), by=tenant.user("Viewer")
+    )
+    assert [one.id for one in listed.items] == [tenant.piped.application]
+    missing = labels | {f"key-{n}": "v" for n in range(99)}
+    listed = await plane.cases.applications.list(
+        ApplicationFilter("demo", labels=missing), by=tenant.user("Viewer")
+    )
+    assert listed.items == ()

@@ -42,7 +42,7 @@ SORT_KEYS = ("status", "health", "name", "deployed", "updated")
 # What needs somebody is first.
 _DEFAULT_SORT = "status"
 _STATUS_KEY = re.compile(r"(?:syncStatus|status)(?:\[\d*\])?")
-_LABEL_KEY = re.compile(r"labels\[(\d+)\]")
+_LABEL_KEY = re.compile(r"labels\[([0-9]{1,9})\]")
 _PERIOD_TEXTS = {"24h": "last 24 hours", "7d": "last 7 days"}
 # Parameters whose texts are words of ours.
 _WORD_PARAMS = ("status", "syncStatus", "health", "activeStatus", "since")

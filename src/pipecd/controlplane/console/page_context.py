@@ -43,6 +43,8 @@ from pipecd.wire.credentials import SESSION_COOKIE
 
 _VERSION = build_version()
 _MAX_RETURN_PATH = 2048
+# Links of a page repeat the parameters of its address, each of a hundred rows several times.
+_MAX_PARAMETERS = 100
 _DUPLICATE_WINDOW = timedelta(seconds=3)
 # How long the page shows what became of a command, in seconds.
 _SHOWN_SUCCESS, _SHOWN_FAILURE = 60, 600
@@ -111,6 +113,11 @@ class PageContext:
         """An endpoint for signed-in users; others are sent to the sign-in page and back."""
 
         async def endpoint(request: Request) -> ASGIApp:
+            if request.url.query.count("&") >= _MAX_PARAMETERS:
+                raise UserMistake(
+                    f"the address has more than {_MAX_PARAMETERS} parameters",
+                    hint="remove some of them",
+                )
             try:
                 session = await self.authenticate(request)
             except Unauthenticated:

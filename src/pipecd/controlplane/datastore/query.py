@@ -37,6 +37,7 @@ from pipecd.controlplane.datastore.expressions import (
 )
 from pipecd.controlplane.datastore.limits import label_text
 from pipecd.controlplane.datastore.schema import EXT_LABEL, METADATA
+from pipecd.model.errors import UserMistake
 from pipecd.model.ids import row_uuid
 
 
@@ -91,6 +92,10 @@ SEARCHED_TEXTS = {
 # These characters are the same in a text and in its JSON.
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9 .,:/-]+")
 
+# Every label is a condition of its own, for which engines search an index; some have a limit of
+# their own, and a statement with thousands takes minutes to build.
+MAX_LABELS = 100
+
 NOT_DELETED = Condition("Data", Comparison.NOT_DELETED)
 
 
@@ -138,7 +143,9 @@ def below(column: str, value: int) -> Iterable[Condition]:
 
 def labelled(labels: Mapping[str, str]) -> Iterable[Condition]:
     """The document has all of these labels."""
-    return (
+    if len(labels) > MAX_LABELS:
+        raise UserMistake(f"a list can be filtered by {MAX_LABELS} labels at most")
+    return tuple(
         Condition("", Comparison.LABELLED, (label_text(key), label_text(value)))
         for key, value in sorted(labels.items())
     )
