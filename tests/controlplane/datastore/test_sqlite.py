@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -340,3 +341,24 @@ async def test_the_index_of_a_list_in_an_empty_database(
     with closing(sqlite3.connect(tmp_path / "pipecd.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", tuple(filters.values()))
         assert f"USING INDEX {index}" in plan.fetchone()[3]
+
+
+async def test_an_answer_that_waited_for_the_event_loop_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be suspended, or one request hold up all others, for longer than that."""
+    answered = threading.Event()
+
+    def work(transaction: Transaction) -> int:
+        try:
+            return count(transaction)
+        finally:
+            answered.set()
+
+    async with open_sqlite(tmp_path / "pipecd.db") as database:
+        monkeypatch.setattr(database, "_timeout", 0.3)
+        reading = asyncio.create_task(database.read(work))
+        await asyncio.sleep(0)
+        assert answered.wait(10)
+        time.sleep(0.4)  # noqa: ASYNC251 - the event loop has to be held up.
+        assert await reading == 0
