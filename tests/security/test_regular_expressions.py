@@ -11,8 +11,12 @@ import pytest
 from pipecd.config.application import OnCommitSpec
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_application
+from pipecd.controlplane.console import first_error
+from pipecd.controlplane.console.ansi import visible_text
 from pipecd.controlplane.console.diff_view import DiffView, drift_view, preview_view
+from pipecd.controlplane.console.first_error import SEARCHED_LINES
 from pipecd.controlplane.console.markdown import description_html
+from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.model.errors import UserMistake
 from pipecd.model.regex import Regex, RegexSyntaxError
 from pipecd.piped.eventwatcher.replacement import FieldFormat, Replacement, apply_replacement
@@ -20,6 +24,7 @@ from pipecd.piped.plan.paths import path_patterns
 from pipecd.piped.plan.reason import CommitFacts, on_commit
 from pipecd.piped.plan.strategy import StrategyFacts, strategy_by_rule
 from pipecd.program.workers import WorkerPool
+from pipecd.proto.model.logblock_pb2 import LogBlock
 
 AAA = "a" * 60
 SOFT = "ab" * 40
@@ -197,3 +202,30 @@ def test_ordinary_patterns_match() -> None:
     matching = ("web/a.yaml", "web/x/y/a.yaml", "lib/b1.go")
     assert all(patterns.match(path) for path in matching)
     assert not any(patterns.match(path) for path in ("web/test/a.yaml", "lib/d1.go", "a.yaml"))
+
+
+# Lines that look like an error and that a terminal would not show, which takes long to find out.
+ATTACKS_BY_LOG_LINES: dict[str, str] = {
+    "an error that is erased many times": "error: a" + "\x1b[K" * 600 + "\r\x1b[K",
+    "an error between colours": "error: a" + "\x1b[38;2;1;2;3m" * 130 + "\r\x1b[K",
+    "an error between styles": "error: a" + "\x1b[1m\x1b[m" * 240 + "\r\x1b[K",
+    "an error that is written over": "Error: a" + "\r\x1b[K" * 390,
+}
+
+
+@pytest.mark.parametrize("line", ATTACKS_BY_LOG_LINES.values(), ids=ATTACKS_BY_LOG_LINES)
+def test_only_some_lines_of_a_log_are_rendered_for_its_first_error(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[int] = []
+
+    def counted(text: str) -> str:
+        rendered.append(len(text))
+        return visible_text(text)
+
+    monkeypatch.setattr(first_error, "visible_text", counted)
+    blocks = tuple(LogBlock(index=n, log=line, created_at=1) for n in range(SEARCHED_LINES))
+    found = first_error.first_error(StoredLog((), blocks, completed=True))
+    # Lines after the limit are taken as they were sent.
+    assert found is not None
+    assert sum(rendered) < 300_000

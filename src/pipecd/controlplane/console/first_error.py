@@ -19,9 +19,11 @@ SEARCHED_LINES = 10_000
 SHOWN_ANYWAY = 15
 _BEFORE, _AFTER = 2, 6
 _MAX_CHARACTERS = 500
-# A line that is an error says so at its beginning. What a terminal shows of a long line of progress
-# takes a thousand times as long to find out as to read it.
+# A line that is an error says so at its beginning.
 _SEARCHED_CHARACTERS = 2_000
+# What a terminal shows of a line of progress takes a thousand times as long to find out as to read
+# it. After so many characters, lines are taken as they are sent.
+_RENDERED_CHARACTERS = 200_000
 # One of these is in every line of which the pattern below matches.
 _WORDS = (b"err", b"fatal", b"panic", b"exception", b"traceback", b"critical", b"failure")
 _ERROR = re.compile(
@@ -62,16 +64,19 @@ def is_error(text: str) -> bool:
 def first_error(log: StoredLog) -> ErrorExcerpt | None:
     """The first error of a log, unless it is among the lines that the page opens with."""
     last = len(log) - SHOWN_ANYWAY
+    rendered = 0
     for position in _candidates(log, max(len(log) - SEARCHED_LINES, 0), last):
         block = log.block(position)
-        if block.severity == LogSeverity.ERROR or _shows_error(block.log[:_SEARCHED_CHARACTERS]):
-            return _excerpt(log, position)
+        output = block.log[:_SEARCHED_CHARACTERS]
+        if block.severity != LogSeverity.ERROR:
+            if not is_error(without_escapes(output)):
+                continue
+            # A terminal may show it no more: it was overwritten or erased.
+            rendered += len(output)
+            if rendered <= _RENDERED_CHARACTERS and not is_error(visible_text(output)):
+                continue
+        return _excerpt(log, position)
     return None
-
-
-def _shows_error(output: str) -> bool:
-    """Whether the part of the output that a terminal would show looks like an error."""
-    return is_error(without_escapes(output)) and is_error(visible_text(output))
 
 
 def _candidates(log: StoredLog, start: int, stop: int) -> "chain[int]":
