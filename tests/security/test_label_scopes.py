@@ -17,7 +17,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.applications import ApplicationUpdate
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.model.clock import to_unix, utc_now
-from pipecd.model.command import CommandStatus
+from pipecd.model.command import PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.model.document import to_json
 from pipecd.model.errors import Denied
 from pipecd.proto.model.application_pb2 import Application
@@ -303,3 +303,30 @@ async def test_a_preview_shows_no_application_and_no_error_of_others(scene: Scen
         await cases.plan_previews.get(
             await add_preview(cases, piped, "failed", failed), by=DEVELOPER
         )
+
+
+# What a list of plan previews says of one with an application of the role and one of another.
+ATTACKS_COUNTS: dict[str, tuple[ApplicationPlanPreviewResult, str]] = {
+    "an application that changes": (ApplicationPlanPreviewResult(), "1 0 0"),
+    "an application without changes": (ApplicationPlanPreviewResult(no_change=True), "0 1 0"),
+    "an application whose preview failed": (ApplicationPlanPreviewResult(error="e"), "0 0 1"),
+}
+
+
+@pytest.mark.parametrize(("own", "counts"), ATTACKS_COUNTS.values(), ids=ATTACKS_COUNTS)
+async def test_counts_of_previews_are_of_visible_applications(
+    scene: Scene, own: ApplicationPlanPreviewResult, counts: str
+) -> None:
+    cases, results = scene.cases, PlanPreviewCommandResult()
+    results.results.add(application_id=scene.prod.application)
+    results.results.add(application_id=scene.prod.deployment, error="of a deleted application")
+    results.results.add(application_id=scene.prod.sync, no_change=True)
+    results.results.add().MergeFrom(own)
+    results.results[-1].application_id = scene.dev.application
+    mixed = await add_preview(cases, scene.dev.piped, "mixed", results)
+    for application in ("", scene.dev.application):
+        listed = await cases.plan_previews.list_recent(application, by=DEVELOPER)
+        command = next(each for each in listed if each.id == mixed)
+        assert command.metadata[PREVIEW_COUNTS_KEY] == counts
+    # Nor does the command itself tell, which every role may read.
+    assert PREVIEW_COUNTS_KEY not in (await cases.commands.get(mixed, by=DEVELOPER)).metadata

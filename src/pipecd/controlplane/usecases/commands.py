@@ -63,6 +63,8 @@ class CommandUseCases:
         await self._access.require_any_role(by)
         command = await or_not_found(self._stores.commands.get(id), "Command is not found")
         check_project(by, command.project_id, "command")
+        # They count applications that the labels of a role may not cover.
+        command.metadata.pop(PREVIEW_COUNTS_KEY, None)
         if command.application_id and isinstance(by, User):
             await self._check_labels(command, by)
         return command

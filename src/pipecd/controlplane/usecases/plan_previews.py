@@ -2,7 +2,7 @@
 """Plan previews: what a branch would deploy, computed by the pipeds of its repository."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,8 +16,9 @@ from pipecd.controlplane.usecases.piped_connections import (
     OFFLINE_AFTER_SECONDS,
     PipedConnections,
 )
+from pipecd.controlplane.usecases.preview_counts import PreviewCounts, count_of
 from pipecd.model.clock import Now, to_unix, utc_now
-from pipecd.model.command import CommandStatus
+from pipecd.model.command import PREVIEW_COUNTS_KEY, CommandStatus
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.document import from_json
 from pipecd.model.errors import Conflict, Denied, NotFound
@@ -79,7 +80,7 @@ class PlanPreviews:
         self._connections = PipedConnections(stores.cache, now)
         self._started_at = now()
         # The applications of finished previews, so that a list does not read their results again.
-        self._previewed = LruCache[str, frozenset[str]](MAX_REMEMBERED)
+        self._previewed = LruCache[str, Mapping[str, PreviewCounts]](MAX_REMEMBERED)
 
     async def request(
         self, request: RequestPlanPreviewRequest, *, by: UserOrApiKey
@@ -154,7 +155,7 @@ class PlanPreviews:
         """The commands of the previews that have not expired, newest first.
 
         With an application, those that it is among. A user whose roles are limited by labels sees
-        those that have a visible application.
+        those that have a visible application, and their counts are of visible ones only.
         """
         scope = await self._access.scope(by, _LIST)
         pipeds = [each.id for each in await self._stores.pipeds.list(by.project)]
@@ -173,10 +174,13 @@ class PlanPreviews:
             return tuple(newest)
         shown: list[Command] = []
         for each in newest:
-            ids = await self._application_ids(each)
-            if application_id:
-                ids &= {application_id}
-            if ids and (scope.is_everything or await self._visible_ids(ids, scope, by)):
+            counts = await self._counts(each)
+            visible = frozenset(counts)
+            if not scope.is_everything:
+                visible = await self._visible_ids(visible, scope, by)
+                seen = sum((counts[id] for id in visible), PreviewCounts())
+                each.metadata[PREVIEW_COUNTS_KEY] = str(seen)
+            if application_id in visible or (visible and not application_id):
                 shown.append(each)
         return tuple(shown)
 
@@ -207,17 +211,17 @@ class PlanPreviews:
         result.results.extend(visible)
         return RequestedPreview(command, result, hidden)
 
-    async def _application_ids(self, command: Command) -> frozenset[str]:
-        """The applications of a preview; none before it is ready."""
-        ids = self._previewed.get(command.id)
-        if ids is None:
+    async def _counts(self, command: Command) -> Mapping[str, PreviewCounts]:
+        """What became of each application of a preview; none before it is ready."""
+        counts = self._previewed.get(command.id)
+        if counts is None:
             try:
                 result = await self._output(command)
             except NotFound:
-                return frozenset()
-            ids = frozenset(each.application_id for each in result.results)
-            self._previewed.put(command.id, ids)
-        return ids
+                return {}
+            counts = {each.application_id: count_of(each) for each in result.results}
+            self._previewed.put(command.id, counts)
+        return counts
 
     async def _visible(
         self, results: Sequence[ApplicationPlanPreviewResult], scope: Scope, by: User

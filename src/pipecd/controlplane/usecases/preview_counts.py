@@ -9,7 +9,10 @@ import re
 from dataclasses import dataclass
 
 from pipecd.model.document import from_json
-from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
 
 _STORED = re.compile(r"([0-9]{1,6}) ([0-9]{1,6}) ([0-9]{1,6})")
 
@@ -34,6 +37,20 @@ class PreviewCounts:
         return f"{self.changed} {self.unchanged} {self.failed}"
 
 
+_CHANGED, _UNCHANGED, _FAILED = (
+    PreviewCounts(changed=1),
+    PreviewCounts(unchanged=1),
+    PreviewCounts(failed=1),
+)
+
+
+def count_of(result: ApplicationPlanPreviewResult) -> PreviewCounts:
+    """What became of one application."""
+    if result.error:
+        return _FAILED
+    return _UNCHANGED if result.no_change else _CHANGED
+
+
 def count_applications(output: bytes) -> PreviewCounts | None:
     """The counts of a result; None for one that failed as a whole or cannot be read."""
     try:
@@ -42,9 +59,7 @@ def count_applications(output: bytes) -> PreviewCounts | None:
         return None
     if result.error:
         return None
-    failed = sum(bool(each.error) for each in result.results)
-    unchanged = sum(each.no_change and not each.error for each in result.results)
-    return PreviewCounts(len(result.results) - failed - unchanged, unchanged, failed)
+    return sum(map(count_of, result.results), PreviewCounts())
 
 
 def parse_counts(stored: str) -> PreviewCounts | None:
