@@ -229,6 +229,25 @@ LOCKED = """\
             "terraform plan failed: one (and 2 more errors)",
             id="several",
         ),
+        pytest.param(
+            "╷\n│ Error: Terraform encountered problems during initialisation, including problems\n"
+            "│ with the configuration, described below.\n│ \n"
+            "│ The Terraform configuration must be valid before initialization so that\n"
+            "│ Terraform can determine which modules and providers need to be installed.\n│ \n"
+            "│ \n╵\n╷\n│ Error: Missing name for resource\n│ \n"
+            '│   on main.tf line 10, in resource "terraform_data":\n'
+            '│   10: resource "terraform_data" {\n│ \n'
+            "│ All resource blocks must have 2 labels (type, name).\n╵\n",
+            "terraform plan failed: Missing name for resource: on main.tf line 10, in resource "
+            '"terraform_data": 10: resource "terraform_data" {: All resource blocks must have 2 '
+            "labels (type, name).",
+            id="the mistake after the introduction of it",
+        ),
+        pytest.param(
+            "Error: Terraform encountered problems during initialisation\n",
+            "terraform plan failed: Terraform encountered problems during initialisation",
+            id="an introduction without a mistake",
+        ),
         pytest.param("", "terraform plan failed: it ended with 1", id="nothing"),
     ],
 )

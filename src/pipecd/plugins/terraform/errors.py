@@ -11,6 +11,11 @@ from pipecd.sdk import PipecdError, Unavailable, UserMistake
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r"^[╷│╵]\s?", re.MULTILINE)
 _ERROR = re.compile(r"^\s*Error:\s*(?P<title>.+?)\s*$", re.MULTILINE)
+# An error without a cause, which Terraform from 1.6 on prints before the errors in the files.
+_INTRODUCTION = re.compile(
+    r"^\s*Error:\s*\S+ encountered problems during initiali[sz]ation.*?(?=^\s*Error:)",
+    re.MULTILINE | re.DOTALL,
+)
 _WORKSPACE = re.compile(r'Workspace "(?P<name>[^"]*)" doesn\'t exist')
 _LONGEST_REASON = 600
 
@@ -65,7 +70,7 @@ def saves_no_plans(output: str) -> bool:
 def explain(tool: str, command: str, output: str, code: int) -> PipecdError:
     """Returns the error of a command of Terraform or OpenTofu that ended with a code."""
     text = plain_text(output)
-    said = _reason(text) or f"it ended with {code}"
+    said = _reason(_INTRODUCTION.sub("", text)) or f"it ended with {code}"
     if code < 0:
         return Unavailable(
             f"{tool} {command} was ended by signal {-code}",
