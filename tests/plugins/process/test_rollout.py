@@ -7,7 +7,7 @@ import pytest
 
 from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant, Listener, Program
 from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase
-from pipecd.plugins.process.rollout import rollout_progress
+from pipecd.plugins.process.rollout import rollout_progress, timeout_failure
 
 PROGRAM = Program("/r", "c0ffee", "d", "serve")
 
@@ -74,3 +74,22 @@ def status(phase: Phase, *, restarts: int = 0, crashes: int = 0) -> ApplicationS
 def test_the_progress_of_a_rollout(given: ApplicationStatus, failure: str, is_done: bool) -> None:
     progress = rollout_progress(given, "primary")
     assert (progress.failure, progress.is_done) == (failure, is_done)
+
+
+@pytest.mark.parametrize(
+    ("phase", "health", "ended", "failure"),
+    [
+        pytest.param(Phase.STARTING, "", "", "was not healthy within 30s: it has not answered yet", id="it has not answered"),
+        pytest.param(Phase.STARTING, "GET / failed", "", "was not healthy within 30s: GET / failed", id="it answers with an error"),
+        pytest.param(Phase.STARTING, "GET / failed", "exited with code 1", "was not healthy within 30s: exited with code 1", id="it has exited before"),
+        pytest.param(Phase.UNHEALTHY, "GET / failed", "exited with code 1", "was not healthy within 30s: GET / failed", id="it is unhealthy"),
+        pytest.param(Phase.EXITED, "", "was not healthy for 30s: GET / failed, and was ended by SIGTERM", "was not healthy for 30s: GET / failed, and was ended by SIGTERM", id="it was ended because it was unhealthy"),
+    ],
+)  # fmt: skip
+def test_the_failure_of_a_rollout_that_takes_too_long(
+    phase: Phase, health: str, ended: str, failure: str
+) -> None:
+    given = status(phase)
+    instance = replace(given.instances[0], health=health, exit=ended)
+    progress = timeout_failure(replace(given, instances=(instance,)), "primary")
+    assert progress.failure == f"primary instance 0 {failure}"

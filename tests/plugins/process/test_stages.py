@@ -101,7 +101,7 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a command that is not installed": (
         {"command": "no-such-program"},
-        "'no-such-program' does not exist in PATH; correct the command",
+        "primary instance 0 cannot start: 'no-such-program' does not exist in PATH; correct the command",
     ),
     "a command that is not in the release": (
         {"command": "./serve"},
@@ -120,7 +120,7 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
             "args": ["-S", "-c", "import os, socket, time; s = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(60)"],
             "healthCheck": {"path": "/healthz", "timeout": "4s"},
         },
-        "4s: GET /healthz on port",
+        "primary instance 0 was not healthy for 4s: GET /healthz on port",
     ),
     "a program that listens elsewhere": (
         {"args": ["-c", "import time; time.sleep(60)"], "healthCheck": {"timeout": "1s"}},
@@ -132,11 +132,11 @@ BAD_PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too much memory": (
         {"args": ["-c", "import time; x = b'x' * 100_000_000; time.sleep(60)"], "port": 0, "limits": {"memory": "50Mi"}, "healthCheck": {"interval": "4s"}},
-        "of memory, 50 MiB allowed",
+        "of memory, 50 MiB allowed by limits.memory, and was ended by SIGKILL",
     ),
     "too many processes": (
         {"args": ["-c", "import subprocess as s, time; x = [s.Popen(['sleep', '60']) for _ in range(4)]; time.sleep(60)"], "port": 0, "limits": {"processes": 3}, "healthCheck": {"interval": "4s"}},
-        "processes, 3 allowed",
+        "processes, 3 allowed by limits.processes, and was ended by SIGKILL",
     ),
 }  # fmt: skip
 

@@ -18,7 +18,13 @@ from pipecd.plugins.process import programs
 from pipecd.plugins.process.desired import DesiredApplication, DesiredVariant
 from pipecd.plugins.process.endpoint import Endpoint
 from pipecd.plugins.process.foreign_listener import foreign_listener
-from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase, Usage
+from pipecd.plugins.process.instance import (
+    NOT_HEALTHY,
+    ApplicationStatus,
+    Instance,
+    Phase,
+    Usage,
+)
 from pipecd.plugins.process.probes import HOST, pause_after_probe, probe
 from pipecd.plugins.process.reconcile import (
     Action,
@@ -215,7 +221,7 @@ class SupervisedApplication:
                 instance = self.instances[id]
                 why = instance.health or "it has not answered yet"
                 seconds = f"{instance.probe.timeout:g}s"
-                cause = f"was not healthy for {seconds}: {why}" if is_unhealthy else ""
+                cause = f"{NOT_HEALTHY} {seconds}: {why}" if is_unhealthy else ""
                 self._update(id, phase=Phase.STOPPING, since=now, cause=cause)
                 programs.signal_program(instance.pid, instance.start_time, signal.SIGTERM)
             case Kill(id):
@@ -259,7 +265,10 @@ class SupervisedApplication:
         except programs.CannotStart as e:
             logger.warning("%s: %s: %s", self.desired.name, instance.id, e)
             self.instances[instance.id] = replace(
-                instance, phase=Phase.EXITED, exit=str(e), crashes=crashes_after(instance, now)
+                instance,
+                phase=Phase.EXITED,
+                exit=f"cannot start: {e}",
+                crashes=crashes_after(instance, now),
             )
             return
         self._children[child.pid] = child
@@ -333,7 +342,7 @@ class SupervisedApplication:
             if task is not asyncio.current_task():
                 task.cancel()
         current, now = self.instances[instance.id], time.time()
-        text = f"{current.cause} and {text}" if current.cause else text
+        text = f"{current.cause}, and {text}" if current.cause else text
         logger.info("%s: %s %s", self.desired.name, instance.id, text)
         if current.phase is Phase.STOPPING and not current.cause:
             # It ended because it was not needed: if it is by now, that is no restart.
@@ -406,11 +415,12 @@ class SupervisedApplication:
         self._update(id, usage=usage)
         limits, cause = instance.limits, ""
         if limits.memory and usage.memory > limits.memory:
-            cause = (
-                f"used {_mebibytes(usage.memory)} of memory, {_mebibytes(limits.memory)} allowed"
-            )
+            used, allowed = _mebibytes(usage.memory), _mebibytes(limits.memory)
+            cause = f"used {used} of memory, {allowed} allowed by limits.memory"
         elif limits.processes and usage.processes > limits.processes:
-            cause = f"had {usage.processes} processes, {limits.processes} allowed"
+            cause = (
+                f"had {usage.processes} processes, {limits.processes} allowed by limits.processes"
+            )
         if cause and not instance.cause:
             self._update(id, cause=cause)
             programs.signal_program(instance.pid, instance.start_time, signal.SIGKILL)

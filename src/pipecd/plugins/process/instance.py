@@ -31,6 +31,10 @@ class Usage:
     cpu: float = 0.0
 
 
+NOT_HEALTHY = "was not healthy for"
+"""How the cause begins if the supervisor ended an instance because of its health."""
+
+
 @dataclass(frozen=True)
 class Instance:
     """One instance of a program; it keeps its place in the log and its count when it restarts.

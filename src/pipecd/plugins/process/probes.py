@@ -25,7 +25,7 @@ async def probe(protocol: Protocol, port: int, path: str, *, at_most: float) -> 
             return await _get(port, path)
     except TimeoutError:
         what = f"GET {path}" if protocol is Protocol.HTTP else "the connection"
-        return f"{what} on port {port} was not answered within {at_most:g}s"
+        return f"{what} on port {port} was not answered within {round(at_most, 1):g}s"
     except ConnectionRefusedError:
         return f"nothing listens on port {port}, which PORT in its environment names"
     except OSError as e:

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from pipecd.plugins.process.instance import ApplicationStatus, Instance, Phase
+from pipecd.plugins.process.instance import NOT_HEALTHY, ApplicationStatus, Instance, Phase
 
 MAX_EXITS = 2
 """A program that exits so often while it is rolled out has failed."""
@@ -47,8 +47,9 @@ def timeout_failure(status: ApplicationStatus, variant: str) -> Progress:
     # How it ended the last time says more than that it has just been started again.
     failing, ended = sick[0].health, sick[0].exit
     why = failing or ended if sick[0].phase is Phase.UNHEALTHY else ended or failing
+    why = why or "it has not answered yet"
+    within = f"was not healthy within {wanted.health.timeout:g}s: "
     failure = (
-        f"{variant} instance {sick[0].index} was not healthy within {wanted.health.timeout:g}s: "
-        f"{why or 'it has not answered yet'}"
+        f"{variant} instance {sick[0].index} {'' if why.startswith(NOT_HEALTHY) else within}{why}"
     )
     return Progress(progress.text, failure=failure, failed=sick[0])

@@ -328,5 +328,5 @@ class StageRun:
 
 _REMEDY = (
     "the program must keep running, listen on 127.0.0.1 and the port in PORT, and answer its "
-    "health check; correct it, its command or healthCheck"
+    "health check; correct it, its command, healthCheck or limits"
 )
