@@ -21,6 +21,7 @@ from pipecd.pipectl.output import (
     print_id,
     print_result,
     printable,
+    printable_lines,
     report_more,
 )
 from pipecd.pipectl.views import APPLICATION_SOURCES, APPLICATIONS, SYNC_STATES, sync_reason
@@ -273,7 +274,7 @@ async def diff(api: Api, app_id: str, exit_code: bool, output: str | None) -> No
         differing = [application] if output == "table" or status is SyncStatus.OUT_OF_SYNC else []
         print_document(output, json.dumps(document), differing, SYNC_STATES)
     elif status is SyncStatus.OUT_OF_SYNC:
-        click.echo(state.reason or state.short_reason)
+        click.echo(printable_lines(state.reason or state.short_reason))
     else:
         reason = sync_reason(application)
         logger.info(f"Application {app_id} is {status.name}{reason and ': '}{reason}")

@@ -113,7 +113,7 @@ def print_block(stage: PipelineStage, block: LogBlock, output: str | None) -> No
     """Prints a block of a log: as lines with the name of the stage, as JSON, or as YAML."""
     if output in (None, "table"):
         for line in block.log.splitlines():
-            click.echo(f"{stage.name}  {printable(line)}")
+            click.echo(printable(f"{stage.name}  {line}"))
         return
     document = {"stage_id": stage.id, "stage_name": stage.name, **json.loads(to_json(block))}
     # A line of JSON is a document of YAML, too.

@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMS = ("table", "json", "yaml", "name")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _ESCAPES = dict.fromkeys((*range(32), 127, *range(128, 160)))
+_ESCAPES_IN_LINES = {code: None for code in _ESCAPES if code not in (ord("\n"), ord("\t"))}
 
 
 def output_flag(command: F) -> F:
@@ -111,6 +112,11 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def printable(text: str) -> str:
     """The text without control characters, which could change what the terminal shows."""
     return text.translate(_ESCAPES)
+
+
+def printable_lines(text: str) -> str:
+    """Like `printable`, for a text of several lines."""
+    return text.translate(_ESCAPES_IN_LINES)
 
 
 def age(seconds: int, *, now: datetime | None = None) -> str:

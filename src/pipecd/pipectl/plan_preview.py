@@ -17,6 +17,7 @@ from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
 from pipecd.model.errors import NotFound, PipecdError, Unavailable
 from pipecd.pipectl.client import Api, Connection, call, call_or_print, with_connection
+from pipecd.pipectl.output import printable_lines
 from pipecd.pipectl.plan_preview_comment import as_markdown
 from pipecd.proto.model.planpreview_pb2 import (
     ApplicationPlanPreviewResult,
@@ -75,7 +76,7 @@ async def plan_preview(connection: Connection, **given: Any) -> None:
         lambda e: f"Failed to retrieve plan-preview results: {e}", waiting
     )
     ordered = sorted_results(results, given["sort_label_keys"])
-    click.echo(as_text(ordered), nl=False)
+    click.echo(printable_lines(as_text(ordered)), nl=False)
     await _write(given, ordered, pages)
 
 

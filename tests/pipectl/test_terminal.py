@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of a branch, a live state or a stage do not change what the terminal of a user shows."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.usecases.commands import CommandResult
+from pipecd.model.clock import to_unix, utc_now
+from pipecd.model.command import CommandStatus
+from pipecd.model.document import to_json
+from pipecd.pipectl.follow import print_block
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application
+from pipecd.proto.model.deployment_pb2 import PipelineStage
+from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.model.planpreview_pb2 import (
+    ApplicationPlanPreviewResult,
+    PlanPreviewCommandResult,
+)
+from servers.control_plane import StartControlPlane
+from servers.polling import eventually
+from servers.tenants import application_draft
+
+# Sets the title, clears the screen, and hides a line behind the next one.
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\nmalicious: true\rharmless: true\n\tb\x9b31m"
+SHOWN = "a]0;owned[2J\nmalicious: trueharmless: true\n\tb31m"
+
+
+async def test_a_plan_preview_of_a_branch_has_no_control_characters(
+    start_plane: StartControlPlane,
+    typed_at: Any,
+    piped_with_repository: Callable[[Any], Awaitable[str]],
+) -> None:
+    async with start_plane() as plane:
+        piped = PipedCaller("demo", await piped_with_repository(plane))
+
+        def start(stored: Piped) -> None:
+            stored.started_at = to_unix(utc_now())
+
+        await plane.running.stores.pipeds.update(piped.piped, start)
+        line = (
+            "plan-preview --repo-remote-url file:///tmp/repo --head-branch b --base-branch main"
+            f" --head-commit {'a' * 40}"
+        )
+        requested = asyncio.create_task(typed_at(plane)(line))
+        commands = plane.running.cases.commands
+        unhandled = await eventually(lambda: commands.list_unhandled(by=piped))
+        result = ApplicationPlanPreviewResult(
+            application_id="x", application_name=HOSTILE, plan_details=HOSTILE.encode()
+        )
+        output = to_json(PlanPreviewCommandResult(results=[result])).encode()
+        report = CommandResult(
+            unhandled[0].id, CommandStatus.SUCCEEDED, to_unix(utc_now()), output=output
+        )
+        await commands.report_handled(report, by=piped)
+        code, out, _ = await requested
+        assert code == 0
+        assert out.count(SHOWN) == 2
+        assert out.replace("\n", "").replace("\t", "").isprintable()
+
+
+async def test_differences_with_git_have_no_control_characters(
+    start_plane: StartControlPlane,
+    typed_at: Any,
+    piped_with_repository: Callable[[Any], Awaitable[str]],
+) -> None:
+    async with start_plane() as plane:
+        draft = application_draft("web", await piped_with_repository(plane))
+        draft.git_path.repo.id = "repo"
+        id = await plane.running.cases.applications.add(draft, by=plane.admin)
+
+        def differ(application: Application) -> None:
+            application.sync_state.status = OUT_OF_SYNC
+            application.sync_state.timestamp = 1
+            application.sync_state.reason = HOSTILE
+
+        await plane.running.stores.applications.update(id, differ)
+        assert (await typed_at(plane)(f"application diff --app-id {id}"))[1] == f"{SHOWN}\n"
+
+
+def test_lines_of_a_log_begin_with_the_name_of_a_stage_without_control_characters(
+    capsys: Any,
+) -> None:
+    block = LogBlock(index=1, log="x\x1b[2J", created_at=1)
+    print_block(PipelineStage(id="s", name="\x1b[2JDEPLOY"), block, None)
+    assert capsys.readouterr().out == "[2JDEPLOY  x[2J\n"
