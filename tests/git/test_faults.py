@@ -5,7 +5,7 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -306,6 +306,57 @@ async def test_a_cancelled_read_does_not_disturb_the_next(
             reading.cancel()
             await asyncio.wait({reading})
             assert await mirror.objects.read_file(head.hash, "file-7") == b"7" * 5000
+
+
+Asked = Callable[[Any, str], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ask"),
+    [
+        pytest.param(
+            "log*1111", lambda m, _: m.objects.commit("1" * 40), id="a commit is not missing"
+        ),
+        pytest.param(
+            "merge-base",
+            lambda m, head: m.objects.is_ancestor(head, head),
+            id="a history is not new",
+        ),
+        pytest.param(
+            "diff-tree",
+            lambda m, head: m.objects.changed_files(head, "1" * 40),
+            id="nothing differs",
+        ),
+        pytest.param("ls-tree", lambda m, _: m.objects.files("1" * 40), id="no directory is empty"),
+        pytest.param(
+            "config", lambda m, head: m.objects.git_config(head, "README"), id="no file is invalid"
+        ),
+        pytest.param(
+            "*" + "1" * 40, lambda m, _: m.clone.ensure_commit("1" * 40), id="no commit is removed"
+        ),
+    ],
+)
+async def test_a_git_that_is_killed_says_nothing_about_the_repository(
+    open_mirror: OpenMirror,
+    origin: Origin,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    ask: Asked,
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in {arguments}*) kill -9 $$;; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    program.chmod(0o755)
+    async with open_mirror(origin.remote) as mirror:
+        head = await mirror.update()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    async with open_mirror(origin.remote) as mirror:
+        await mirror.update()
+        with pytest.raises(Unavailable, match="git was killed by signal 9"):
+            await ask(mirror, head.hash)
 
 
 def children_named(word: str) -> Iterator[int]:

@@ -18,7 +18,7 @@ from stat import S_ISREG
 import structlog
 
 from pipecd.git.command import REMOTE_TIMEOUT, GitCommand
-from pipecd.git.errors import DiskFull, is_corrupt
+from pipecd.git.errors import DiskFull, Unfinished, is_corrupt
 from pipecd.git.objects import Objects
 from pipecd.git.tree_limits import TreeLimits
 from pipecd.git.validate import validate_hash
@@ -112,6 +112,8 @@ class Clone:
                 return
             try:
                 await self.fetch(commit)
+            except Unfinished:
+                raise
             except PipecdError as e:
                 # Raises the cause if the repository became unavailable meanwhile.
                 await self.fetch(self._refspec)
@@ -138,14 +140,17 @@ class Clone:
                 await self._create()
                 done = await self.try_fetch(refspec or self._refspec)
         if done.code:
-            # An incomplete pack may fill the very disk that was too small for it.
             await asyncio.to_thread(_remove_leftovers, self.directory)
             raise self.command.error(done)
         self._fetches += 1
 
     async def try_fetch(self, refspec: str) -> Captured:
         """Fetches once and returns how that ended; call it within `locked`."""
-        return await self.command.run_remote(*_FETCH, refspec)
+        try:
+            return await self.command.run_remote(*_FETCH, refspec)
+        except Unfinished:
+            await asyncio.to_thread(_remove_leftovers, self.directory)
+            raise
 
     async def recover(self, generation: int, error: PipecdError) -> bool:
         """Clones again after a corruption; says whether the clone is newer than `generation`.

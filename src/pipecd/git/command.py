@@ -2,13 +2,13 @@
 """Runs the git program on one bare repository."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from pipecd.git.credentials import GitEnvironment
-from pipecd.git.errors import explain
+from pipecd.git.errors import Unfinished, explain
 from pipecd.model.errors import PipecdError, Unavailable
 from pipecd.model.giturl import redact
 from pipecd.program.run import Captured, capture
@@ -52,23 +52,46 @@ class GitCommand:
         variables: Mapping[str, str] | None = None,
         timeout_seconds: float = _LOCAL_TIMEOUT,
     ) -> Captured:
-        """Runs a command on the local clone and returns its exit code and output."""
-        return await capture(
-            ["git", *arguments],
+        """Runs a command on the local clone and returns its exit code and output.
+
+        Raises Unfinished if it is killed, or does not end in time.
+        """
+        return await self._run(
+            arguments,
             cwd=cwd or _ROOT,
-            env=self.variables() | dict(variables or {}),
+            variables=self.variables() | dict(variables or {}),
             stdin=stdin,
             at_most=timeout_seconds,
         )
 
     async def run_remote(self, *arguments: str) -> Captured:
-        """Runs a command that connects to the remote."""
-        return await capture(
-            ["git", *arguments],
+        """Runs a command that connects to the remote; raises Unfinished as `run` does."""
+        return await self._run(
+            arguments,
             cwd=_ROOT,
-            env=self.remote_variables(),
+            variables=self.remote_variables(),
+            stdin=b"",
             at_most=REMOTE_TIMEOUT,
         )
+
+    async def _run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        variables: Mapping[str, str],
+        stdin: bytes,
+        at_most: float,
+    ) -> Captured:
+        try:
+            done = await capture(
+                ["git", *arguments], cwd=cwd, env=variables, stdin=stdin, at_most=at_most
+            )
+        except Unavailable as e:
+            raise Unfinished(f"{self.display_name}: {e.message}") from e
+        if done.code < 0:
+            raise Unfinished(f"{self.display_name}: git was killed by signal {-done.code}")
+        return done
 
     async def output(
         self, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None

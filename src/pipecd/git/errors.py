@@ -12,6 +12,10 @@ class DiskFull(Unavailable):
     """The disk of piped has no space left."""
 
 
+class Unfinished(Unavailable):
+    """Git was killed or stopped, which says nothing about what it was asked."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     pattern: str
