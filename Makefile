@@ -52,9 +52,11 @@ MINUTES ?= 6
 faults: $(VENV)/.dev
 	@PYTHONPATH=tests $(BIN)/python -m faults.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Every page of the console as a picture, in both themes, wide and on a phone: build/pictures.
+# Every page of the console as a picture, in both themes, wide and on a phone, with what follows from
+# actions, signing in, and the operator pages: build/pictures.
 pictures: $(VENV)/.dev
-	@PIPECD_PICTURES=build/pictures $(PYTEST) -n $(CORES) tests/controlplane/console/browser/test_pictures.py
+	@PIPECD_PICTURES=build/pictures $(PYTEST) -n $(CORES) tests/controlplane/console/browser/test_pictures.py \
+		tests/controlplane/console/browser/test_settings_pictures.py
 
 # What to run while writing: no browser, nothing slow.
 test-fast: $(VENV)/.dev

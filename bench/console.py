@@ -18,11 +18,14 @@ from pathlib import Path
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from pipecd.config.controlplane import DatastoreConfig, DatastoreSpec
+from pipecd.controlplane.api.rest.openapi import openapi_document
 from pipecd.controlplane.auth.subject import ApiKeyCaller, PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
 from pipecd.controlplane.console.app import create_console
+from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.datastore.engines.sqlite import open_sqlite
+from pipecd.controlplane.datastore.events import EventFilter
 from pipecd.controlplane.datastore.stores import Stores, create_stores
 from pipecd.controlplane.filestore.local import LocalFiles
 from pipecd.controlplane.jobs.insight_days import DayTotalsWriter
@@ -104,7 +107,8 @@ async def measure(flags: argparse.Namespace, directory: Path) -> None:
             await fill(cases, stores, user)
         if flags.seed_only:
             return
-        web = WebServer(create_console(cases, bus, insecure_cookie=True))
+        document = openapi_document()
+        web = WebServer(create_console(cases, bus, insecure_cookie=True, api_document=document))
         async with (
             http_server(web, host="127.0.0.1", port=0) as port,
             async_playwright() as playwright,
@@ -133,6 +137,8 @@ class Bench:
         piped = PipedCaller(application.project_id, application.piped_id)
         await self._cases.livestate.report(live_state(application, healthy=True), by=piped)
         registered = (await self._cases.pipeds.list(by=self._user))[0].id
+        events = await self._cases.events.list(EventFilter(LARGE), PageRequest(1), by=self._user)
+        event = events.items[0].id
         await self._first_load()
         for name, path in (
             ("overview", "/overview"),
@@ -144,19 +150,34 @@ class Bench:
             ("deployments", "/deployments"),
             ("deployment", f"/deployments/{id_of('deployment', 7)}"),
             ("deployment, changes", f"/deployments/{id_of('deployment', 7)}?tab=changes"),
+            ("deployment, timeline", f"/deployments/{id_of('deployment', 7)}?tab=timeline"),
+            ("differences of all", "/applications/drift"),
+            ("add an application", "/applications/add"),
+            ("application settings", f"/applications/{application.id}/settings"),
+            ("plan previews", "/plan-previews"),
             ("chains", "/chains"),
+            ("chain", f"/chains/{id_of('chain', 7)}"),
             ("traces", "/deployment-traces"),
             ("events", "/events"),
+            ("event", f"/events/{event}"),
             ("insights", "/insights?range=1y&res=monthly"),
             ("insights, part of a name", "/insights?app=app-4"),
             ("pipeds", "/settings/piped"),
             ("piped", f"/settings/piped/{registered}"),
             ("API keys", "/settings/api-key"),
+            ("users", "/settings/users"),
             ("project settings", "/settings/project"),
+            ("documentation", "/help"),
+            ("document", "/help/console"),
+            ("what is new", "/help/whats-new"),
+            ("API browser", "/docs/api"),
+            ("no such page", "/nowhere"),
         ):
             await self._page(name, path, repeats)
         await self._page("search applications", "/applications?q=app-4", repeats)
         await self._page("search deployments", "/deployments?q=app-4", repeats)
+        await self._page("search events", "/events?q=app:42", repeats)
+        await self._page("search traces", "/deployment-traces?q=Change+4", repeats)
         await self._page("search anything", "/search?q=app-4", repeats)
         await self._change(application, piped, repeats)
 

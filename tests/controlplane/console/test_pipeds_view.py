@@ -79,7 +79,7 @@ def test_status_and_restart(
                 "plugins": [Piped.Plugin(name="kubernetes")],
             },
             "v0",
-            [("dev", "KUBERNETES")],
+            [("dev", "Kubernetes")],
             id="a provider and the plugin behind it",
         ),
         pytest.param(

@@ -31,8 +31,24 @@ def test_the_built_in_roles() -> None:
         pytest.param("resources=application;actions=update", "update", id="one action"),
         pytest.param(
             "resources=application;actions=get,list\n\nresources=application{env:dev};actions=*",
-            "read; create, update, delete with certain labels",
+            "read; create, update, delete with env:dev",
             id="more with a label",
+        ),
+        pytest.param(
+            "resources=application{env:dev},application{env:test};actions=get",
+            "read with env:dev or env:test",
+            id="either of two labels",
+        ),
+        pytest.param(
+            "resources=application{env:dev};actions=get\n\n"
+            "resources=application{env:test};actions=update",
+            "get, update with certain labels",
+            id="each action with labels of its own",
+        ),
+        pytest.param(
+            f"resources=application{{env:{'x' * 60}}};actions=get",
+            "read with certain labels",
+            id="labels that are too long for a cell",
         ),
         pytest.param("resources=piped;actions=*", "", id="another resource"),
     ],

@@ -68,8 +68,16 @@ async def test_a_viewer_is_offered_no_action(
     open_browser: OpenBrowser, viewer: User, application: Application
 ) -> None:
     page = (await open_browser(viewer).get("/search?q=cart")).text
+    assert "the documentation has it" not in page
     assert f'"/applications/{application.id}"' in page
     assert "/sync" not in page
+
+
+async def test_a_search_says_that_only_the_documentation_has_it(
+    admin_browser: httpx2.AsyncClient,
+) -> None:
+    page = (await admin_browser.get("/search", params={"q": "kustomize"})).text
+    assert "No application, deployment, piped or page matches “kustomize”" in page
 
 
 async def test_other_projects_are_not_searched(

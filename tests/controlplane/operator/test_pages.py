@@ -142,7 +142,7 @@ async def test_no_password_is_reset_for(http: httpx2.AsyncClient, id: str, statu
     assert (form.status_code, done.status_code) == (status, status)
 
 
-async def test_every_other_path_shows_the_home_page(http: httpx2.AsyncClient) -> None:
+async def test_every_other_path_leads_to_the_pages(http: httpx2.AsyncClient) -> None:
     for path in ("/", "/applicationcounts", "/projects/", "/favicon.ico"):
         page = await http.get(path)
         assert page.status_code == 200

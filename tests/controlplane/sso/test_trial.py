@@ -74,6 +74,9 @@ async def test_a_trial_shows_why_it_fails(
     assert "It does not work yet" in answer.text
     assert "no role found in claims" in answer.text.lower()
     assert "ask for the scope that adds it, such as groups" in answer.text
+    # Which claims there are tells what to enter.
+    assert "it sent the claims" in answer.text
+    assert "preferred_username" in answer.text
     # That is who reads it.
     assert "ask an administrator" not in answer.text
 
@@ -87,6 +90,24 @@ async def test_a_trial_says_what_to_change_for_a_name(
     assert "Unable to find user" not in text
     assert "None of the claims" in text
     assert "ask for a scope that adds one, such as profile" in text
+
+
+async def test_a_trial_names_the_roles_that_were_sent(
+    try_it: Fixture, follow: Fixture, oidc: OidcServer
+) -> None:
+    oidc.claims = {"preferred_username": "olga", "groups": ["cooks", "<b>Admin</b>"]}
+    text = (await follow(await try_it())).text
+    assert "it sent cooks, &lt;b&gt;Admin&lt;/b&gt;" in text
+
+
+async def test_a_trial_asks_the_provider_anew(
+    try_it: Fixture, follow: Fixture, oidc: OidcServer
+) -> None:
+    assert "It works" in (await follow(await try_it())).text
+    oidc.discovery = {"issuer": "https://other.example"}
+    answer = await try_it()
+    assert answer.status_code == 422
+    assert "calls itself" in answer.text
 
 
 @pytest.mark.parametrize("issuer", ["http://127.0.0.1:1", "nonsense"])

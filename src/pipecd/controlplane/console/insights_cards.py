@@ -21,6 +21,8 @@ class Share:
     percent: float
     tone: Tone
     href: str = ""
+    # Shown beside the text if it is not part of it.
+    count: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ def _by_piped(applications: Sequence[ApplicationSummary], pipeds: Sequence[Piped
         f"{'piped has' if len(counts) == 1 else 'pipeds have'} applications",
         tuple(
             Share(
-                f"{count:,} of {names.get(id, id[:8])}",
+                names.get(id, id[:8]),
                 100 * count / largest,
                 Tone.RUN,
                 f"/applications?pipedId={id}",
+                f"{count:,}",
             )
             for id, count in counts[:_MAX_PIPEDS]
         ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pipecd.controlplane.console.command_notice import Notice, command_notice
+from pipecd.controlplane.console.deploy_targets import KIND_NAMES
 from pipecd.controlplane.console.formatting import Timestamp, timestamp
 from pipecd.controlplane.console.status_badge import (
     RESTARTING,
@@ -23,6 +24,9 @@ from pipecd.model.command import CommandStatus
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
+
+# As v0 configurations name them, for people.
+_PLATFORM_NAMES = {kind.name: name for kind, name in KIND_NAMES.items()}
 
 RECENT_TAKEOVER_SECONDS = 3600
 
@@ -264,7 +268,10 @@ def _generation(piped: Piped) -> str:
 def _platforms(piped: Piped) -> tuple[PlatformRow, ...]:
     if _generation(piped) == "v0":
         providers = (*piped.platform_providers, *piped.cloud_providers)
-        return tuple(PlatformRow(provider.name, provider.type) for provider in providers)
+        return tuple(
+            PlatformRow(provider.name, _PLATFORM_NAMES.get(provider.type, provider.type))
+            for provider in providers
+        )
     return tuple(
         PlatformRow(plugin.name, ", ".join(plugin.deploy_targets)) for plugin in piped.plugins
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pipecd.controlplane.auth.rbac import Action, Permission, Resource, scope_of
+from pipecd.controlplane.auth.rbac import Action, Permission, Resource, Scope, scope_of
 from pipecd.controlplane.auth.rbac_policy import render_policies
 from pipecd.controlplane.console.formatting import Timestamp, plural, timestamp
 from pipecd.controlplane.console.role_grid import ACTIONS, RESOURCE_NAMES, RoleGrid, grid_of
@@ -13,6 +13,7 @@ from pipecd.controlplane.usecases.webhooks import WebhookSettings
 from pipecd.proto.model.project_pb2 import Project, ProjectRBACRole, ProjectSSOConfig
 
 GITHUB, OIDC = "github", "oidc"
+_MAX_LABELS_TEXT = 40
 # The fields without a default, which a form shows first.
 FIRST_SSO_FIELDS = ("client_id", "client_secret", "issuer", "scopes", "redirect_uri")
 # The form fields of each single sign-on provider, and their labels.
@@ -98,8 +99,21 @@ def _grant(role: ProjectRBACRole, resource: Resource) -> str:
     on_all = [action for action, scope in scopes.items() if scope.is_everything]
     on_some = [a for a, scope in scopes.items() if not (scope.is_everything or scope.is_empty)]
     texts = [_action_text(on_all)] if on_all else []
-    texts += [f"{_action_text(on_some)} with certain labels"] if on_some else []
+    texts += [f"{_action_text(on_some)} with {_labels_text(scopes, on_some)}"] if on_some else []
     return "; ".join(texts)
+
+
+def _labels_text(scopes: Mapping[Action, Scope], actions: Sequence[Action]) -> str:
+    """The labels that objects need, if they are few enough for a cell of the table."""
+    texts = {
+        " or ".join(
+            ", ".join(f"{key}:{value}" for key, value in sorted(required.items()))
+            for required in scopes[action].labels
+        )
+        for action in actions
+    }
+    text = texts.pop()
+    return text if not texts and len(text) <= _MAX_LABELS_TEXT else "certain labels"
 
 
 def _action_text(actions: Sequence[Action]) -> str:

@@ -58,6 +58,7 @@ class OperatorPages:
         self._style = (_TEMPLATES / "style.css").read_bytes()
         self._endpoints: dict[tuple[str, str], Endpoint] = {
             ("GET", "/style.css"): self._send_style,
+            ("GET", "/"): self._list,
             ("GET", "/projects"): self._list,
             ("GET", "/projects/add"): self._add_form,
             ("POST", "/projects/add"): self._add,

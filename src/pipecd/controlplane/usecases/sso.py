@@ -174,7 +174,7 @@ class SingleSignOn:
         return TrialRedirect(await self._begin(project, _TRIAL), trial)
 
     async def _begin(self, project: Project, purpose: str) -> AuthRedirect:
-        provider, config = self._provider(project)
+        provider, config = self._provider(project, purpose)
         if not (self._settings.address or config.oidc.redirect_uri):
             raise _invalid("spec.address of the control plane is not set")
         cookie = new_cookie()
@@ -267,7 +267,7 @@ class SingleSignOn:
     ) -> tuple[SsoProvider, ProjectSSOConfig, SignInSecrets]:
         """The sign-in that this browser began, with the provider of the project as it was then."""
         try:
-            provider, config = self._provider(project)
+            provider, config = self._provider(project, purpose)
         except Conflict as e:
             # Only the browser in which a sign-in began is told more.
             raise Unauthenticated("Unauthorized access") from e
@@ -280,8 +280,13 @@ class SingleSignOn:
         )
         return provider, config, secrets
 
-    def _provider(self, project: Project) -> tuple[SsoProvider, ProjectSSOConfig]:
+    def _provider(
+        self, project: Project, purpose: str = ""
+    ) -> tuple[SsoProvider, ProjectSSOConfig]:
         policy, metadata = self._settings.outbound, self._metadata
+        if purpose == _TRIAL:
+            # What a provider says now decides, not what it said some minutes ago.
+            metadata = OidcMetadataCache(self._now)
         if project.shared_sso_name:
             policy, metadata = ANY_DESTINATION, self._shared_metadata
             config = self._settings.shared.get(project.shared_sso_name)

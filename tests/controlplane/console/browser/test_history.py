@@ -137,7 +137,7 @@ async def test_events_are_filtered_and_explain_their_result(
     await page.get_by_test_id("filter-status").select_option(label="Failed")
     await expect(rows).to_have_count(1)
     await expect(rows.get_by_test_id("event-result")).to_contain_text("has no field image.tag")
-    await rows.get_by_role("link", name="image-pushed").click()
+    await rows.get_by_role("link", name="registry.example/shop/shop:v7.2.0").click()
     await page.wait_for_url(f"**/events/{filled.event}")
     await expect(page.locator("#contexts")).to_contain_text("https://ci.example/runs/1472")
     # What has failed can be registered again as it was.

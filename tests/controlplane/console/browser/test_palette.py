@@ -111,6 +111,7 @@ async def test_a_deployment_that_waits_or_ends_is_notified_once_asked_for(
     await expect(page.get_by_test_id("notify-me")).to_have_attribute(
         "title", "You are notified when it ends or waits for an approval"
     )
+    await expect(page.get_by_test_id("notify-me")).to_have_text("Notifications on")
     # A page that is watched goes on while it is hidden.
     await page.evaluate(
         """() => { Object.defineProperty(document, "hidden", { value: true, configurable: true });

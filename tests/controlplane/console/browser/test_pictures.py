@@ -30,6 +30,8 @@ pytestmark = [
 
 PROJECT = "shop"
 LOOKS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
+# Where the layout changes.
+MORE_LOOKS = [(width, "light") for width in (1024, 768)]
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ async def take(page: Page, address: str, path: Path) -> None:
     await page.screenshot(path=path, full_page=True, animations="disabled", timeout=60_000)
 
 
-@pytest.mark.parametrize(("width", "theme"), LOOKS)
+@pytest.mark.parametrize(("width", "theme"), [*LOOKS, *MORE_LOOKS])
 async def test_every_page_can_be_pictured(
     open_page: OpenPage, console_url: str, pictured_pages: tuple[str, ...], width: int, theme: str
 ) -> None:

@@ -169,6 +169,9 @@ async def test_settings_in_use_can_be_pictured(
     await page.get_by_test_id("restart").click()
     await album.take(page, "piped-restart", whole=False)
     await page.goto(f"{console_url}/settings/piped")
+    await upgrade_pipeds(page, "staging", "tokyo")
+    await album.take(page, "pipeds-upgraded")
+    await page.goto(f"{console_url}/settings/piped")
     await page.locator("#piped-name").fill("frankfurt")
     await page.get_by_role("button", name="Add and show the key").click()
     await album.take(page, "piped-added")
@@ -185,6 +188,15 @@ async def test_settings_in_use_can_be_pictured(
     for path in ("overview", "settings/piped", "settings/api-key", "settings/project"):
         await page.goto(f"{console_url}/{path}")
         await album.take(page, f"new-{path.rpartition('/')[2]}")
+
+
+async def upgrade_pipeds(page: Page, *names: str) -> None:
+    form = page.get_by_test_id("piped-upgrade")
+    for name in names:
+        await form.get_by_label(name).check()
+    await form.get_by_label("Version").fill("v0.2.0")
+    await form.get_by_role("button", name="Request the version").click()
+    await expect(page.get_by_test_id("flash")).to_be_visible()
 
 
 async def add_empty_project(cases: UseCases) -> User:

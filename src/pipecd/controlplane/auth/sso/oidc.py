@@ -2,7 +2,7 @@
 """Sign-in with any OpenID Connect provider; roles are claims of the user."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -42,6 +42,8 @@ _ROLES_HINT = (
     "let the provider send Admin, Editor or Viewer in a claim: ask for the scope that adds it, "
     "such as groups, or enter the claim with the roles"
 )
+# How much of what a provider sent is shown.
+_MAX_SHOWN, _MAX_SHOWN_TEXT = 12, 60
 _AVATAR_CLAIMS = ("picture", "avatar_url")
 
 # The browser is sent to the first one, so that a script URL would run here.
@@ -227,9 +229,11 @@ def claimed_roles(claims: Claims, key: str, project: Project) -> tuple[str, ...]
     if roles:
         return roles
     if not values:
-        return stray_roles(project, "no role found in claims", _ROLES_HINT)
+        sent = f"; it sent the claims {_listed(sorted(claims))}"
+        return stray_roles(project, "no role found in claims", _ROLES_HINT + sent)
     reason = "your claims name none of the roles Admin, Editor and Viewer"
-    return stray_roles(project, reason, _ROLES_HINT)
+    sent = f"; it sent {_listed(list(dict.fromkeys(values)))}"
+    return stray_roles(project, reason, _ROLES_HINT + sent)
 
 
 def user_name(claims: Claims, key: str) -> str:
@@ -253,6 +257,12 @@ def _url(document: Claims, name: str) -> str:
     if not isinstance(value, str) or not is_http_url(value):
         raise Unavailable(f"the discovery document of the provider has no valid {name}")
     return value
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """The first texts, which a provider chooses, short enough for a sentence."""
+    shown = ", ".join(text[:_MAX_SHOWN_TEXT] for text in texts[:_MAX_SHOWN])
+    return shown if len(texts) <= _MAX_SHOWN else f"{shown} and {len(texts) - _MAX_SHOWN} more"
 
 
 def _texts(value: Any) -> list[str]:

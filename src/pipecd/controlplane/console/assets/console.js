@@ -46,6 +46,12 @@ document.addEventListener("click", async (event) => {
     const name = copy.getAttribute("aria-label").replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
     announce((await copyText(copy.dataset.copy ?? codeBeside(copy))) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
   }
+  const reveal = event.target.closest("[data-reveal]");
+  if (reveal) {
+    const field = document.getElementById(reveal.dataset.reveal);
+    field.type = field.type === "password" ? "text" : "password";
+    reveal.setAttribute("aria-pressed", String(field.type === "text"));
+  }
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 

@@ -31,6 +31,7 @@ export function showToggle() {
   if (!button) return;
   button.hidden = !isOffered();
   button.setAttribute("aria-pressed", String(isWatching()));
+  button.lastElementChild.textContent = isWatching() ? "Notifications on" : "Notify me";
   button.title = `${isWatching() ? "You are" : "Be"} notified when ${button.dataset.notifyMe}`;
 }
 
