@@ -2,6 +2,7 @@
 """A server binds its port or reports why not, answers health checks and stops gracefully."""
 
 import asyncio
+import errno
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.proto.service import api_pb2, api_pb2_grpc
 from pipecd.wire import health
 from pipecd.wire.channel import open_channel
-from pipecd.wire.server import RECEIVE_LIMIT, ServerOptions, TlsFiles, grpc_server
+from pipecd.wire.server import RECEIVE_LIMIT, ServerOptions, TlsFiles, cannot_listen, grpc_server
 from pipecd.wire.table import RpcTable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -106,6 +107,36 @@ async def test_a_port_can_be_bound_again_at_once(table: RpcTable[str]) -> None:
         pass
     async with grpc_server([table], host="127.0.0.1", port=port, grace=0) as again:
         assert again == port
+
+
+@pytest.mark.parametrize(
+    ("code", "flag", "error"),
+    [
+        (
+            errno.EADDRINUSE, "--http-port",
+            "port 443 is in use by another program, cannot listen on 0.0.0.0:443; "
+            "stop that program or choose another port with --http-port",
+        ),
+        (
+            errno.EACCES, "--http-port",
+            "port 443 needs privileges that this process does not have; "
+            "choose a port above 1023 with --http-port",
+        ),
+        (
+            errno.EADDRNOTAVAIL, "",
+            "cannot listen on 0.0.0.0:443: Cannot assign requested address; "
+            "choose another host of this machine or another port",
+        ),
+        (
+            socket.EAI_NONAME, "",
+            "cannot listen on 0.0.0.0:443: in the words of asyncio; "
+            "choose another host of this machine or another port",
+        ),
+    ],
+)  # fmt: skip
+def test_the_remedy_depends_on_why_a_port_cannot_be_used(code: int, flag: str, error: str) -> None:
+    caught = OSError(code, "in the words of asyncio")
+    assert str(cannot_listen("", 443, caught, flag=flag)) == error
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pipecd.model.errors import UserMistake
 from pipecd.wire.admission import Admission, ConnectionLimits
 from pipecd.wire.listener import listening
 from pipecd.wire.peer import client_host
+from pipecd.wire.server import cannot_listen
 
 _SHUTDOWN_SECONDS = 2.0
 # How long a client may take to send the head, and the body, of a request.
@@ -317,8 +317,5 @@ async def http_server(
         try:
             bound = await stack.enter_async_context(listener)
         except OSError as e:
-            raise UserMistake(
-                f"cannot listen on port {port} of {host}: {e.strerror}",
-                hint=f"stop the program that uses it or choose another with {flag}",
-            ) from e
+            raise cannot_listen(host, port, e, flag=flag) from e
         yield bound

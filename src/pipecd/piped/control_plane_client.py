@@ -93,7 +93,8 @@ def _key_refused() -> Unauthenticated:
     return Unauthenticated(
         "the control plane does not accept the key of this piped",
         hint="the piped was disabled there or its key replaced: enable it, or put the new key into "
-        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped",
+        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped. It is not "
+        "accepted either if projectID or pipedID are those of another piped",
     )
 
 

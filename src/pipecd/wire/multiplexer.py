@@ -20,7 +20,7 @@ from pipecd.model.errors import UserMistake
 from pipecd.wire.admission import Admission, ConnectionLimits
 from pipecd.wire.listener import listening
 from pipecd.wire.peer import client_host, relay_name, relay_number
-from pipecd.wire.server import TlsFiles
+from pipecd.wire.server import TlsFiles, cannot_listen
 
 _PREFACE = b"PRI * HTTP/2.0"
 _DETECTION_BYTES = 3
@@ -63,10 +63,7 @@ async def multiplexed_port(
         try:
             bound = await stack.enter_async_context(listener)
         except OSError as e:
-            raise UserMistake(
-                f"cannot listen on port {port} of {host}: {e.strerror}",
-                hint="stop the program that uses it or choose another port",
-            ) from e
+            raise cannot_listen(host, port, e) from e
         stack.push_async_callback(connections.close)
         yield bound
 

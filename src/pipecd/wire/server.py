@@ -105,7 +105,7 @@ async def grpc_server(
         else:
             bound = server.add_secure_port(address, credentials)
     except RuntimeError as e:
-        raise _cannot_listen(host, port, str(e)) from e
+        raise cannot_listen(host, port, OSError(0, str(e))) from e
     for table in tables:
         table.port = 0 if host.startswith(UNIX) else bound
     await server.start()
@@ -152,26 +152,31 @@ async def check_port_free(host: str, port: int) -> None:
                 usable += 1
         except OSError as e:
             if e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise _cannot_listen(host, port, os.strerror(e.errno or 0), e.errno) from e
+                raise cannot_listen(host, port, e) from e
             missing = e
     if not usable and missing is not None:
-        raise _cannot_listen(host, port, os.strerror(missing.errno or 0)) from missing
+        raise cannot_listen(host, port, missing) from missing
 
 
-def _cannot_listen(host: str, port: int, why: str, code: int | None = None) -> UserMistake:
-    address = _address(host, port)
-    if code == errno.EADDRINUSE:
+def cannot_listen(host: str, port: int, error: OSError, *, flag: str = "") -> UserMistake:
+    """Why a server cannot listen, and what to do; `flag` is the one that sets the port."""
+    address, choose = _address(host, port), f" with {flag}" if flag else ""
+    if error.errno == errno.EADDRINUSE:
         return UserMistake(
             f"port {port} is in use by another program, cannot listen on {address}",
-            hint="stop that program or choose another port",
+            hint=f"stop that program or choose another port{choose}",
         )
-    if code == errno.EACCES:
+    if error.errno == errno.EACCES:
         return UserMistake(
             f"port {port} needs privileges that this process does not have",
-            hint="choose a port above 1023",
+            hint=f"choose a port above 1023{choose}",
         )
+    # asyncio describes errors in words of its own; addresses have codes that are not of the system.
+    code = error.errno or 0
+    why = os.strerror(code) if code > 0 else error.strerror
     return UserMistake(
-        f"cannot listen on {address}: {why}", hint="choose another port or host of this machine"
+        f"cannot listen on {address}: {why}",
+        hint=f"choose another host of this machine or another port{choose}",
     )
 
 
