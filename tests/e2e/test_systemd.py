@@ -257,9 +257,9 @@ async def test_the_layout_deploys_is_backed_up_and_restored(tmp_path: Path) -> N
 
 # What the pages call and this machine has not: users, systemd, an installation by pip.
 REPLACED = {
-    "chgrp": "",
     "journalctl": "",
     "systemd-sysusers": "",
+    "useradd": "",
     "runuser": 'shift 3; exec "$@"',
     "python3": f"""mkdir -p "$3/bin"
 for name in pipecd piped launcher pipectl; do ln -s {PROGRAMS}/$name "$3/bin/$name"; done
@@ -277,7 +277,7 @@ class Reader(Machine):
         self.etc.rmdir()
         self.port, self.running = port, dict[str, AsyncExitStack]()
         self.directory, self.programs = root / "root", root / "programs"
-        for place in (self.directory, self.programs, root / "usr" / "local" / "bin"):
+        for place in (self.directory / ".ssh", self.programs, root / "usr" / "local" / "bin"):
             place.mkdir(parents=True)
         (self.directory / "deploy").symlink_to(UNITS.parent)
         self.socket = self.programs / "socket"
@@ -299,7 +299,7 @@ class Reader(Machine):
     def here(self, text: str) -> str:
         for place in ("/etc/", "/var/lib/", "/opt/pipecd", "/usr/local/bin"):
             text = re.sub(rf"(?<![\w/.-]){place}", f"{self.root}{place}", text)
-        text = text.replace("-C / ", f"-C {self.root} ").replace("-o pipecd -g pipecd ", "")
+        text = re.sub(r"-[og] (pipecd|piped) ", "", text.replace("-C / ", f"-C {self.root} "))
         return text.replace("localhost:9090", f"localhost:{self.port}")
 
     async def run(self, block: str) -> str:
@@ -372,12 +372,14 @@ async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_rest
         await reader.run(key)
         assert (reader.directory / "api-key").stat().st_mode & 0o077 == 0
 
-        [register, start, launcher] = console_blocks("systemd.md", "Add a piped")
+        [register, start, file, user, launcher] = console_blocks("systemd.md", "Add a piped")
         await reader.run(register)
-        file = reader.etc / "piped-dev.yaml"
+        await reader.run(f"ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n{file}")
+        assert (reader.etc / "git-key-dev").stat().st_mode & 0o777 == 0o640
+        config = reader.etc / "piped-dev.yaml"
         repositories = f"[{{repoID: apps, remote: {repository}, branch: main}}]"
-        text = file.read_text().replace("repositories: []", f"repositories: {repositories}")
-        file.write_text(text)
+        text = config.read_text().replace("repositories: []", f"repositories: {repositories}")
+        config.write_text(text)
         await reader.run(start)
         [id] = re.findall(r"pipedID: (\S+)", text)
 
@@ -414,6 +416,11 @@ async def test_the_commands_of_the_pages_install_deploy_upgrade_back_up_and_rest
         await reader.follow("backup.md", "SQLite, restore")
         assert not await is_disabled()
         assert await has_succeeded()
+
+        await reader.run(user)
+        for unit in ("piped@prod", "piped-launcher@prod"):
+            settings = reader.root / f"etc/systemd/system/{unit}.service.d" / "user.conf"
+            assert settings.read_text() == "[Service]\nUser=piped-prod\nGroup=piped-prod\n"
 
         await reader.run(launcher)
         await until_logged(reader.root / "piped-launcher@.servicedev.log", "piped started")
