@@ -70,7 +70,11 @@ ISSUER = "cert-manager.io/v1"
             NOT_YET,
             "1 of 2 replicas are updated",
         ),
-        (workload("Deployment", **READY | {"replicas": 3}), NOT_YET, "1 old replicas"),
+        (
+            workload("Deployment", **READY | {"replicas": 3}),
+            NOT_YET,
+            "1 old replica is still to be",
+        ),
         (
             workload("Deployment", **READY | {"availableReplicas": 1}),
             NOT_YET,

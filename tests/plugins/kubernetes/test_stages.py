@@ -130,7 +130,7 @@ async def test_a_stage_with_ready_within_waits_for_its_workloads(application: Ap
     bench = application.commit("c1", deployment(), config_map())
     await succeed(bench, "K8S_SYNC", {"readyWithin": "30s"})
     assert application.live("deployments")["web"]["status"]["availableReplicas"] == 2
-    assert "Waiting until 1 objects are ready, at most 30s" in bench.host.lines
+    assert "Waiting until 1 object is ready, at most 30s" in bench.host.lines
     assert f"- Deployment web in {application.namespace}: ready" in bench.host.lines
 
 

@@ -76,7 +76,8 @@ def deployment(body: Any) -> HealthStatus:
     if updated < desired:
         message = f"{updated} of {desired} replicas are updated"
     elif updated < total:
-        message = f"{total - updated} old replicas are still to be terminated"
+        old = total - updated
+        message = f"{old} old replica{' is' if old == 1 else 's are'} still to be terminated"
     elif available < total:
         message = f"{available} of {total} replicas are available"
     else:

@@ -72,7 +72,8 @@ async def wait_until_ready(
     awaited = [_AwaitedObject(cluster, m, log) for m in manifests if has_readiness(m)]
     if not within or not awaited:
         return
-    log(f"Waiting until {len(awaited)} objects are ready, at most {within}")
+    what = "1 object is" if len(awaited) == 1 else f"{len(awaited)} objects are"
+    log(f"Waiting until {what} ready, at most {within}")
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(within), asyncio.TaskGroup() as tasks:
