@@ -444,7 +444,7 @@ async def test_a_stranger_does_not_fill_the_log(
         assert await is_closed(reader)
         writer.close()
     assert [record.message for record in caplog.records].count(
-        "Invalid HTTP request received."
+        "request refused: it is not valid HTTP; is TLS sent here?"
     ) == 1
 
 

@@ -34,6 +34,9 @@ BODY_SECONDS = 60.0
 # A client that sends its body without waiting reads the response only if this much is discarded.
 _MAX_DISCARDED_BYTES = 1024 * 1024
 _WARNING_SECONDS = 60.0
+_WARNINGS = {
+    "Invalid HTTP request received.": "request refused: it is not valid HTTP; is TLS sent here?"
+}
 MAX_BODIES_BYTES = 64 * 1024 * 1024
 _RETRY_AFTER = {"Retry-After": "5"}
 _UNMEASURED_PATHS = ("/assets/", "/favicon.ico")
@@ -163,7 +166,10 @@ class BodyBudget:
 
 
 class OncePerInterval(logging.Filter):
-    """Passes each warning of the web server once a minute; one request of a stranger causes one."""
+    """Passes each warning of the web server once a minute; one request of a stranger causes one.
+
+    A warning of the library that does not say what happened gets words that do.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -178,6 +184,7 @@ class OncePerInterval(logging.Filter):
         if now - self._logged_at.get(record.msg, float("-inf")) < _WARNING_SECONDS:
             return False
         self._logged_at[record.msg] = now
+        record.msg = _WARNINGS.get(record.msg, record.msg)
         return True
 
 
