@@ -206,7 +206,7 @@ async def test_a_directory_of_an_earlier_version_is_not_promised_a_web_service(
         await quickstart.stop(signal.SIGINT)
     assert "whose repository has no web service" in quickstart.output
     assert "--break" not in quickstart.output
-    assert "requests of visitors" not in quickstart.output
+    assert "requests meanwhile" not in quickstart.output
 
 
 async def test_a_second_quickstart_in_the_directory_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.quickstart.datadir import DataDir
-from pipecd.quickstart.terminal import Terminal, failure_lines
+from pipecd.quickstart.terminal import Terminal, failure_lines, seconds_taken
 
 
 def deployment(status: "pb.DeploymentStatus.ValueType") -> pb.Deployment:
@@ -36,6 +36,18 @@ def test_a_failure_says_what_failed_and_what_was_done_about_it() -> None:
 
 def test_a_success_needs_no_explanation() -> None:
     assert failure_lines(deployment(pb.DEPLOYMENT_SUCCESS)) == []
+
+
+@pytest.mark.parametrize(
+    ("created_at", "seconds"),
+    [
+        pytest.param(100, 0.4, id="as observed"),
+        pytest.param(90, 35.0, id="it began before this process"),
+    ],
+)
+def test_how_long_a_deployment_took(created_at: int, seconds: float) -> None:
+    resumed = pb.Deployment(created_at=created_at, completed_at=125)
+    assert seconds_taken(resumed, observed=0.4, started_at=100) == seconds
 
 
 def test_the_address_leads_to_the_sign_in_page_of_the_project(

@@ -92,7 +92,7 @@ async def admin_server(
         server = await asyncio.start_server(handle, host, port)
     except OSError as e:
         raise UserMistake(
-            f"cannot listen on admin port {port} of {host}: {e.strerror}",
+            f"cannot listen on admin port {port} of {host or 'this machine'}: {e.strerror}",
             hint="stop the program that uses it or choose another with --admin-port",
         ) from e
     async with server:

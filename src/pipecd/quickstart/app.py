@@ -16,6 +16,7 @@ from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.bus.signal import Topic
 from pipecd.controlplane.usecases.projects import StaticAdmin
+from pipecd.model.clock import to_unix, utc_now
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.piped.app import PipedSettings, run_piped
@@ -32,7 +33,7 @@ from pipecd.quickstart.sample_repository import (
     SERVICE,
     create_repository,
 )
-from pipecd.quickstart.terminal import Terminal
+from pipecd.quickstart.terminal import Terminal, seconds_taken
 from pipecd.quickstart.visitors import Visitors
 
 HOST = "127.0.0.1"
@@ -201,6 +202,7 @@ async def print_finished_deployments(
     plane: ControlPlane, visitors: Visitors, terminal: Terminal
 ) -> None:
     """Prints each deployment once, when it has finished."""
+    started_at = to_unix(utc_now())
     first_seen: dict[str, float] = {}
     printed: set[str] = set()
     async with plane.bus.subscribe(project=PROJECT) as signals:
@@ -214,7 +216,10 @@ async def print_finished_deployments(
             printed.add(signal.id)
             del first_seen[signal.id]
             url = f"{plane.cases.address}/deployments/{deployment.id}"
-            terminal.show_deployment(deployment, time.monotonic() - since, url)
+            seconds = seconds_taken(
+                deployment, observed=time.monotonic() - since, started_at=started_at
+            )
+            terminal.show_deployment(deployment, seconds, url)
             if deployment.application_name == SERVICE:
                 counted = visitors.take_counts()
                 if deployment.running_commit_hash:

@@ -72,7 +72,7 @@ Change the other sample application and commit; PipeCD deploys the commit:
 
     def show_visitors(self, requests: int, failed: int) -> None:
         """Prints what the visitors of the web service got during a deployment."""
-        text = f"{requests} requests of visitors meanwhile, {failed} of them failed"
+        text = f"the quickstart sent {requests} requests meanwhile, {failed} of them failed"
         self._print(f"  {_dim(text)}")
 
     def show_broken(self, data: DataDir, commit: str) -> None:
@@ -104,6 +104,13 @@ def _dim(text: str) -> str:
 
 
 _GOOD, _BAD = click.style("✓", fg="green"), click.style("✗", fg="red")
+
+
+def seconds_taken(deployment: Deployment, *, observed: float, started_at: int) -> float:
+    """Returns how long a deployment took; it may have begun before this process has started."""
+    if deployment.created_at < started_at:
+        return float(deployment.completed_at - deployment.created_at)
+    return observed
 
 
 def failure_lines(deployment: Deployment) -> list[str]:

@@ -154,6 +154,11 @@ def test_initials(name: str, letters: str) -> None:
         pytest.param("it-service is down", "it-service is down.", id="a name with a dash"),
         pytest.param("timed out", "Timed out.", id="what happened"),
         pytest.param("failed.", "Failed.", id="one word"),
+        pytest.param(
+            "deploy target here is unusable",
+            "Deploy target here is unusable.",
+            id="a deploy target",
+        ),
     ],
 )
 def test_a_sentence(text: str, expected: str) -> None:

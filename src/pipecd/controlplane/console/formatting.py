@@ -26,7 +26,7 @@ _WORDS = """
     we what when where which while who why with without you your
     cancelled deleted exited failed finished refused rejected requested rolled skipped stopped
     superseded timed triggered
-    add ask cancel choose correct create delete enable encrypt enter fill fix give install leave
+    add ask cancel choose correct create delete deploy enable encrypt enter fill fix give install leave
     make move open put reload remove rename restart restore retry see select sign start stop try
     upgrade use wait write
     application command deployment plugin repository
