@@ -515,19 +515,15 @@ async def test_all_bodies_together_have_a_budget() -> None:
 
 
 MANY_LABELS = {"env": "prod"} | {f"key-{n}": "v" for n in range(3000)}
-DIGITS = "9" * 5000
-IN_URL = "&".join(f"labels[{n}]=env:prod" for n in range(3000))
-# Small requests of a reader that become statements or pages of many megabytes.
+IN_URL = "labels[0]=env:prod&" + "&".join(f"labels[{n}]=key-{n}:v" for n in range(1, 1500))
+# Small requests of a reader that become statements of many megabytes.
 ATTACKS_FILTERS: dict[str, Message | str] = {
     "applications with many labels": api.ListApplicationsRequest(labels=MANY_LABELS),
     "deployments with many labels": api.ListDeploymentsRequest(labels=MANY_LABELS),
-    "a list of applications with many parameters": f"/applications?{IN_URL}",
-    "a list of deployments with many parameters": f"/deployments?{IN_URL}",
-    "a list of events with many parameters": f"/events?{IN_URL}",
-    "differences of applications with many parameters": f"/applications/drift?{IN_URL}",
-    "a label with a number of 5,000 digits": f"/applications?labels[{DIGITS}]=env:prod",
-    "deployments with such a label": f"/deployments?labels[{DIGITS}]=env:prod",
-    "a page with many values of a filter": f"/insights?{'kind=1&' * 9_000}",
+    "a page of applications with many labels": f"/applications?{IN_URL}",
+    "a page of deployments with many labels": f"/deployments?{IN_URL}",
+    "a page of events with many labels": f"/events?{IN_URL}",
+    "differences of applications with many labels": f"/applications/drift?{IN_URL}",
 }
 
 
@@ -546,7 +542,7 @@ async def tenant(plane: ServedControlPlane) -> Tenant:
 
 
 @pytest.mark.parametrize("sent", ATTACKS_FILTERS.values(), ids=ATTACKS_FILTERS)
-async def test_a_reader_cannot_request_a_huge_statement_or_page(
+async def test_a_reader_cannot_request_a_huge_statement(
     sent: Message | str, plane: ServedControlPlane, tenant: Tenant
 ) -> None:
     if isinstance(sent, str):
@@ -554,9 +550,7 @@ async def test_a_reader_cannot_request_a_huge_statement_or_page(
         async with httpx2.AsyncClient(
             base_url=f"http://{plane.address}", cookies=cookies
         ) as browser:
-            answer = await browser.get(sent)
-            # A label with such a number is none.
-            assert answer.status_code == (200 if DIGITS in sent else 422)
+            assert (await browser.get(sent)).status_code == 422
         return
     async with grpc.aio.insecure_channel(plane.address) as channel:
         name = type(sent).__name__.removesuffix("Request")
