@@ -9,23 +9,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from pipecd.controlplane.auth.rbac import BUILT_IN_NAMES
 from pipecd.controlplane.auth.rbac_policy import parse_policies
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.controlplane.usecases.sessions import ATTEMPTS_PER_MINUTE
 from pipecd.model.command import CommandStatus
+from pipecd.model.document import from_json
 from pipecd.model.errors import PipecdError, Unauthenticated
 from pipecd.proto.model import deployment_pb2 as model
 from pipecd.proto.model.apikey_pb2 import APIKey
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application
 from pipecd.proto.service import lease_pb2 as lease
 from pipecd.proto.service import piped_pb2 as rpc
 from pipecd.secrets.standardwebhook import signed_headers
 from pipecd.wire.credentials import PipedToken
 from servers.clocked_plane import PASSWORD, ClockedPlane, open_clocked_plane
-from servers.tenants import application_draft, new_deployment
+from servers.control_plane import ServedControlPlane, start_control_plane
+from servers.tenants import Tenant, add_tenant, application_draft, new_deployment
 
 Attack = Callable[[ClockedPlane], Awaitable[object]]
 MANY = 20
@@ -393,3 +398,59 @@ async def test_requests_that_do_not_conflict_all_succeed(plane: ClockedPlane) ->
     groups = [plane.cases.roles.add_group(f"team-{n}", "Viewer", by=admin) for n in range(MANY)]
     assert len(await race(groups)) == MANY
     assert len((await plane.stores.projects.get("demo")).user_groups) == MANY
+
+
+# Readers of lists of all applications, which share the documents that are cached.
+ATTACKS_ON_SHARED_DOCUMENTS = {
+    **{
+        f"the page {path}": path
+        for path in (
+            "/overview", "/applications", "/applications?q=web&status=out-of-sync",
+            "/applications/drift", "/applications/add", "/search?q=web", "/settings/piped",
+            "/insights", "/plan-previews", "/deployment-traces",
+        )
+    },
+    "the list of REST": "/api/v1/applications",
+    "the application of REST": "/api/v1/applications/{id}",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+async def served(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[ServedControlPlane, Tenant]]:
+    """A control plane whose application differs from Git."""
+    async with start_control_plane(tmp_path_factory.mktemp("shared")) as plane:
+        tenant = await add_tenant(plane.cases, "demo")
+
+        def differ(application: Application) -> None:
+            application.sync_state.status = OUT_OF_SYNC
+            application.sync_state.timestamp = 1
+            application.sync_state.reason = "- replicas: 1\n+ replicas: 2"
+            application.labels["env"] = "prod"
+
+        await plane.running.stores.applications.update(tenant.piped.application, differ)
+        yield plane, tenant
+
+
+@pytest.mark.parametrize(
+    "path", ATTACKS_ON_SHARED_DOCUMENTS.values(), ids=ATTACKS_ON_SHARED_DOCUMENTS
+)
+async def test_no_reader_changes_what_others_read(
+    path: str, served: tuple[ServedControlPlane, Tenant]
+) -> None:
+    plane, tenant = served
+    applications = plane.running.stores.applications
+    # Every document is cached now, and stays what its text says.
+    assert len((await applications.list(ApplicationFilter("demo"))).items) == 2
+    headers = {
+        "cookie": f"token={plane.cases.sessions.issue(tenant.user('Admin'))}",
+        "authorization": f"Bearer {tenant.api_key}",
+    }
+    async with httpx2.AsyncClient(base_url=f"http://{plane.address}", headers=headers) as http:
+        answer = await http.get(path.format(id=tenant.piped.application))
+        assert answer.status_code == 200
+    cached = applications._cache._by_text
+    assert len(cached) >= 2
+    for text, entry in cached.items():
+        assert entry.document == from_json(text, Application)
