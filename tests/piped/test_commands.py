@@ -235,8 +235,8 @@ FAILED, SUCCEEDED = CommandStatus.FAILED, CommandStatus.SUCCEEDED
         pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_RUNNING), None, id="a stage that runs"),
         pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SUCCESS), CommandResult(SUCCEEDED), id="a stage that was approved"),
         pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_RUNNING, deployment_pb2.STAGE_SKIPPED), CommandResult(SUCCEEDED), id="a stage that was skipped"),
-        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: FAILURE"), id="a stage that failed"),
-        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: NOT_STARTED_YET"), id="a stage of a cancelled deployment"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_ROLLING_BACK, deployment_pb2.STAGE_FAILURE), CommandResult(FAILED, "the stage WAIT_APPROVAL had already failed"), id="a stage that failed"),
+        pytest.param(deployment_with(deployment_pb2.DEPLOYMENT_CANCELLED, deployment_pb2.STAGE_NOT_STARTED_YET), CommandResult(FAILED, "the deployment had ended before the stage WAIT_APPROVAL did"), id="a stage of a cancelled deployment"),
     ],
 )  # fmt: skip
 def test_the_result_of_a_command_for_a_stage(
@@ -251,7 +251,7 @@ def test_the_result_of_a_command_for_a_stage(
     [
         pytest.param(
             deployment_pb2.STAGE_SUCCESS,
-            CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: SUCCESS"),
+            CommandResult(FAILED, "the stage WAIT_APPROVAL had already succeeded"),
             id="too late",
         ),
         pytest.param(deployment_pb2.STAGE_SKIPPED, CommandResult(SUCCEEDED), id="skipped"),
@@ -270,7 +270,7 @@ def test_the_result_of_a_skip(
     [
         pytest.param(
             deployment_pb2.STAGE_SUCCESS,
-            CommandResult(FAILED, "the stage WAIT_APPROVAL had already ended: SUCCESS"),
+            CommandResult(FAILED, "the stage WAIT_APPROVAL had already succeeded"),
             id="too late",
         ),
         pytest.param(deployment_pb2.STAGE_FAILURE, CommandResult(SUCCEEDED), id="the stage failed"),

@@ -12,7 +12,7 @@ from pipecd.controlplane.console.page_context import BrowserSession
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.commands import CommandResult
-from pipecd.model.command import CommandStatus
+from pipecd.model.command import TRIGGERED_KEY, CommandStatus
 from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application, ApplicationSyncState
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -419,6 +419,29 @@ async def test_syncs_of_several_applications_have_a_page_of_results(
     assert "failed: no such branch." in page
     # A reload requests nothing again.
     assert await cases.commands.list_unhandled(by=piped) == ()
+
+
+async def test_the_results_of_syncs_follow_their_deployments(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    deployment: Deployment,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    sync = await cases.applications.sync(deployment.application_id, by=admin)
+    started = CommandResult(sync, CommandStatus.SUCCEEDED, 1, {TRIGGERED_KEY: deployment.id})
+    await cases.commands.report_handled(started, by=piped)
+    for status, summary, word in (
+        (DeploymentStatus.RUNNING, "The sync is in progress.", "Running"),
+        (DeploymentStatus.FAILURE, "The sync has failed.", "Failed"),
+    ):
+        await reports.deployment(deployment, status)
+        page = (await admin_browser.get(f"/applications/sync?cmd={sync}")).text
+        assert summary in page
+        assert f"{word}</span>" in page
+        assert (f"dep:{deployment.id}" in page) is (word == "Running")
 
 
 async def test_a_sync_of_no_application_says_what_to_do(

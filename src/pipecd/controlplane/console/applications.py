@@ -2,6 +2,7 @@
 """The pages of applications: the list, the page of one, and the sync form."""
 
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
@@ -19,7 +20,11 @@ from pipecd.controlplane.console.application_list import (
 )
 from pipecd.controlplane.console.application_summary import list_summaries
 from pipecd.controlplane.console.applications_view import application_view
-from pipecd.controlplane.console.bulk_result import BulkSyncResult, bulk_sync_summary
+from pipecd.controlplane.console.bulk_result import (
+    BulkSyncResult,
+    bulk_sync_summary,
+    bulk_sync_topics,
+)
 from pipecd.controlplane.console.command_notice import command_notice
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.drift_pages import drift_url
@@ -214,6 +219,7 @@ class ApplicationPages:
                 )
                 notice = command_notice(command, piped_status(command.piped_id, pipeds))
                 results.append(BulkSyncResult(application.id, application.name, notice))
+        results = await self._with_deployments(results, user)
         for application_id in params.getlist("refused")[: PAGE_SIZES[-1]]:
             with suppress(Denied, NotFound):
                 application = await self._context.cases.applications.get(application_id, by=user)
@@ -231,12 +237,23 @@ class ApplicationPages:
             "bulk_sync.html",
             results=results,
             summary=bulk_sync_summary(results),
-            topics=",".join(
-                f"cmd:{notice.command_id}"
-                for notice in [result.notice for result in results if result.notice][:MAX_TOPICS]
-                if notice.is_pending
-            ),
+            topics=",".join(bulk_sync_topics(results)[:MAX_TOPICS]),
         )
+
+    async def _with_deployments(
+        self, results: list[BulkSyncResult], user: User
+    ) -> list[BulkSyncResult]:
+        """The results with the deployments that the syncs have started."""
+        started = {result.notice.deployment_id for result in results if result.notice} - {""}
+        deployments: dict[str, Deployment] = {}
+        with suppress(Denied):
+            deployments = await self._context.cases.deployments.get_many(started, by=user)
+        return [
+            replace(result, deployment=deployments.get(result.notice.deployment_id))
+            if result.notice
+            else result
+            for result in results
+        ]
 
     async def _sync_refusal(self, application: Application, user: User) -> str:
         """Why the application cannot be synced; empty if it can be."""

@@ -133,7 +133,8 @@ class DeploymentContext:
         if ended_as is DeploymentStatus.CANCELLED:
             await self.commands.report(command, CommandStatus.SUCCEEDED)
         else:
-            reason = f"the deployment had already ended: {ended_as.name}"
+            ended = "succeeded" if ended_as is DeploymentStatus.SUCCESS else "failed"
+            reason = f"the deployment had already {ended}"
             await self.commands.reject(command, reason)
 
     def _remove(self, pattern: str) -> None:

@@ -7,6 +7,13 @@ from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import PipelineStage
 
 _CONTINUED = (StageStatus.SUCCESS, StageStatus.SKIPPED, StageStatus.EXITED)
+_ENDED = {
+    StageStatus.SUCCESS: "succeeded",
+    StageStatus.FAILURE: "failed",
+    StageStatus.CANCELLED: "been cancelled",
+    StageStatus.SKIPPED: "been skipped",
+    StageStatus.EXITED: "ended the deployment",
+}
 
 
 def failure_reason(command: Command, stage: PipelineStage, ended: StageStatus) -> str:
@@ -23,4 +30,6 @@ def failure_reason(command: Command, stage: PipelineStage, ended: StageStatus) -
         is_done = ended in _CONTINUED
     if is_done:
         return ""
-    return f"the stage {stage.name} had already ended: {ended.name}"
+    if ended not in _ENDED:
+        return f"the deployment had ended before the stage {stage.name} did"
+    return f"the stage {stage.name} had already {_ENDED[ended]}"
