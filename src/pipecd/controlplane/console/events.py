@@ -17,6 +17,7 @@ from pipecd.controlplane.console.events_view import (
     register_command,
 )
 from pipecd.controlplane.console.filled_page import filled_page
+from pipecd.controlplane.console.formatting import pipectl_flags
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
@@ -55,6 +56,7 @@ class EventPages:
         return self._context.render(
             request,
             "events.html",
+            pipectl_flags=" ".join(pipectl_flags(self._context.public_url(request))),
             days=events_by_day(found, self._context.local_now(request)),
             query=query,
             statuses=EVENT_STATUSES,
@@ -80,7 +82,7 @@ class EventPages:
             request,
             "event.html",
             row=event_row(event, now),
-            register=register_command(event),
+            register=register_command(event, self._context.public_url(request)),
             deployments=rows,
             topics=await list_topics(
                 self._context, session.user, TopicKind.EVENTS, TopicKind.DEPLOYMENTS

@@ -17,6 +17,7 @@ from pipecd.controlplane.console.formatting import (
     day_heading,
     duration,
     label_texts,
+    pipectl_flags,
     sentence,
     timestamp,
 )
@@ -143,8 +144,8 @@ def event_row(event: Event, now: datetime) -> EventListRow:
     )
 
 
-def register_command(event: Event) -> str:
-    """The command that registers the event again; empty for one that needs no other.
+def register_command(event: Event, url: str) -> str:
+    """The command that registers the event again at `url`; empty for one that needs no other.
 
     Characters that are not shown, such as marks of direction, could make it look like another one.
     """
@@ -157,7 +158,7 @@ def register_command(event: Event) -> str:
         flags.append(f"--commit-hash={quote(event.trigger_commit_hash)}")
     if not all(flag.isprintable() for flag in flags):
         return ""
-    return " \\\n  ".join(["pipectl event register", *flags])
+    return " \\\n  ".join(["pipectl event register", *pipectl_flags(url), *flags])
 
 
 def _pairs(values: Mapping[str, str]) -> str:

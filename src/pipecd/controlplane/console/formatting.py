@@ -166,6 +166,13 @@ def safe_link(url: str) -> str:
     return f"https://{url}" if not parts.scheme and is_host else ""
 
 
+def pipectl_flags(url: str) -> tuple[str, ...]:
+    """The flags with which a command of pipectl reaches the control plane at `url`."""
+    parts = urlsplit(url)
+    insecure = ("--insecure",) if parts.scheme == "http" else ()
+    return (f"--address={parts.netloc}", *insecure, "--api-key-file=api-key")
+
+
 def label_texts(labels: Mapping[str, str]) -> tuple[str, ...]:
     """`key: value`, sorted by key."""
     return tuple(f"{key}: {labels[key]}" for key in sorted(labels))

@@ -323,7 +323,9 @@ def sign_in_redirect(request: Request, target: str, expired: str) -> Response:
 
     `expired` tells what for: to see a page, or to submit a form, of which nothing is kept.
     """
-    params = {"return": target, "expired": expired if SESSION_COOKIE in request.cookies else ""}
+    # A cookie ends with its session. A form was shown to somebody who had one; a page may not be.
+    had_session = request.method == "POST" or SESSION_COOKIE in request.cookies
+    params = {"return": target, "expired": expired if had_session else ""}
     query = urlencode({key: value for key, value in params.items() if value})
     return RedirectResponse(f"/login?{query}" if query else "/login", 303)
 

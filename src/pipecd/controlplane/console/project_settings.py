@@ -3,6 +3,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import quote
 
 from starlette.datastructures import FormData
@@ -16,6 +17,7 @@ from pipecd.controlplane.auth.request_origin import lockout_source
 from pipecd.controlplane.auth.sessions import DEFAULT_TTL
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console import pipeds
+from pipecd.controlplane.console.first_project import MIN_PASSWORD_LENGTH
 from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.page_context import (
     BrowserSession,
@@ -147,6 +149,7 @@ class ProjectSettingsPages:
             webhook=webhook,
             project=await self._project(request, session.user),
             error=error,
+            min_password_length=MIN_PASSWORD_LENGTH,
             sso_fields=SSO_FIELDS,
             first_sso_fields=FIRST_SSO_FIELDS,
             secret_fields=CLIENT_FIELDS,
@@ -201,17 +204,22 @@ class ProjectSettingsPages:
         """
         form, cases, project = await request.form(), self._context.cases, session.user.project
         username, password = _required(form, "username"), _required(form, "password")
+        if len(password) < MIN_PASSWORD_LENGTH:
+            raise UserMistake(f"The password needs at least {MIN_PASSWORD_LENGTH} characters.")
         await cases.projects.set_static_admin(username, password, by=session.user)
-        response = RedirectResponse(f"{PATH}#admin", 303)
+        saved = Flash(f"The password of {username} is changed.")
         try:
             await cases.sessions.user(session.token, afresh=True)
         except Unauthenticated:
             source = lockout_source(self._context.client_address(request))
             renewed = await cases.sessions.sign_in(project, username, password, source=source)
+            session = replace(session, token=renewed.token)
+            response = self._context.redirect(session, f"{PATH}#admin", saved)
             seconds = int(DEFAULT_TTL.total_seconds())
             cookies = Cookies(secure=self._context.secure)
             cookies.set(response, SESSION_COOKIE, renewed.token, seconds)
-        return response
+            return response
+        return self._context.redirect(session, f"{PATH}#admin", saved)
 
     async def enable_admin(self, _form: FormData, user: User) -> None:
         await self._context.cases.projects.enable_static_admin(by=user)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.console.filled_page import filled_page
+from pipecd.controlplane.console.formatting import pipectl_flags
 from pipecd.controlplane.console.list_filters import ActiveFilter, PageUrl
 from pipecd.controlplane.console.live_updates import TopicKind, list_topics
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
@@ -61,6 +62,7 @@ class TracePages:
         return self._context.render(
             request,
             "traces.html",
+            pipectl_flags=" ".join(pipectl_flags(self._context.public_url(request))),
             days=traces_by_day(found, self._context.local_now(request)),
             text=text,
             chosen_status=status,

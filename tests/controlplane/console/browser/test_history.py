@@ -110,7 +110,7 @@ async def test_a_commit_is_traced_to_its_deployments(
     await expect(trace.locator("pre")).to_be_visible()
     await page.get_by_test_id("filter-q").fill(COMMIT[:7])
     await page.keyboard.press("Enter")
-    await page.wait_for_url(f"**q={COMMIT[:7]}")
+    await page.wait_for_url(f"**q={COMMIT[:7]}*")
     await trace.get_by_test_id("trace-deployment").click()
     await page.wait_for_url(f"**/deployments/{filled.deployment}")
 

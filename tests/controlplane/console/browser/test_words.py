@@ -71,6 +71,17 @@ async def test_an_ended_session_says_so_and_returns(
     await expect(page.get_by_test_id("expired")).to_contain_text("go on where you were")
 
 
+async def test_a_form_whose_session_ended_with_its_cookie_says_that_nothing_was_changed(
+    open_page: OpenPage,
+) -> None:
+    page = await open_page("/settings/api-key")
+    await page.get_by_label("Name", exact=True).fill("nightly")
+    # Browsers drop a cookie when its time is over, which is when the session ends.
+    await page.context.clear_cookies(name="token")
+    await page.get_by_role("button", name="Generate and show the key").click()
+    await expect(page.get_by_test_id("expired")).to_contain_text("nothing was changed")
+
+
 async def test_a_notice_does_not_outlive_its_news(
     *,
     open_page: OpenPage,
