@@ -27,6 +27,7 @@ from pipecd.proto.model.livestate_pb2 import ApplicationLiveStateSnapshot, Resou
 
 UNHEALTHY = {"health_status": ResourceState.UNHEALTHY}
 HEALTHY = {"health_status": ResourceState.HEALTHY}
+BROKEN = {**UNHEALTHY, "health_description": "CrashLoopBackOff"}
 MOVING = {**UNHEALTHY, "health_description": "Progressing: 1 of 2 replicas are updated"}
 
 
@@ -155,6 +156,24 @@ def test_snapshots_of_v0_are_read(part: str, noon: datetime, start: int) -> None
     )
     assert row.location == ("shop" if part in ("kubernetes", "cloudrun") else "")
     assert row.created is not None
+
+
+@pytest.mark.parametrize(
+    ("set_fields", "pod_fields", "expected"),
+    [
+        pytest.param({}, HEALTHY, "", id="nothing is wrong"),
+        pytest.param(UNHEALTHY, UNHEALTHY, "", id="no reason"),
+        pytest.param(UNHEALTHY, BROKEN, "Pod name of pod: CrashLoopBackOff.", id="below its owner"),
+        pytest.param(BROKEN, BROKEN, "ReplicaSet name of set: CrashLoopBackOff.", id="owner first"),
+        pytest.param(MOVING, HEALTHY, "", id="it gets healthy by itself"),
+    ],
+)
+def test_the_first_unhealthy_resource_says_why(
+    set_fields: dict[str, Any], pod_fields: dict[str, Any], expected: str, noon: datetime
+) -> None:
+    owner = resource("set", resource_type="ReplicaSet", **set_fields)
+    pod = resource("pod", "set", resource_type="Pod", **pod_fields)
+    assert live_state_view(snapshot(owner, pod), noon).trouble == expected
 
 
 def test_a_large_tree_is_truncated(noon: datetime) -> None:

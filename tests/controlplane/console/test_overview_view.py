@@ -132,7 +132,10 @@ def test_the_rows_of_a_tile_have_an_order(
         return make_deployment(*stages, id=id, created_at=created_at, status=status)
 
     approval = PipelineStage(id="s", name="WAIT_APPROVAL", status=pb.STAGE_RUNNING)
-    running = [deployment(f"r{n}", start + n) for n in (2, 1, 3)]
+    build = PipelineStage(id="a", name="BUILD", status=pb.STAGE_SUCCESS, visible=True)
+    test = PipelineStage(id="b", name="TEST", requires=["a"], status=pb.STAGE_RUNNING, visible=True)
+    running = [deployment("r2", start + 2, build, test)]
+    running += [deployment(f"r{n}", start + n) for n in (1, 3)]
     waiting = [deployment(f"w{n}", start + n, approval) for n in (2, 1, 3)]
     states = (("web", OUT_OF_SYNC), ("API", OUT_OF_SYNC), ("mail", INVALID_CONFIG))
     different = [
@@ -143,6 +146,8 @@ def test_the_rows_of_a_tile_have_an_order(
     # Who waits longest comes first, and what began last; what is invalid, then by name.
     assert [row.id for row in shown["waiting"].deployments] == ["w1", "w2", "w3"]
     assert [row.id for row in shown["running"].deployments] == ["r3", "r2", "r1"]
+    # How far a deployment is, once it has stages.
+    assert shown["running"].stages == {"r3": "", "r2": "Stage 2 of 2", "r1": ""}
     assert [row.name for row in shown["different"].applications] == ["mail", "API", "web"]
 
 

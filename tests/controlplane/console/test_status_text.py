@@ -114,6 +114,13 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
         ),
         pytest.param(
             DeploymentStatus.FAILURE,
+            [{"id": "1", "name": "SMOKE", "status": 2}, {**BROKEN, "desc": "Test the shop"}],
+            {},
+            "SMOKE (Test the shop) failed: got HTTP 503.",
+            id="one of two stages with the same name",
+        ),
+        pytest.param(
+            DeploymentStatus.FAILURE,
             [],
             {"status_reason": "unable to plan: no such directory"},
             "Unable to plan: no such directory.",

@@ -15,7 +15,7 @@ from hashlib import sha256
 from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.diff_view import DiffSection, DiffView
-from pipecd.controlplane.console.formatting import Timestamp, plural, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, isolate, plural, sentence, timestamp
 from pipecd.controlplane.console.status_badge import Badge, health_badge
 from pipecd.controlplane.usecases.livestate_history import ResourceEvent, ResourceEventType
 from pipecd.model.health import HealthStatus, health_of, parse_progress
@@ -182,6 +182,12 @@ class LiveStateView:
     is_missing: bool = False
 
     @property
+    def trouble(self) -> str:
+        """The first unhealthy resource that says why it is; empty if none does."""
+        row = next(filter(None, map(_first_unhealthy, self.roots)), None)
+        return f"{row.kind} {isolate(row.name)}: {sentence(row.text)}" if row else ""
+
+    @property
     def omitted(self) -> int:
         return self.total - self.shown
 
@@ -263,6 +269,13 @@ def _worst(row: ResourceRow) -> HealthStatus:
 
 def _count_matches(row: ResourceRow) -> int:
     return int(row.is_match) + sum(map(_count_matches, row.children))
+
+
+def _first_unhealthy(row: ResourceRow) -> ResourceRow | None:
+    """This resource, or the first one below it, that says why it is unhealthy."""
+    if row.health is HealthStatus.UNHEALTHY and row.text:
+        return row
+    return next(filter(None, map(_first_unhealthy, row.children)), None)
 
 
 def _summary(resources: Sequence[ResourceState]) -> str:

@@ -23,7 +23,7 @@ from pipecd.controlplane.console.status_badge import (
     sync_status,
     unstarted_pipeds,
 )
-from pipecd.controlplane.console.status_text import failure_text
+from pipecd.controlplane.console.status_text import failure_text, running_stage
 from pipecd.controlplane.usecases.deployments import approvers_of, is_waiting_for_approval
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import DeploymentStatus
@@ -70,6 +70,8 @@ class Tile:
     """The deployments that the user may approve."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why a row is in this tile, by id."""
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The stage that a deployment is at, by id."""
     seen: Mapping[str, Timestamp | None] = field(default_factory=dict[str, "Timestamp | None"])
     """When each of the pipeds reported last."""
 
@@ -225,6 +227,9 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(moving),
             "No deployment is in progress.",
             deployments=rows(moving),
+            stages={
+                each.id: running_stage(pipeline_view(each, now)) for each in moving[:_MAX_ROWS]
+            },
         ),
     )
 

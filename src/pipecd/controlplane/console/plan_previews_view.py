@@ -87,12 +87,12 @@ class PreviewEntry:
         deployed = total.changed + total.unchanged
         parts = [plural(deployed, "application")] if deployed else []
         parts += [f"{total.unchanged} without changes"] if total.unchanged else []
-        parts += [f"{total.failed} failed"] if total.failed else []
-        return ", ".join(parts) or "nothing"
+        return ", ".join(parts) or ("" if total.failed else "nothing")
 
     @property
-    def has_failed_applications(self) -> bool:
-        return any(each.counts and each.counts.failed for each in self.previews)
+    def failed(self) -> int:
+        """Of how many applications the preview has failed."""
+        return sum(each.counts.failed for each in self.previews if each.counts)
 
     @property
     def repositories(self) -> tuple[str, ...]:

@@ -29,6 +29,12 @@ def roll_back_view(deployment: Deployment, pipeline: PipelineView) -> RollBackVi
         if was_rolled_back
         else "Git says what runs, so go back in Git:"
     )
+    if deployment.stages and not deployment.running_commit_hash:
+        # Only a deployment that was planned knows what was running.
+        why = (
+            "No deployment has succeeded before this one, so no version can come back. "
+            "To undo the commit:"
+        )
     revert = f"git revert --no-edit {_reverted(deployment.trigger.commit.hash)}"
     if directory := _working_copy(repository):
         text = f"{why} revert the commit in the repository. The revert is deployed by itself."

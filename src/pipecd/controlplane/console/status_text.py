@@ -113,12 +113,12 @@ def deployment_status_text(
             return _running(deployment, pipeline)
         case DeploymentStatus.ROLLING_BACK:
             stage = failed
-            text = f"{_cause(deployment, failed)} Rolling back{to_commit}."
+            text = f"{_cause(deployment, pipeline, failed)} Rolling back{to_commit}."
         case DeploymentStatus.SUCCESS:
             text = _succeeded(deployment, pipeline)
         case DeploymentStatus.FAILURE:
             stage = failed
-            text = _cause(deployment, failed)
+            text = _cause(deployment, pipeline, failed)
             if pipeline.rollback:
                 rolled_back = f" It was rolled back{to_commit}."
                 text += rolled_back if is_rolled_back else " The rollback failed too."
@@ -139,12 +139,19 @@ def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
         text = f"{done} of {plural(len(pipeline.stages), 'stage')} done."
         follow = "the next one starts" if others == 1 else f"the other {others} start"
         return StatusText(f"{text} Once it is approved, {follow if others > 0 else 'it ends'}.")
-    for number, stage in enumerate(pipeline.stages, 1):
-        if stage.running:
-            description = clause(stage.desc or stage.name)
-            text = f"Stage {number} of {len(pipeline.stages)} is running: {description}"
-            return StatusText(text, stage)
-    return StatusText("The next stage starts in a moment.")
+    stage = next((stage for stage in pipeline.stages if stage.running), None)
+    if stage is None:
+        return StatusText("The next stage starts in a moment.")
+    return StatusText(
+        f"{running_stage(pipeline)} is running: {clause(stage.desc or stage.name)}", stage
+    )
+
+
+def running_stage(pipeline: PipelineView) -> str:
+    """Which of how many stages runs first; empty if none does."""
+    running = (number for number, stage in enumerate(pipeline.stages, 1) if stage.running)
+    number = next(running, 0)
+    return f"Stage {number} of {len(pipeline.stages)}" if number else ""
 
 
 def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
@@ -162,19 +169,24 @@ def _succeeded(deployment: Deployment, pipeline: PipelineView) -> str:
 
 def failure_text(deployment: Deployment, pipeline: PipelineView) -> str:
     """Why a deployment has failed: its stage that did, and the reason."""
-    return _cause(deployment, _failed_stage(pipeline))
+    return _cause(deployment, pipeline, _failed_stage(pipeline))
 
 
 def _failed_stage(pipeline: PipelineView) -> StageView | None:
     return next((each for each in pipeline.stages if each.badge.tone is Tone.BAD), None)
 
 
-def _cause(deployment: Deployment, failed: StageView | None) -> str:
+def _cause(deployment: Deployment, pipeline: PipelineView, failed: StageView | None) -> str:
     """The reason of the failed stage, which is more specific than the deployment's."""
+    name = _distinct_name(failed, pipeline) if failed else ""
     if failed and failed.reason:
-        return f"{isolate(failed.name)} failed: {isolate(failed.reason)}"
+        return f"{name} failed: {isolate(failed.reason)}"
     reason = isolate(sentence(with_stage_names(deployment.status_reason, deployment)))
-    default = (
-        f"{isolate(failed.name)} failed." if failed else "The deployment failed without a reason."
-    )
+    default = f"{name} failed." if failed else "The deployment failed without a reason."
     return reason or default
+
+
+def _distinct_name(stage: StageView, pipeline: PipelineView) -> str:
+    """The name of a stage, with its description if another stage has the same name."""
+    is_only = sum(each.name == stage.name for each in pipeline.stages) < 2
+    return isolate(stage.name if is_only or not stage.desc else f"{stage.name} ({stage.desc})")

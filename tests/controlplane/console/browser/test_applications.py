@@ -80,6 +80,31 @@ async def test_an_application_that_is_deployed_leads_to_its_deployment(
     await page.wait_for_url(f"**/deployments/{running.id}")
 
 
+async def test_an_application_says_why_it_failed_and_what_is_unhealthy(
+    *, open_page: OpenPage, live_state: Application, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page(f"/applications/{live_state.id}")
+    await page.get_by_test_id("trouble").click()
+    await expect(page.get_by_test_id("live-section")).to_be_in_viewport()
+    await expect(page.get_by_test_id("failed-latest")).to_have_count(0)
+    await reports.stage(running, "s1", StageStatus.FAILURE, "no such image")
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    await page.get_by_role("link", name="See why it failed").click()
+    await expect(page.get_by_test_id("status-text")).to_contain_text("no such image")
+
+
+async def test_the_overview_says_which_stage_a_deployment_is_at(
+    open_page: OpenPage, running: Deployment, reports: PipedReports
+) -> None:
+    page = await open_page("/overview")
+    tile = page.get_by_test_id("tile-running")
+    await expect(tile).to_contain_text("Stage 1 of 3")
+    await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
+    await reports.stage(running, "s1", StageStatus.SUCCESS)
+    await reports.stage(running, "s3", StageStatus.RUNNING)
+    await expect(tile).to_contain_text("Stage 3 of 3")
+
+
 async def test_the_overview_shows_drift_and_lost_pipeds_as_they_come(
     *,
     open_page: OpenPage,
@@ -287,9 +312,11 @@ async def test_the_life_of_an_application(
     await page.get_by_text("Disable this application").click()
     await button.click()
     await expect(page.get_by_test_id("sync-button")).to_be_disabled()
+    await expect(page.get_by_test_id("app-disabled")).to_be_visible()
     await page.get_by_role("link", name="Enable it").click()
     await page.get_by_role("button", name="Enable cart").click()
     await expect(page.get_by_test_id("sync-button")).to_be_enabled()
+    await expect(page.get_by_test_id("app-disabled")).to_have_count(0)
     await settings.click()
     await page.get_by_text("Delete this application").click()
     # What stays is said before the form is open, what goes beside its button.

@@ -102,7 +102,15 @@ async def test_an_application_leads_to_the_commands_that_roll_it_back(
     await page.get_by_role("link", name="Roll back").click()
     await page.wait_for_url(f"**/deployments/{running.id}#roll-back")
     await expect(page.get_by_test_id("revert-command")).to_be_visible()
-    await expect(page.get_by_test_id("roll-back-text")).to_contain_text("Git says what runs")
+    text = page.get_by_test_id("roll-back-text")
+    await expect(text).to_contain_text("No deployment has succeeded before this one")
+
+    def follow_another(stored: Deployment) -> None:
+        stored.running_commit_hash = "beef" * 10
+
+    await stores.deployments.update(running.id, follow_another)
+    await page.reload()
+    await expect(text).to_contain_text("Git says what runs")
 
 
 async def test_an_ended_deployment_does_not_boast_of_its_approval(

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import ViewportSize, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.controlplane.datastore.stores import Stores
@@ -99,6 +99,32 @@ async def test_columns_fill_the_table_and_do_not_overlap(
         assert shown
         assert duration
         assert shown["x"] + shown["width"] <= duration["x"]
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 768, 390])
+async def test_every_width_shows_the_day_of_the_deployments(
+    width: int, open_page: OpenPage, long_pipeline: Deployment
+) -> None:
+    page = await open_page("/deployments", viewport={"width": width, "height": 800})
+    day, row = page.locator("th.dayhead"), page.get_by_test_id("dep-row")
+    await expect(day).to_be_visible()
+    heading, table = await day.locator("xpath=..").bounding_box(), await row.bounding_box()
+    assert heading
+    assert table
+    assert heading["width"] == pytest.approx(table["width"], abs=2)
+
+
+async def test_the_selected_stage_stays_in_view_when_a_phone_is_turned(
+    open_page: OpenPage, long_pipeline: Deployment
+) -> None:
+    upright, turned = ViewportSize(width=390, height=844), ViewportSize(width=844, height=390)
+    page = await open_page(f"/deployments/{long_pipeline.id}", viewport=turned)
+    strip = page.locator("#stages")
+    await expect(strip).not_to_have_js_property("scrollLeft", 0)
+    await page.set_viewport_size(upright)
+    await expect(strip).to_have_js_property("scrollLeft", 0)
+    await page.set_viewport_size(turned)
+    await expect(strip).not_to_have_js_property("scrollLeft", 0)
 
 
 @pytest.mark.parametrize("width", [1440, 1280, 1200, 1100, 1024, 900, 800])

@@ -140,6 +140,20 @@ async def test_lines_are_chosen_linked_and_copied_without_their_numbers(
     assert href == "https://wiki.example/step/20"
 
 
+async def test_a_stage_that_wrote_nothing_has_no_tools_for_its_log(
+    open_page: OpenPage, deployment: Deployment, reports: PipedReports
+) -> None:
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    await reports.stage(deployment, "s1", StageStatus.RUNNING)
+    page = await open_page(f"/deployments/{deployment.id}?stage=s1")
+    await expect(page.get_by_test_id("log-find")).to_be_visible()
+    await reports.stage(deployment, "s1", StageStatus.SUCCESS)
+    await reports.deployment(deployment, DeploymentStatus.CANCELLED)
+    await page.reload()
+    await expect(page.get_by_text("The stage wrote nothing.")).to_be_visible()
+    await expect(page.get_by_test_id("log-find")).to_be_hidden()
+
+
 async def test_permalinks_and_finding_work_without_scripts(
     open_page: OpenPage, long_log: Deployment
 ) -> None:

@@ -19,6 +19,8 @@ startLiveUpdates();
 startPalette();
 startKeys();
 showCurrentStage();
+// A phone that is turned has the stages in a line that may begin with others.
+matchMedia("(max-width: 760px)").addEventListener("change", showCurrentStage);
 // The first page that this browser opens; others, such as one with a new key, have no second view.
 if (isOtherZone && document.querySelector("main[data-poll]")) refresh();
 // On a phone the navigation scrolls.
