@@ -92,7 +92,7 @@ async def test_a_changed_release_is_drift_and_the_next_sync_repairs_it(
 async def test_a_changed_release_is_repaired_by_a_commit_that_changes_other_files(
     service: Service,
 ) -> None:
-    bench = await deployed(service)
+    await deployed(service)
     [instance] = (await service.status()).of("primary")
     (Path(instance.release) / "server.py").write_text("print('changed')")
     later = service.commit("two")

@@ -157,9 +157,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     def rows(deployments: Sequence[Deployment]) -> tuple[DeploymentRow, ...]:
         return tuple(deployment_row(each, now) for each in deployments[:_MAX_ROWS])
 
-    waiting = [each for each in state.unfinished if has_pending_approval(each)]
-    # Those that the user can decide come first, and of them those that wait longest.
-    waiting.sort(key=lambda each: (not may_approve(each, user), each.created_at))
+    waiting = _waiting(state.unfinished, user)
     mine = frozenset(each.id for each in waiting if may_approve(each, user))
     moving = [each for each in state.unfinished if not has_pending_approval(each)]
     moving.sort(key=lambda each: -each.created_at)
@@ -232,6 +230,12 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             },
         ),
     )
+
+
+def _waiting(unfinished: Sequence[Deployment], user: str) -> list[Deployment]:
+    """Those that the user can decide first, and of them those that wait longest."""
+    waiting = [each for each in unfinished if has_pending_approval(each)]
+    return sorted(waiting, key=lambda each: (not may_approve(each, user), each.created_at))
 
 
 def _no_piped_offline(pipeds: Sequence[Piped]) -> str:
