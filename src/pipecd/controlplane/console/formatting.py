@@ -26,9 +26,9 @@ _WORDS = """
     we what when where which while who why with without you your
     cancelled deleted exited failed finished refused rejected requested rolled skipped stopped
     superseded timed triggered
-    add ask cancel choose correct create delete deploy enable encrypt enter fill fix give install leave
-    make move open put reload remove rename restart restore retry see select sign start stop try
-    upgrade use wait write
+    add ask cancel choose correct create delete deploy enable encrypt enter fill fix give install
+    leave make move open put reload remove rename restart restore retry see select sign start stop
+    try upgrade use wait write
     application command deployment plugin repository
 """
 _OPENING_WORDS = frozenset(_WORDS.split())
