@@ -16,6 +16,7 @@ from click.shell_completion import ShellComplete
 from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
+from pipecd.controlplane.auth.subject import PipedCaller
 from pipecd.model.deployment import StageStatus
 from pipecd.pipectl.application import unknown_targets
 from pipecd.pipectl.cli import tree
@@ -33,6 +34,7 @@ from pipecd.proto.model.deployment_pb2 import (
     PipelineStage,
 )
 from pipecd.proto.model.piped_pb2 import Piped
+from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
 from servers.control_plane import StartControlPlane
 
 ADD = "application add --app-name web --app-kind ECS --piped-id {piped} --platform-provider p --repo-id repo --app-dir apps/web"
@@ -165,6 +167,36 @@ async def test_pipeds_are_listed_also_those_without_applications(
         names = (await typed("piped list --output name"))[1].split()
         assert names == [piped["id"] for piped in listed]
         assert "name: west" in (await typed("piped list --output yaml"))[1]
+
+
+async def test_what_a_piped_runs_without_is_said_with_it(
+    start_plane: StartControlPlane, typed_at: Any
+) -> None:
+    failures = [
+        PluginFailure(plugin="terraform", target="far", reason="vars must be a list"),
+        PluginFailure(plugin="dance", reason="no built-in plugin has this name"),
+    ]
+    async with start_plane() as plane:
+        typed = typed_at(plane)
+        east, west = [
+            json.loads((await typed(f"piped register --name {name}"))[1])["id"]
+            for name in ("east", "west")
+        ]
+        caller = PipedCaller(plane.admin.project, east)
+        await plane.running.cases.pipeds.report_plugin_failures(failures, by=caller)
+        warnings = [
+            "piped east: deploy target far of plugin terraform is unusable: vars must be a list",
+            "piped east: plugin dance is not running: no built-in plugin has this name",
+        ]
+        for command in (f"piped get --piped-id {east}", "piped list"):
+            code, out, err = await typed(f"{command} --output json")
+            assert code == 0
+            json.loads(out)
+            assert err.splitlines() == warnings
+        [unusable] = json.loads((await typed("piped list"))[1])["unusable"]
+        assert unusable["piped_id"] == east
+        assert unusable["failures"][0]["reason"] == "vars must be a list"
+        assert (await typed(f"piped get --piped-id {west}"))[2] == ""
 
 
 async def test_an_application_is_edited_and_enabled(

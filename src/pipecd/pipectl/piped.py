@@ -3,12 +3,13 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from pipecd.commandline import flags
-from pipecd.model.errors import UserMistake
+from pipecd.model.errors import Unsupported, UserMistake
 from pipecd.pipectl import completion
 from pipecd.pipectl.client import (
     Api,
@@ -20,7 +21,14 @@ from pipecd.pipectl.client import (
     with_api,
     with_connection,
 )
-from pipecd.pipectl.output import View, id_output_flag, output_flag, print_id, print_result
+from pipecd.pipectl.output import (
+    View,
+    id_output_flag,
+    output_flag,
+    print_id,
+    print_result,
+    printable,
+)
 from pipecd.pipectl.views import PIPEDS
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.service import api_pb2 as pb
@@ -96,16 +104,32 @@ async def list_(connection: Connection, output: str) -> None:
     answer = connection.own_rpc("ListPipeds", ListPipedsRequest(), ListPipedsResponse)
     listed = await attempt("list pipeds", answer)
     print_result(output, listed, listed.pipeds, PIPEDS)
+    _warn_of_unusable_plugins(listed)
 
 
-@piped.command("get")
-@with_api
+@piped.command("get", short_help="Show a piped.")
+@with_connection
 @_PIPED
 @output_flag
-async def get(api: Api, piped_id: str, output: str) -> None:
-    """Show a piped."""
-    got = await attempt("get piped", api.GetPiped(pb.GetPipedRequest(piped_id=piped_id)))
+async def get(connection: Connection, piped_id: str, output: str) -> None:
+    """Show a piped; warn of the plugins and deploy targets that it runs without."""
+    request = pb.GetPipedRequest(piped_id=piped_id)
+    got = await attempt("get piped", connection.api.GetPiped(request))
     print_result(output, got.piped, [got.piped], PIPEDS)
+    only = ListPipedsRequest(piped_id=piped_id)
+    with suppress(Unsupported):
+        answer = connection.own_rpc("ListPipeds", only, ListPipedsResponse)
+        _warn_of_unusable_plugins(await attempt("list the plugins that it runs without", answer))
+
+
+def _warn_of_unusable_plugins(listed: ListPipedsResponse) -> None:
+    names = {piped.id: piped.name for piped in listed.pipeds}
+    for unusable in listed.unusable:
+        for failure in unusable.failures:
+            what = f"plugin {failure.plugin} is not running"
+            if failure.target:
+                what = f"deploy target {failure.target} of plugin {failure.plugin} is unusable"
+            logger.warning(printable(f"piped {names[unusable.piped_id]}: {what}: {failure.reason}"))
 
 
 @piped.command("enable")

@@ -261,9 +261,21 @@ class ApiPipedListRpcs(RpcHandlers):
     """An RPC of ours for the pipeds of the project; upstream lists them in its console only."""
 
     async def ListPipeds(
-        self, _request: piped_list.ListPipedsRequest, caller: ApiKeyCaller
+        self, request: piped_list.ListPipedsRequest, caller: ApiKeyCaller
     ) -> piped_list.ListPipedsResponse:
-        return piped_list.ListPipedsResponse(pipeds=await self._cases.pipeds.list(by=caller))
+        pipeds = [
+            piped
+            for piped in await self._cases.pipeds.list(by=caller)
+            if request.piped_id in ("", piped.id)
+        ]
+        unusable = await self._cases.pipeds.unusable(pipeds, by=caller)
+        return piped_list.ListPipedsResponse(
+            pipeds=pipeds,
+            unusable=[
+                piped_list.UnusablePlugins(piped_id=id, failures=failures)
+                for id, failures in unusable.items()
+            ],
+        )
 
 
 class ApiSessionRpcs(RpcHandlers):

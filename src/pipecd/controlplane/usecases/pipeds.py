@@ -258,6 +258,18 @@ class PipedUseCases:
         await self._access.piped(id, by=by)
         return await self._stores.plugin_failures.list(id)
 
+    async def unusable(
+        self, pipeds: Iterable[Piped], *, by: UserOrApiKey
+    ) -> Mapping[str, tuple[PluginFailure, ...]]:
+        """What these pipeds run without, by id; only of those that run without something."""
+        failing = await self._stores.plugin_failures.counts()
+        unusable: dict[str, tuple[PluginFailure, ...]] = {}
+        for piped in pipeds:
+            check_project(by, piped.project_id, "piped")
+            if piped.id in failing:
+                unusable[piped.id] = await self._stores.plugin_failures.list(piped.id)
+        return unusable
+
     async def _new_key(self, by: UserOrApiKey) -> tuple[str, PipedKey]:
         key = keys.new_piped_key()
         hashed = await asyncio.to_thread(keys.hash_key, key)

@@ -23,19 +23,22 @@ _sym_db = _symbol_database.Default()
 
 
 from pipecd.proto.model import piped_pb2 as pipecd_dot_proto_dot_model_dot_piped__pb2
+from pipecd.proto.service import pluginfailures_pb2 as pipecd_dot_proto_dot_service_dot_pluginfailures__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pipecd/proto/service/piped_list.proto\x12\x10pipecd.pipedlist\x1a\x1epipecd/proto/model/piped.proto\"\x13\n\x11ListPipedsRequest\"2\n\x12ListPipedsResponse\x12\x1c\n\x06pipeds\x18\x01 \x03(\x0b\x32\x0c.model.Piped2d\n\tPipedList\x12W\n\nListPipeds\x12#.pipecd.pipedlist.ListPipedsRequest\x1a$.pipecd.pipedlist.ListPipedsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pipecd/proto/service/piped_list.proto\x12\x10pipecd.pipedlist\x1a\x1epipecd/proto/model/piped.proto\x1a)pipecd/proto/service/pluginfailures.proto\"%\n\x11ListPipedsRequest\x12\x10\n\x08piped_id\x18\x01 \x01(\t\"[\n\x0fUnusablePlugins\x12\x10\n\x08piped_id\x18\x01 \x01(\t\x12\x36\n\x08\x66\x61ilures\x18\x02 \x03(\x0b\x32$.pipecd.pluginfailures.PluginFailure\"g\n\x12ListPipedsResponse\x12\x1c\n\x06pipeds\x18\x01 \x03(\x0b\x32\x0c.model.Piped\x12\x33\n\x08unusable\x18\x02 \x03(\x0b\x32!.pipecd.pipedlist.UnusablePlugins2d\n\tPipedList\x12W\n\nListPipeds\x12#.pipecd.pipedlist.ListPipedsRequest\x1a$.pipecd.pipedlist.ListPipedsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pipecd.proto.service.piped_list_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPIPEDSREQUEST']._serialized_start=91
-  _globals['_LISTPIPEDSREQUEST']._serialized_end=110
-  _globals['_LISTPIPEDSRESPONSE']._serialized_start=112
-  _globals['_LISTPIPEDSRESPONSE']._serialized_end=162
-  _globals['_PIPEDLIST']._serialized_start=164
-  _globals['_PIPEDLIST']._serialized_end=264
+  _globals['_LISTPIPEDSREQUEST']._serialized_start=134
+  _globals['_LISTPIPEDSREQUEST']._serialized_end=171
+  _globals['_UNUSABLEPLUGINS']._serialized_start=173
+  _globals['_UNUSABLEPLUGINS']._serialized_end=264
+  _globals['_LISTPIPEDSRESPONSE']._serialized_start=266
+  _globals['_LISTPIPEDSRESPONSE']._serialized_end=369
+  _globals['_PIPEDLIST']._serialized_start=371
+  _globals['_PIPEDLIST']._serialized_end=471
 # @@protoc_insertion_point(module_scope)

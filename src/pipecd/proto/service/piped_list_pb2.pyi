@@ -10,6 +10,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pipecd.proto.model import piped_pb2 as _piped_pb2
+from pipecd.proto.service import pluginfailures_pb2 as _pluginfailures_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -27,16 +28,46 @@ class ListPipedsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PIPED_ID_FIELD_NUMBER: _builtins.int
+    piped_id: _builtins.str
+    """Only this one; empty for all."""
     def __init__(
         self,
+        *,
+        piped_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piped_id", b"piped_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPipedsRequest: _TypeAlias = ListPipedsRequest  # noqa: Y015
+
+@_typing.final
+class UnusablePlugins(_message.Message):
+    """What a piped runs without."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIPED_ID_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    piped_id: _builtins.str
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[_pluginfailures_pb2.PluginFailure]: ...
+    def __init__(
+        self,
+        *,
+        piped_id: _builtins.str = ...,
+        failures: _abc.Iterable[_pluginfailures_pb2.PluginFailure] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "piped_id", b"piped_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnusablePlugins: _TypeAlias = UnusablePlugins  # noqa: Y015
 
 @_typing.final
 class ListPipedsResponse(_message.Message):
@@ -45,16 +76,22 @@ class ListPipedsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPEDS_FIELD_NUMBER: _builtins.int
+    UNUSABLE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pipeds(self) -> _containers.RepeatedCompositeFieldContainer[_piped_pb2.Piped]: ...
+    @_builtins.property
+    def unusable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnusablePlugins]:
+        """The plugins and deploy targets that pipeds run without, and why; only of pipeds that have some."""
+
     def __init__(
         self,
         *,
         pipeds: _abc.Iterable[_piped_pb2.Piped] | None = ...,
+        unusable: _abc.Iterable[Global___UnusablePlugins] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeds", b"pipeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeds", b"pipeds", "unusable", b"unusable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
