@@ -30,6 +30,7 @@ from pipecd.proto.service.api_pb2_grpc import APIServiceStub
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
+from servers.load import patient
 from servers.origin import Origin
 from servers.piped import killed_piped, piped_config
 from servers.polling import eventually
@@ -125,7 +126,7 @@ class Installation:
                         return deployment, lines
                 return None
 
-            return await eventually(matching, 120)
+            return await eventually(matching, patient(120))
 
 
 def datastore(directory: Path) -> DatastoreSpec:
@@ -140,7 +141,7 @@ async def wait_for_port(port: int) -> None:
             return True
         return False
 
-    await eventually(accepts_connections, 60)
+    await eventually(accepts_connections, patient(60))
 
 
 async def install(directory: Path) -> Installation:
