@@ -6,6 +6,7 @@ On an engine that backtracks each of these rows runs longer than anybody waits.
 
 from typing import NamedTuple
 
+import httpx2
 import pytest
 
 from pipecd.config.application import OnCommitSpec
@@ -24,7 +25,10 @@ from pipecd.piped.plan.paths import path_patterns
 from pipecd.piped.plan.reason import CommitFacts, on_commit
 from pipecd.piped.plan.strategy import StrategyFacts, strategy_by_rule
 from pipecd.program.workers import WorkerPool
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application
 from pipecd.proto.model.logblock_pb2 import LogBlock
+from servers.control_plane import StartControlPlane
+from servers.tenants import REPOSITORY, application_draft
 
 AAA = "a" * 60
 SOFT = "ab" * 40
@@ -229,3 +233,33 @@ def test_only_some_lines_of_a_log_are_rendered_for_its_first_error(
     # Lines after the limit are taken as they were sent.
     assert found is not None
     assert sum(rendered) < 300_000
+
+
+ATTACKS_ON_A_PAGE = {"one below the other": "", "side by side": "?diff=split"}
+
+
+@pytest.mark.parametrize("layout", ATTACKS_ON_A_PAGE.values(), ids=ATTACKS_ON_A_PAGE)
+async def test_the_differences_of_all_applications_share_the_lines_of_their_page(
+    layout: str, start_plane: StartControlPlane
+) -> None:
+    lines = "".join(f"-   key{n}: 1\n+   key{n}: 2\n" for n in range(5000))
+
+    def differ(application: Application) -> None:
+        application.sync_state.status = OUT_OF_SYNC
+        application.sync_state.timestamp = 1
+        application.sync_state.reason = FIELD + lines
+
+    async with start_plane() as plane:
+        piped = await plane.register_piped()
+        await piped.add_repository(REPOSITORY.id, REPOSITORY.remote)
+        for n in range(10):
+            draft = application_draft(f"web-{n}", piped.id)
+            id_ = await plane.cases.applications.add(draft, by=plane.admin)
+            await plane.running.stores.applications.update(id_, differ)
+        cookies = {"token": plane.cases.sessions.issue(plane.admin)}
+        async with httpx2.AsyncClient(
+            base_url=f"http://{plane.address}", cookies=cookies, timeout=60
+        ) as browser:
+            page = (await browser.get(f"/applications/drift{layout}")).text
+    assert page.count('data-testid="drifted"') == 10
+    assert 5_000 < page.count("key") < 11_000

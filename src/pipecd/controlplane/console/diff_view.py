@@ -199,9 +199,10 @@ async def in_thread_if_long(view: Callable[[str], DiffView], text: str) -> DiffV
     return await asyncio.to_thread(view, text)
 
 
-def drift_view(text: str) -> DiffView:
+def drift_view(text: str, *, max_lines: int = MAX_LINES) -> DiffView:
     """The differences between the live state and Git."""
-    return _view(text, _DRIFT_BADGES, "{} in Git only, {} not in Git, {} different")
+    summary = "{} in Git only, {} not in Git, {} different"
+    return _view(text, _DRIFT_BADGES, summary, max_lines=max_lines)
 
 
 def preview_view(text: str, *, scope: str = "", max_lines: int = MAX_LINES) -> DiffView:

@@ -14,7 +14,7 @@ from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.console.application_list import application_list
 from pipecd.controlplane.console.application_summary import list_summaries
 from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
-from pipecd.controlplane.console.diff_view import DiffView
+from pipecd.controlplane.console.diff_view import MAX_LINES, DiffView
 from pipecd.controlplane.console.formatting import Timestamp, plural, sentence, timestamp
 from pipecd.controlplane.console.list_filters import (
     PAGE_SIZES,
@@ -35,6 +35,8 @@ _UPDATE = Permission(Resource.APPLICATION, Action.UPDATE)
 _OUT_OF_SYNC = str(int(SyncStatus.OUT_OF_SYNC))
 # Diffs are long, so that a page has as few of them as a list has rows at least.
 _PAGE_SIZE = PAGE_SIZES[0]
+# The applications of a page share its lines; each has all of its own on its page.
+_MAX_LINES_OF_ALL = 2 * MAX_LINES
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,13 @@ class DriftPages:
         health = await cases.livestate.health(by=user)
         listing = application_list(found, query, health=health)
         now = self._context.local_now(request)
+        max_lines = min(MAX_LINES, _MAX_LINES_OF_ALL // max(len(listing.shown), 1))
         drifted: list[DriftedApplication] = []
         for id in listing.shown:
             with suppress(Denied, NotFound):
                 application = await cases.applications.get(id, by=user)
-                drift = _with_own_anchors(await application_drift(application), id)
+                shown = await application_drift(application, max_lines=max_lines)
+                drift = _with_own_anchors(shown, id)
                 drifted.append(
                     DriftedApplication(
                         application_row(application, now),

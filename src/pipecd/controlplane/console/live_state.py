@@ -2,12 +2,18 @@
 """The page of the live state of an application."""
 
 from contextlib import suppress
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.diff_view import DiffView, drift_view, in_thread_if_long
+from pipecd.controlplane.console.diff_view import (
+    MAX_LINES,
+    DiffView,
+    drift_view,
+    in_thread_if_long,
+)
 from pipecd.controlplane.console.list_filters import PageUrl
 from pipecd.controlplane.console.live_graph import live_graph
 from pipecd.controlplane.console.live_state_view import (
@@ -59,8 +65,9 @@ class LiveStatePages:
         )
 
 
-async def application_drift(application: Application) -> DiffView:
+async def application_drift(application: Application, *, max_lines: int = MAX_LINES) -> DiffView:
     """The differences of an application with Git; none unless it is out of sync."""
     if sync_status(application) is not SyncStatus.OUT_OF_SYNC:
         return DiffView()
-    return await in_thread_if_long(drift_view, application.sync_state.reason)
+    view = partial(drift_view, max_lines=max_lines)
+    return await in_thread_if_long(view, application.sync_state.reason)
