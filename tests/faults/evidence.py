@@ -58,6 +58,8 @@ class Notification:
     at: float
     deployment: str
     type: str
+    stage: str = ""
+    """The id of the stage that it is about, if it is about one."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ _NOTIFIED_ENDS = {
     DeploymentStatus.FAILURE: "DEPLOYMENT_FAILED",
     DeploymentStatus.CANCELLED: "DEPLOYMENT_CANCELLED",
 }
+# What is sent about a stage that ran to its end.
+_STAGE_NOTIFIED = {
+    StageStatus.SUCCESS: ("STAGE_STARTED", "STAGE_SUCCEEDED"),
+    StageStatus.FAILURE: ("STAGE_STARTED", "STAGE_FAILED"),
+}
 
 
 def commands(evidence: Evidence) -> Iterable[Violation]:
@@ -261,30 +266,49 @@ def _has_newer(event: Requested, requested: Iterable[Requested]) -> bool:
 
 
 def notifications(evidence: Evidence) -> Iterable[Violation]:
-    """Notifications of a deployment come at least once and in order.
+    """Notifications of a deployment and of its stages come at least once and in order.
 
     A piped that lost its workspace lost what it had not sent; its notifications still keep their order.
     """
-    received: defaultdict[str, list[str]] = defaultdict(list)
-    for notification in sorted(evidence.notifications, key=lambda each: each.at):
-        received[notification.deployment].append(notification.type)
+    received: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in sorted(evidence.notifications, key=lambda each: each.at):
+        received[each.deployment, each.stage].append(each.type)
     for deployment in evidence.deployments:
-        status = DeploymentStatus(deployment.status)
-        if not status.is_completed:
+        if not DeploymentStatus(deployment.status).is_completed:
             continue
-        order = (*_NOTIFIED, _NOTIFIED_ENDS[status])
-        types = list(dict.fromkeys(t for t in received[deployment.id] if t in order))
-        lane = deployment.application_name
-        if types != sorted(types, key=order.index):
-            text = f"{deployment.id} was notified as {', '.join(types)}"
-            yield Violation("notifications keep their order", text, lane)
-        required = {_NOTIFIED[0], _NOTIFIED_ENDS[status]}
-        missing = required - set(types)
+        lane, missing = deployment.application_name, set[str]()
+        for about, stage, order, required in _expected_notifications(deployment):
+            types = list(dict.fromkeys(t for t in received[deployment.id, stage] if t in order))
+            missing |= required - set(types)
+            if types != sorted(types, key=order.index):
+                text = f"{about} was notified as {', '.join(types)}"
+                yield Violation("notifications keep their order", text, lane)
         begin = evidence.first_seen.get(deployment.id, 0.0) - _SEEN_LATE
         end = evidence.completed_at.get(deployment.id, FOREVER) + _SENT_WITHIN
         if missing and not evidence.is_workspace_lost(deployment.piped_id, begin, end):
             text = f"{deployment.id} was not notified of {', '.join(sorted(missing))}"
             yield Violation("notifications come at least once", text, lane)
+
+
+def _expected_notifications(
+    deployment: Deployment,
+) -> Iterable[tuple[str, str, Sequence[str], set[str]]]:
+    """What is notified, the id of its stage, and its notifications in order with those that must come.
+
+    A deployment may be cancelled before it is planned, and then has neither a plan nor a start.
+    """
+    status = DeploymentStatus(deployment.status)
+    order = (*_NOTIFIED, _NOTIFIED_ENDS[status])
+    required = {_NOTIFIED[0], _NOTIFIED_ENDS[status]}
+    ran = [stage for stage in deployment.stages if StageStatus(stage.status) in _STAGE_NOTIFIED]
+    if ran:
+        required |= {"DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED"}
+    if any(stage.rollback for stage in ran):
+        required.add("DEPLOYMENT_ROLLING_BACK")
+    yield deployment.id, "", order, required
+    for stage in ran:
+        sent = _STAGE_NOTIFIED[StageStatus(stage.status)]
+        yield f"stage {stage.id} of {deployment.id}", stage.id, sent, set(sent)
 
 
 def tracebacks(evidence: Evidence) -> Iterable[Violation]:

@@ -29,7 +29,11 @@ def line(what: str, at: float, *, pid: str = "7", label: str = "0", id_: str = "
 
 
 def notified(*types: str) -> list[Notification]:
-    return [Notification(float(at), "d", type_) for at, type_ in enumerate(types)]
+    """Notifications about a deployment, and about its first stage."""
+    return [
+        Notification(float(at), "d", type_, "d-0" if type_.startswith("STAGE_") else "")
+        for at, type_ in enumerate(types)
+    ]
 
 
 def log(*numbers: int, count: int = 3) -> dict[tuple[str, str], list[str]]:
@@ -39,8 +43,12 @@ def log(*numbers: int, count: int = 3) -> dict[tuple[str, str], list[str]]:
 SCRIPT = deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS))
 BY_COMMAND = deployment("d", D.SUCCESS, ("SCRIPT_RUN", S.SUCCESS), commander="key")
 ALL_NOTIFIED = notified(
-    "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED", "DEPLOYMENT_SUCCEEDED"
-)
+    "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_PLANNED", "DEPLOYMENT_STARTED",
+    "STAGE_STARTED", "STAGE_SUCCEEDED", "DEPLOYMENT_SUCCEEDED",
+)  # fmt: skip
+ROLLED_BACK = deployment("d", D.FAILURE, ("SCRIPT_RUN", S.SUCCESS))
+ROLLED_BACK.stages[0].rollback = True
+ROLLED_BACK_NOTIFIED = [*ALL_NOTIFIED[:-1], Notification(9.0, "d", "DEPLOYMENT_FAILED")]
 GOOD = Evidence(
     deployments=[SCRIPT],
     truth=[line("begin", 1), line("end", 2)],
@@ -156,6 +164,12 @@ RIGHT: dict[str, Evidence] = {
     ),
     "an event that was handled": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_SUCCESS), event_commits={"v1": 1}
+    ),
+    "a deployment that was cancelled before it was planned": replace(
+        GOOD,
+        deployments=[deployment("d", D.CANCELLED, ("SCRIPT_RUN", S.CANCELLED))],
+        notifications=notified("DEPLOYMENT_TRIGGERED", "DEPLOYMENT_CANCELLED"),
+        truth=[], completed_stages={}, logs={}, read_logs=(), seen_logs={},
     ),
     "a notification that was repeated after a kill": replace(
         GOOD, notifications=[*ALL_NOTIFIED, ALL_NOTIFIED[1]]
@@ -477,8 +491,24 @@ WRONG: dict[str, tuple[Evidence, str]] = {
         "notifications come at least once: d was not notified of DEPLOYMENT_SUCCEEDED",
     ),
     "notifications in another order": (
-        replace(GOOD, notifications=notified("DEPLOYMENT_STARTED", "DEPLOYMENT_TRIGGERED", "DEPLOYMENT_SUCCEEDED")),
-        "notifications keep their order: d was notified as DEPLOYMENT_STARTED, DEPLOYMENT_TRIGGERED, DEPLOYMENT_SUCCEEDED",
+        replace(GOOD, notifications=[ALL_NOTIFIED[-1], *(replace(each, at=each.at + 9) for each in ALL_NOTIFIED[:-1])]),
+        "notifications keep their order: d was notified as DEPLOYMENT_SUCCEEDED, DEPLOYMENT_TRIGGERED, DEPLOYMENT_PLANNED, DEPLOYMENT_STARTED",
+    ),
+    "a notification of the start that is missing": (
+        replace(GOOD, notifications=[each for each in ALL_NOTIFIED if each.type != "DEPLOYMENT_STARTED"]),
+        "notifications come at least once: d was not notified of DEPLOYMENT_STARTED",
+    ),
+    "a notification of a rollback that is missing": (
+        replace(GOOD, deployments=[ROLLED_BACK], notifications=ROLLED_BACK_NOTIFIED, truth=[line("begin", 1, label="undo-0")]),
+        "notifications come at least once: d was not notified of DEPLOYMENT_ROLLING_BACK",
+    ),
+    "a notification of a stage that is missing": (
+        replace(GOOD, notifications=[each for each in ALL_NOTIFIED if each.type != "STAGE_SUCCEEDED"]),
+        "notifications come at least once: d was not notified of STAGE_SUCCEEDED",
+    ),
+    "notifications of a stage in another order": (
+        replace(GOOD, notifications=[ALL_NOTIFIED[4], *(replace(each, at=each.at + 9) for each in ALL_NOTIFIED)]),
+        "notifications keep their order: stage d-0 of d was notified as STAGE_SUCCEEDED, STAGE_STARTED",
     ),
     "a traceback": (
         replace(GOOD, tracebacks=["piped: Traceback"]),

@@ -12,6 +12,7 @@ from faults.layouts import Layout
 from faults.seeded_bugs import BUGS, SeededBug
 from faults.trial import open_trial
 from faults.whole_installation import Options
+from servers.load import patient
 
 APPLICATIONS = (
     FaultyApplication("s00", Platform.SCRIPT, 0),
@@ -41,7 +42,7 @@ def affected(bug: SeededBug) -> list[FaultyApplication]:
 async def test_a_bug_is_found(tmp_path: Path, bug: str) -> None:
     seeded = BUGS[bug]
     options = Options(Layout.SQLITE, affected(seeded), pipeds=1, seeded_bugs=[bug])
-    async with open_trial(tmp_path, options, first_seconds=FIRST_SECONDS) as trial:
+    async with open_trial(tmp_path, options, first_seconds=patient(FIRST_SECONDS)) as trial:
         if seeded.rule not in {violation.rule for violation in trial.violations}:
             await trial.run(seeded.steps)
     assert seeded.rule in {violation.rule for violation in trial.violations}, trial.violations

@@ -265,8 +265,7 @@ class Trial:
             unhandled = await self._unhandled(heads)
             chains_now = await self.reader.chains()
         except UNANSWERED as e:
-            text = f"the control plane does not answer: {type(e).__name__} {str(e)[:300]}"
-            return [Violation("nothing is stuck", text)]
+            return [_unanswered(e)]
         self._heads = heads
         deployments = self.deployments
         evidence = Evidence(
@@ -352,16 +351,23 @@ class Trial:
     # Checking
 
     async def _check(self) -> None:
-        await self._read_deployments(self.reader.all)
-        self._report(check(await self._evidence()))
+        ends = time.monotonic() + patient(HEALED_SECONDS)
+        while True:
+            try:
+                await self._read_deployments(self.reader.all)
+                evidence = await self._evidence()
+            except UNANSWERED as e:
+                if time.monotonic() > ends:
+                    self._report([_unanswered(e)])
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
+            else:
+                self._report(check(evidence))
+                return
 
     async def _evidence(self) -> Evidence:
         installed, requests = self.installed, self.workload.requests
         deployments = self.deployments
-        # What is seen while the logs are read may be newer than they are.
-        seen = {stage: list(lines) for stage, lines in self.seen_logs.items()}
-        acknowledged = {stage: set(lines) for stage, lines in self.acknowledged.lines.items()}
-        reading = await self._read_logs(deployments)
         commands = {
             r.id: await self.reader.command(r.id) for r in requests if r.id and r.kind != "event"
         }
@@ -372,11 +378,19 @@ class Trial:
             and request.is_acknowledged
             and CommandStatus(commands[request.id].status) is CommandStatus.FAILED
         ]
+        preview_errors = {id_: await self.reader.preview_error(id_) for id_ in failed_previews}
+        chains_now, events = await self.reader.chains(), await self.reader.events()
+        commits = await asyncio.to_thread(self._event_commits)
+        # What is seen while the logs are read may be newer than they are.
+        seen = {stage: list(lines) for stage, lines in self.seen_logs.items()}
+        acknowledged = {stage: set(lines) for stage, lines in self.acknowledged.lines.items()}
+        # Last, because a log that was read is not read in every check.
+        reading = await self._read_logs(deployments)
         return Evidence(
             applications=tuple(installed.applications.values()),
             piped_ids=[piped.id for piped in installed.pipeds],
             deployments=deployments,
-            chains=await self.reader.chains(),
+            chains=chains_now,
             truth=installed.truth.read(),
             cluster_writes=installed.truth.writes,
             failing=self.targets.failing(),
@@ -385,9 +399,9 @@ class Trial:
             running_programs=self.targets.running_programs(),
             requests=requests,
             commands=commands,
-            preview_errors={id_: await self.reader.preview_error(id_) for id_ in failed_previews},
-            events=await self.reader.events(),
-            event_commits=await asyncio.to_thread(self._event_commits),
+            preview_errors=preview_errors,
+            events=events,
+            event_commits=commits,
             notifications=[*_notifications(installed)],
             faults=self.injector.faults,
             interruptions={
@@ -464,12 +478,20 @@ class Trial:
         return {name: resources for name, resources in used.items() if resources is not None}
 
 
+def _unanswered(error: Exception) -> Violation:
+    text = f"the control plane does not answer: {type(error).__name__} {str(error)[:300]}"
+    return Violation("nothing is stuck", text)
+
+
 def _notifications(installed: WholeInstallation) -> Iterable[Notification]:
     offset = time.time() - time.monotonic()
     for delivery in tuple(installed.hooks.at(HOOK)):
         metadata = delivery.json["Metadata"]
-        deployment = (metadata.get("deployment") or {}).get("id", "")
-        yield Notification(delivery.at + offset, deployment, EventType(delivery.json["Type"]).name)
+        deployment, stage = (
+            (metadata.get(of) or {}).get("id", "") for of in ("deployment", "stage")
+        )
+        type_ = EventType(delivery.json["Type"]).name
+        yield Notification(delivery.at + offset, deployment, type_, stage)
 
 
 @asynccontextmanager

@@ -46,6 +46,7 @@ from pipecd.proto.service.web_pb2_grpc import WebServiceStub
 from pipecd.wire import credentials
 from pipecd.wire.channel import open_channel
 from servers.kubernetes import Kubernetes
+from servers.load import patient
 from servers.piped import piped_arguments, piped_config
 from servers.programs import built_program
 from servers.receivers import Receivers
@@ -229,7 +230,7 @@ class WholeInstallation:
         address = f"127.0.0.1:{self.users[replica]['api'].port}"
         authorization = credentials.api_key(self.api_key)
         async with open_channel(
-            address, authorization=authorization, insecure=True, connect_timeout=3
+            address, authorization=authorization, insecure=True, connect_timeout=patient(3)
         ) as channel:
             yield APIServiceStub(channel)
 
@@ -237,7 +238,7 @@ class WholeInstallation:
     async def web(self, replica: int = 0) -> AsyncGenerator["WebServiceAsyncStub", None]:
         address = f"127.0.0.1:{self.users[replica]['web-api'].port}"
         async with open_channel(
-            address, authorization="", insecure=True, connect_timeout=3
+            address, authorization="", insecure=True, connect_timeout=patient(3)
         ) as channel:
             yield WebServiceStub(channel)
 
