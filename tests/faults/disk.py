@@ -2,6 +2,7 @@
 """A disk of its own for a directory, small enough to be filled."""
 
 import os
+import shutil
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,3 +64,16 @@ def mounted(directory: Path, *, megabytes: int) -> SmallDisk | None:
         return SmallDisk.mount(directory, megabytes=megabytes)
     except Unsupported:
         return None
+
+
+def clear(directory: Path) -> None:
+    """Removes what is in a directory, which may be the root of a disk."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def back_up(workspace: Path, backup: Path) -> None:
+    """Copies a workspace that is in use; what vanishes meanwhile is not copied."""
+    shutil.rmtree(backup, ignore_errors=True)
+    with suppress(OSError, shutil.Error):
+        shutil.copytree(workspace, backup, symlinks=True)

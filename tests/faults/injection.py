@@ -5,28 +5,30 @@ import asyncio
 import random
 import shutil
 import signal
+import sqlite3
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Coroutine
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from faults.disk import SmallDisk
+from faults.disk import SmallDisk, back_up, clear
 from faults.evidence import FOREVER, InjectedFault
 from faults.history import History
 from faults.network import LinkState, TcpProxy
 from faults.program import Program
 from faults.repository import Repository
 from faults.schedule import REPORTS, Step
-from faults.signals import kill_all, pause_all, processes_with, signal_process
+from faults.signals import kill_all, pause_all, signal_process
 from faults.stores_on_disk import OnSmallDisk
-from faults.whole_installation import PLUGIN_PIPED, FaultyPiped, WholeInstallation
+from faults.targeted_processes import plugin_program, running_git, running_terraforms, supervisors
+from faults.whole_installation import HOOK, PLUGIN_PIPED, FaultyPiped, WholeInstallation
 from servers.server import Server
 
 _PULSE_SECONDS = 0.1
 _RECORDED_CALLS = 1000
 _REPEATED_CALLS = 20
-_LOSING_SECONDS, _TERRAFORM_LOOKS = 5.0, 80
+_LOSING_SECONDS = 5.0
 # How long a kill waits for a line of a target, and how quickly it follows it.
 _LINE_SECONDS, _LINE_PAUSE = 8.0, 0.02
 _SLOW_SECONDS = 0.1
@@ -95,7 +97,9 @@ class Injector:
         plugin = [fault.begin for fault in own if fault.name == "kill_plugin"]
         # The one that runs stages may be the duplicate, which is killed in the end.
         killed = [f.end for f in own if f.name == "duplicate_piped" and f.end < FOREVER]
-        return sorted([*piped.program.starts, *duplicates, *launches, *plugin, *killed])
+        # A launcher runs no stages itself.
+        starts = launches if piped.is_launched else piped.program.starts
+        return sorted([*starts, *duplicates, *plugin, *killed])
 
     # Processes
 
@@ -108,6 +112,11 @@ class Injector:
             await program.kill()
             await asyncio.sleep(pause)
             await program.start()
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def kill_launched_piped(self) -> bool:
         """Kills the piped of a launcher, which has to start it again by itself."""
@@ -128,9 +137,7 @@ class Injector:
                     self._begin("kill_piped_at_call", piped.number).end = time.time()
                     if piped.is_launched:
                         return True
-                    task = asyncio.create_task(self._kill(piped.program, 0.1))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._later(self._kill(piped.program, 0.1))
                     return True
             return False
 
@@ -167,6 +174,30 @@ class Injector:
         await self._kill(self.installed.replicas[replica], pause)
         return True
 
+    async def kill_replica_at_call(
+        self, replica: int, *, rpc: str, when: str, delay: float
+    ) -> bool:
+        """A replica is killed while it carries out the next call of this RPC, or after its answer.
+
+        It counts when such a call is made; another replica may have got it.
+        """
+        program = self.installed.replicas[replica]
+
+        def kill(piped_id: str) -> bool:
+            if program.lock.locked() or not program.is_running:
+                return False
+            self.history.add(program.name, f"killed {when} {rpc}", "fault")
+            self._begin("kill_replica_at_call").end = time.time()
+            self._later(self._kill_later(program, delay))
+            return True
+
+        self.installed.calls.at_call[rpc, when] = kill
+        return False
+
+    async def _kill_later(self, program: Program, delay: float) -> None:
+        await asyncio.sleep(delay)
+        await self._kill(program, 0.1)
+
     async def pause_replica(self, replica: int, *, seconds: float) -> bool:
         program = self.installed.replicas[replica]
         async with program.lock:
@@ -181,64 +212,36 @@ class Injector:
         return True
 
     async def kill_plugin(self) -> bool:
-        return signal_process(self._plugin_pid(), signal.SIGKILL)
+        return signal_process(plugin_program(self.installed), signal.SIGKILL)
 
     async def flood_plugin(self) -> bool:
         """The plugin program writes 20 MB to its piped."""
-        return signal_process(self._plugin_pid(), signal.SIGUSR1)
+        return signal_process(plugin_program(self.installed), signal.SIGUSR1)
 
     async def hang_plugin(self, seconds: float) -> bool:
-        pid = self._plugin_pid()
+        pid = plugin_program(self.installed)
         is_stopped = signal_process(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         signal_process(pid, signal.SIGCONT)
         return is_stopped
 
-    def _plugin_pid(self) -> int:
-        """The plugin program of a piped, if it is one of this installation and runs."""
-        if len(self.installed.pipeds) <= PLUGIN_PIPED:
-            return 0
-        file = self.installed.plugin_pid_file(self.installed.pipeds[PLUGIN_PIPED])
-        try:
-            pid = int(file.read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            return 0
-        return pid if str(self.installed.directory).encode() in command else 0
-
     async def kill_supervisor(self, piped: int) -> bool:
         """Kills the process that runs the programs of process applications of a piped."""
-        return kill_all(await asyncio.to_thread(self._supervisors, piped))
+        return kill_all(await asyncio.to_thread(supervisors, self.installed, piped))
 
     async def pause_supervisor(self, piped: int, *, seconds: float) -> bool:
-        return await pause_all(await asyncio.to_thread(self._supervisors, piped), seconds)
-
-    def _supervisors(self, piped: int) -> list[int]:
-        directory = self.installed.directory / "programs" / str(piped)
-        return processes_with(b"pipecd.plugins.process.supervisor", str(directory).encode())
+        return await pause_all(await asyncio.to_thread(supervisors, self.installed, piped), seconds)
 
     async def kill_terraform(self) -> bool:
         """Kills every Terraform that runs; waits some time for one."""
-        return kill_all(await self._running_terraforms())
+        return kill_all(await running_terraforms(self.installed))
 
     async def pause_terraform(self, seconds: float) -> bool:
-        return await pause_all(await self._running_terraforms(), seconds)
+        return await pause_all(await running_terraforms(self.installed), seconds)
 
-    async def _running_terraforms(self) -> list[int]:
-        for _ in range(_TERRAFORM_LOOKS):
-            if found := await asyncio.to_thread(self._terraforms):
-                return found
-            await asyncio.sleep(_PULSE_SECONDS)
-        return []
-
-    def _terraforms(self) -> list[int]:
-        here = str(self.installed.directory)
-        found: list[int] = []
-        for pid in processes_with(b"terraform"):
-            with suppress(OSError):
-                if str(Path(f"/proc/{pid}/cwd").readlink()).startswith(here):
-                    found.append(pid)
-        return found
+    async def kill_git(self, piped: int) -> bool:
+        """Kills what Git does for a piped; waits some time for something."""
+        return kill_all(await running_git(self.installed, piped))
 
     # Network
 
@@ -248,6 +251,18 @@ class Injector:
     async def cut_users(self, replica: int, *, seconds: float) -> bool:
         links = self.installed.users[replica].values()
         return any(await asyncio.gather(*(self._cut(link, seconds) for link in links)))
+
+    async def half_open_users(self, replica: int, *, seconds: float) -> bool:
+        """What users ask a replica arrives, and no answer comes back."""
+        links = self.installed.users[replica].values()
+        accepted = sum(link.accepted for link in links)
+        for link in links:
+            link.state_of_new = LinkState.HALF_OPEN
+            link.silence(LinkState.HALF_OPEN)
+        await asyncio.sleep(seconds)
+        for link in links:
+            link.state_of_new = LinkState.UP
+        return sum(link.accepted for link in links) > accepted
 
     async def cut_server(self, server: str, *, seconds: float) -> bool:
         """The replicas do not reach the database, the cache or the bucket."""
@@ -269,6 +284,10 @@ class Injector:
     async def silence_server(self, server: str) -> bool:
         """The connections of the replicas to a server fall silent; new ones work."""
         return bool(self.installed.stores.links[server].silence())
+
+    async def half_open_server(self, server: str) -> bool:
+        """What the replicas have sent arrives at a server, and no answer comes back."""
+        return bool(self.installed.stores.links[server].silence(LinkState.HALF_OPEN))
 
     async def slow_network(self, seconds: float, *, delay: float) -> bool:
         return await self._slow(self.installed.front, seconds, delay)
@@ -354,14 +373,14 @@ class Injector:
         faulty = self.installed.pipeds[piped]
         async with faulty.program.lock:
             await faulty.program.kill()
-            await asyncio.to_thread(_clear, faulty.workspace)
+            await asyncio.to_thread(clear, faulty.workspace)
             await faulty.program.start()
         return True
 
     async def back_up_workspaces(self) -> None:
         """Copies the workspaces, for `restore_old_workspace`."""
         for faulty in self.installed.pipeds:
-            await asyncio.to_thread(_back_up, faulty.workspace, faulty.directory / "backup")
+            await asyncio.to_thread(back_up, faulty.workspace, faulty.directory / "backup")
 
     async def restore_old_workspace(self, piped: int) -> bool:
         """A workspace from a backup, which knows nothing of what came after it."""
@@ -371,7 +390,7 @@ class Injector:
             return False
         async with faulty.program.lock:
             await faulty.program.kill()
-            await asyncio.to_thread(_clear, faulty.workspace)
+            await asyncio.to_thread(clear, faulty.workspace)
             with suppress(OSError, shutil.Error):
                 await asyncio.to_thread(
                     shutil.copytree, backup, faulty.workspace, symlinks=True, dirs_exist_ok=True
@@ -417,6 +436,23 @@ class Injector:
         await asyncio.sleep(seconds)
         disk.empty()
         return True
+
+    async def lock_data(self, seconds: float) -> bool:
+        """Another program, such as a backup, locks the file of the database against writers."""
+        file = self.installed.stores.datastore.config.path
+        await asyncio.to_thread(_lock_database, file, seconds)
+        return True
+
+    # Notifications
+
+    async def receiver_away(self, seconds: float) -> bool:
+        """The receiver of notifications answers that it is unavailable."""
+        hooks = self.installed.hooks
+        before = hooks.refused
+        hooks.unavailable.add(HOOK)
+        await asyncio.sleep(seconds)
+        hooks.unavailable.discard(HOOK)
+        return hooks.refused > before
 
     # Git
 
@@ -475,7 +511,7 @@ class Injector:
         return True
 
     async def fail_over(self, server: str) -> bool:
-        """Another server takes the place of the database or the cache."""
+        """Another server takes the place of the database, the cache or the bucket."""
         async with self.installed.server_locks[server]:
             await asyncio.to_thread(self.installed.stores.fail_over, server)
         return True
@@ -531,16 +567,11 @@ class Injector:
                 await program.start()
 
 
-def _clear(directory: Path) -> None:
-    for path in directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _back_up(workspace: Path, backup: Path) -> None:
-    """Copies a workspace that is in use; what vanishes meanwhile is not copied."""
-    shutil.rmtree(backup, ignore_errors=True)
-    with suppress(OSError, shutil.Error):
-        shutil.copytree(workspace, backup, symlinks=True)
+def _lock_database(file: str, seconds: float) -> None:
+    with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        time.sleep(seconds)
+        database.execute("ROLLBACK")
 
 
 def _start_again(server: Server) -> None:

@@ -19,6 +19,7 @@ import pymysql
 
 from faults.network import TcpProxy
 from faults.stores_on_disk import (
+    BucketOfStorage,
     BucketOnSmallDisk,
     MariaDbOfStorage,
     MariaDbOnSmallDisk,
@@ -97,6 +98,9 @@ class Stores:
                 successor = promoted_standby(primary)
             case Redis() as primary:
                 successor = promoted_replica(primary)
+            case BucketOnSmallDisk() as primary:
+                primary.stop()
+                successor = BucketOfStorage(primary)
             case primary:
                 assert isinstance(primary, MariaDb)
                 primary.stop()

@@ -58,6 +58,8 @@ class TcpProxy:
     is_cut: bool = False
     delay: float = 0.0
     """The seconds that every piece of data takes, in each direction."""
+    state_of_new: LinkState = LinkState.UP
+    """What happens to the bytes of new connections."""
     links: set[_Link] = field(default_factory=set[_Link])
     accepted: int = 0
     chance: random.Random = field(default_factory=lambda: random.Random(0))
@@ -82,7 +84,7 @@ class TcpProxy:
 
     def heal(self) -> None:
         """Lets new connections work; those that were silenced stay silent."""
-        self.is_cut, self.delay = False, 0.0
+        self.is_cut, self.delay, self.state_of_new = False, 0.0, LinkState.UP
 
     def silence(self, state: LinkState = LinkState.SILENT) -> int:
         """Silences the existing connections; new ones work. Returns how many there are."""
@@ -102,7 +104,7 @@ class TcpProxy:
         else:
             writer.transport.abort()
             return
-        link = _Link(writer, upstream[1])
+        link = _Link(writer, upstream[1], self.state_of_new)
         self.links.add(link)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -181,7 +183,7 @@ class RpcProxy(grpc.GenericRpcHandler):
     at_call: dict[tuple[str, str], Callable[[str], bool]] = field(
         default_factory=dict[tuple[str, str], Callable[[str], bool]]
     )
-    """What happens once, `before` or `after` the next call of an RPC takes effect.
+    """What happens once, `before` the next call of an RPC, `during` it, or `after` it took effect.
 
     It gets the piped and returns whether it happened to it; a call `before` which it happens is lost.
     """
@@ -281,6 +283,7 @@ class RpcProxy(grpc.GenericRpcHandler):
                 if names & self.doubling:
                     self.effects["doubled"] += 1
                     await self.send(call)
+                self._reach(names, "during", metadata)
                 response: bytes = await sending
             except grpc.aio.AioRpcError as e:
                 await context.abort(e.code(), e.details() or "", e.trailing_metadata() or ())

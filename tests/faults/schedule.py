@@ -150,6 +150,13 @@ def _kill_at_call(chance: random.Random, scene: Scene) -> dict[str, Any]:
     return {"rpc": chance.choice(REPORTS), "when": chance.choice(("before", "after"))}
 
 
+def _kill_replica_at_call(chance: random.Random, scene: Scene) -> dict[str, Any]:
+    rpc, when = chance.choice(REPORTS), chance.choice(("during", "after"))
+    # A call takes some milliseconds.
+    delay = round(chance.uniform(0, 0.02), 3)
+    return {"replica": chance.randrange(scene.replicas), "rpc": rpc, "when": when, "delay": delay}
+
+
 def _kill_at_line(chance: random.Random, scene: Scene) -> dict[str, Any]:
     return {"piped": chance.randrange(scene.pipeds), "what": chance.choice(TARGET_LINES)}
 
@@ -248,9 +255,11 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "kill_piped_at_line": (4, _kill_at_line),
     "pause_piped": (3, _piped(seconds=(1, 6))),
     "kill_replica": (4, _replica(pause=(0, 3))),
+    "kill_replica_at_call": (3, _kill_replica_at_call),
     "pause_replica": (3, _replica(seconds=(1, 8))),
     "cut_network": (3, _seconds(0.5, 6)),
     "cut_users": (1, _replica(seconds=(0.5, 4))),
+    "half_open_users": (1, _replica(seconds=(0.5, 2))),
     "silence_connections": (2, _nothing),
     "half_open_connections": (2, _nothing),
     "slow_network": (2, _seconds(1, 5, delay=0.15)),
@@ -274,6 +283,7 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "pause_supervisor": (1, _with_platform(Platform.PROCESS, _piped(seconds=(1, 4)))),
     "kill_terraform": (2, _with_platform(Platform.TERRAFORM, _nothing)),
     "pause_terraform": (1, _with_platform(Platform.TERRAFORM, _seconds(1, 4))),
+    "kill_git": (2, _piped()),
     "git_away": (2, _seconds(0.5, 5)),
     "recreate_repository": (1, _nothing),
     "kill_server": (4, _server(seconds=(0, 4))),
@@ -284,7 +294,10 @@ FAULTS: Mapping[str, tuple[float, Choose]] = {
     "fill_server": (2, _on_small_disk(_server(among=("database", "bucket"), seconds=(1, 5)))),
     "cut_server": (3, _server(seconds=(0.5, 5))),
     "silence_server": (1, _server()),
-    "fail_over": (2, _server(among=("database", "cache"))),
+    "half_open_server": (1, _server()),
+    "fail_over": (2, _server()),
+    "lock_data": (2, _only(_seconds(1, 6), Layout.SQLITE)),
+    "receiver_away": (2, _seconds(1, 6)),
     "api_server_away": (2, _with_platform(Platform.KUBERNETES, _seconds(1, 6))),
     "pause_api_server": (1, _with_platform(Platform.KUBERNETES, _seconds(1, 4))),
 }
@@ -294,7 +307,13 @@ RESTARTING = frozenset(
     {
         *("rotate_key", "restart_piped", "upgrade_piped", "upgrade_control_plane"),
         *("kill_piped", "kill_launched_piped", "kill_piped_at_call", "kill_piped_at_line"),
-        *("kill_replica", "lose_workspace", "restore_old_workspace", "damage_workspace"),
+        *(
+            "kill_replica",
+            "kill_replica_at_call",
+            "lose_workspace",
+            "restore_old_workspace",
+            "damage_workspace",
+        ),
         # A piped ends when another one with its id takes over.
         "duplicate_piped",
     }

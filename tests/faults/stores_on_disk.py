@@ -168,3 +168,15 @@ class BucketOnSmallDisk(OnSmallDisk, GcsOnDisk):
     def prepare(self) -> None:
         self.data.mkdir()
         self.mount()
+
+
+class BucketOfStorage(BucketOnSmallDisk):
+    """A server that starts with the objects of another one, which has ended."""
+
+    def __init__(self, ended: GcsOnDisk) -> None:
+        self.ended = ended
+        super().__init__()
+
+    def prepare(self) -> None:
+        super().prepare()
+        run("cp", "--archive", f"{self.ended.data}/.", str(self.data))

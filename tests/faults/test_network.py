@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proxies do what the faults say, and count only what happened."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from faults.network import RpcProxy, TcpProxy
+from faults.network import LinkState, RpcProxy, TcpProxy
 from pipecd.proto.service.batch_pb2 import BatchedCall, CallBatchRequest
 
 METHOD = "/service/Report"
@@ -78,6 +79,50 @@ async def test_a_piped_that_dies_before_a_call_does_not_make_it(when: str, arriv
         assert len(upstream.calls) == arrived
         assert await call(proxy, "a") is grpc.StatusCode.OK
     assert killed == ["b", "a"]
+
+
+async def test_what_happens_during_a_call_leaves_the_call_and_its_answer_alone() -> None:
+    reached: list[str] = []
+
+    def kill(piped: str) -> bool:
+        reached.append(piped)
+        return True
+
+    async with proxied() as (upstream, _, proxy):
+        proxy.at_call["Report", "during"] = kill
+        for _ in range(2):
+            assert await call(proxy, "a") is grpc.StatusCode.OK
+        assert len(upstream.calls) == 2
+    assert reached == ["a"]
+
+
+async def test_new_connections_are_half_open_until_everything_is_healed() -> None:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.put_nowait(await reader.readline())
+        writer.write(b"answer\n")
+        await writer.drain()
+        writer.close()
+
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(b"question\n")
+            return await reader.readline()
+        finally:
+            writer.close()
+
+    arrived = asyncio.Queue[bytes]()
+    server = await asyncio.start_server(answers, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, TcpProxy([port]).serve() as link:
+        link.state_of_new = LinkState.HALF_OPEN
+        unanswered = asyncio.create_task(ask(link.port))
+        assert await arrived.get() == b"question\n"
+        link.heal()
+        assert await ask(link.port) == b"answer\n"
+        assert not unanswered.done()
+        unanswered.cancel()
+        await asyncio.wait({unanswered})
 
 
 async def test_effects_are_counted_when_they_happen() -> None:

@@ -48,6 +48,9 @@ class Receivers(WebServer):
         self.answers: dict[str, list[Answer]] = {}
         # Paths that never answer.
         self.hanging: set[str] = set()
+        # Paths that answer that they are unavailable, and remember nothing but how often.
+        self.unavailable: set[str] = set()
+        self.refused = 0
         self._ends = threading.Event()
         super().__init__()
 
@@ -59,6 +62,9 @@ class Receivers(WebServer):
         return [delivery for delivery in self.deliveries if delivery.path == path]
 
     def answer(self, request: Request) -> Answer | None:
+        if request.path in self.unavailable:
+            self.refused += 1
+            return Answer(503)
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.deliveries.append(Delivery(request.path, headers, request.body))
         if request.path in self.hanging:
