@@ -221,7 +221,11 @@ def calls(key: str) -> Iterator[tuple[str, Request]]:
 
 
 def measure_calls(datastore: DatastoreSpec, key: str, verbose: bool) -> None:
-    with run_control_plane(datastore) as server:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        # With files of its own it collects no insights, which would read the whole history first.
+        run_control_plane(datastore, files=Path(directory)) as server,
+    ):
         client = GrpcClient(server.address("api"))
         timings: list[tuple[float, str]] = []
         for name, call in calls(key):
