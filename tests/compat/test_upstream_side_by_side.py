@@ -43,6 +43,7 @@ REFUSED = {
     "deployment cancel": "--deployment-id {deployment}",
     "deployment reject": "--deployment-id {deployment} --stage-id s1 --reason no",
     "deployment skip": "--deployment-id {deployment} --stage-id s1",
+    "piped list": "",
     "session end": "--all",
     "session list": "",
 }
