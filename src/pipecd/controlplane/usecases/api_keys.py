@@ -11,6 +11,7 @@ from pipecd.controlplane.auth.subject import ApiKeyCaller, UserOrApiKey
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, check_project, or_not_found
+from pipecd.controlplane.usecases.settings_log import log_change
 from pipecd.model.errors import UserMistake
 from pipecd.model.ids import new_id
 from pipecd.proto.model.apikey_pb2 import APIKey
@@ -75,6 +76,7 @@ class ApiKeyUseCases:
         await self._stores.api_keys.add(record)
         await self._add_grants(id, of_key, by)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
+        log_change("API key generated", by=by, key=id, role=APIKey.Role.Name(role))
         return key
 
     async def set_role(
@@ -148,6 +150,7 @@ class ApiKeyUseCases:
         await or_not_found(self._stores.api_keys.update(id, change), "API key is not found")
         self._credentials.invalidate(id)
         await self._bus.publish(Signal(Topic.API_KEY, id, by.project))
+        log_change("API key disabled", by=by, key=id)
 
     async def list(self, *, by: UserOrApiKey, enabled: bool | None = None) -> tuple[APIKey, ...]:
         """The keys of the project without their hashes, with the time of their last use."""

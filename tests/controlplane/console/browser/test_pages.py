@@ -184,6 +184,12 @@ async def test_every_page_fits_and_names_its_controls(
     viewport = {"width": width, "height": 800}
     page = await open_page("/applications", viewport=viewport, color_scheme=theme)
     wrong: list[str] = []
+
+    def check_host(request: Request) -> None:
+        if not request.url.startswith((console_url, "data:", "blob:")):
+            wrong.append(f"{page.url} requests {request.url}")
+
+    page.on("request", check_host)
     for path in all_pages:
         if path.startswith("/login"):
             continue
