@@ -211,6 +211,16 @@ async def test_the_only_way_to_sign_in_cannot_be_disabled(
     assert await cases.sessions.sign_in("shop", "boss", "a better password")
 
 
+async def test_a_password_is_long_enough_and_its_change_is_confirmed(
+    submit: SubmitPageForm, admin_browser: httpx2.AsyncClient
+) -> None:
+    refused = await submit("admin", username="boss", password="short")
+    assert refused.status_code == 422
+    assert "The password needs at least 8 characters." in refused.text
+    await submit("admin", username="boss", password="a better password")
+    assert "The password of boss is changed." in await page(admin_browser)
+
+
 async def test_the_sessions_of_a_user_and_all_sessions_are_ended(
     submit: SubmitPageForm, open_browser: OpenBrowser, viewer: User, admin: User
 ) -> None:
