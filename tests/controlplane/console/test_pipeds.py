@@ -19,7 +19,7 @@ from pipecd.controlplane.usecases.commands import CommandResult
 from pipecd.controlplane.usecases.pipeds import RegisteredPiped
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.observe.version import build_version
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.application_pb2 import OUT_OF_SYNC, Application
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.proto.service.pluginfailures_pb2 import PluginFailure
@@ -553,6 +553,7 @@ async def test_lists_warn_of_a_piped_that_went_offline(
     application: Application,
     other_piped: PipedCaller,
     reports: PipedReports,
+    stores: Stores,
     advance: Callable[[float], None],
 ) -> None:
     await reports.online()
@@ -565,6 +566,13 @@ async def test_lists_warn_of_a_piped_that_went_offline(
     html = (await admin_browser.get("/applications")).text
     assert f'href="/applications?pipedId={application.piped_id}"' in html
     assert by_testid(html, "app-piped-offline") == ["Piped offline"]
+
+    def drift(stored: Application) -> None:
+        stored.sync_state.status, stored.sync_state.timestamp = OUT_OF_SYNC, 1
+
+    await stores.applications.update(application.id, drift)
+    html = (await admin_browser.get("/applications/drift")).text
+    assert by_testid(html, "drift-piped-offline") == ["Piped offline"]
 
 
 async def test_the_list_counts_the_applications_of_each_piped(

@@ -24,7 +24,7 @@ from pipecd.controlplane.console.list_filters import (
 )
 from pipecd.controlplane.console.live_state import application_drift
 from pipecd.controlplane.console.page_context import BrowserSession, PageContext
-from pipecd.controlplane.console.status_badge import StatusCount
+from pipecd.controlplane.console.status_badge import StatusCount, offline_pipeds
 from pipecd.model.application import SyncStatus
 from pipecd.model.errors import Denied, NotFound
 from pipecd.proto.model.application_pb2 import Application
@@ -101,6 +101,7 @@ class DriftPages:
             request,
             "drift.html",
             applications=drifted,
+            offline_ids={piped.id for piped in offline_pipeds(pipeds)},
             listing=listing,
             summary=_summary(listing.total),
             chips=url.chips(filters),

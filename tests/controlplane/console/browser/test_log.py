@@ -152,6 +152,7 @@ async def test_a_stage_that_wrote_nothing_has_no_tools_for_its_log(
     await page.reload()
     await expect(page.get_by_text("The stage wrote nothing.")).to_be_visible()
     await expect(page.get_by_test_id("log-find")).to_be_hidden()
+    await expect(page.get_by_role("link", name="Download")).to_have_count(0)
 
 
 async def test_permalinks_and_finding_work_without_scripts(

@@ -45,7 +45,7 @@ document.addEventListener("click", async (event) => {
   }
   const copy = event.target.closest("[data-copy], [data-copy-code]");
   if (copy) {
-    const name = copy.getAttribute("aria-label").replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
+    const name = (copy.dataset.copyName ?? copy.getAttribute("aria-label")).replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
     announce((await copyText(copy.dataset.copy ?? codeBeside(copy))) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
   }
   const reveal = event.target.closest("[data-reveal]");
