@@ -65,6 +65,9 @@ async def test_a_deployment_is_followed_searched_approved_and_cancelled(
         await page.wait_for_text("[data-testid=log-chosen]", "Lines 3 to 5")
         await reports.stage(running, "s1", StageStatus.SUCCESS)
         await reports.stage(running, "s2", StageStatus.RUNNING)
+        # Drivers do not scroll to what a sticky bar covers.
+        await page.find("[data-testid=approve-button]")
+        await page.run("scrollTo(0, 0)")
         await page.click("[data-testid=approve-button]")
         await page.wait_for_text("[data-testid=notice]", "approval is requested")
         await page.click("[data-testid=cancel-button]")
