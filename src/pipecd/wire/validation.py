@@ -199,6 +199,12 @@ def is_map(field: FieldDescriptor) -> bool:
     )
 
 
+def is_required(field: FieldDescriptor) -> bool:
+    """Whether a message without the field is refused."""
+    rules = field.GetOptions().Extensions[rules_pb2.rules]
+    return bool(rules.required or rules.min_len or rules.min_items or rules.min_pairs)
+
+
 @cache
 def _has_checks(descriptor: Descriptor) -> bool:
     """Whether the message or one it can contain has a rule; others are not traversed."""

@@ -171,6 +171,12 @@ def test_every_rpc_has_one_route() -> None:
         assert set(route.path_fields) <= fields
 
 
+def test_the_openapi_document_names_what_a_request_needs() -> None:
+    events: Any = openapi_document()["paths"]["/events"]["post"]["requestBody"]
+    schema = events["content"]["application/json"]["schema"]
+    assert (events["required"], schema["required"]) == (True, ["name", "data"])
+
+
 async def test_the_openapi_document_is_public_and_its_references_resolve(
     site: str,
 ) -> None:

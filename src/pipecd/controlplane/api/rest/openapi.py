@@ -7,7 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pipecd.controlplane.api.rest.routes import ROUTES, RestRoute
 from pipecd.observe.version import build_version
-from pipecd.wire.validation import is_map
+from pipecd.wire.validation import is_map, is_required
 
 _SCALARS: dict[int, dict[str, str]] = {
     FieldDescriptor.CPPTYPE_STRING: {"type": "string"},
@@ -66,7 +66,11 @@ def _operation(route: RestRoute, schemas: dict[str, Any]) -> dict[str, Any]:
         },
     }
     if route.has_body and others:
-        operation["requestBody"] = {"content": _json(_object(request, others, schemas))}
+        schema = _object(request, others, schemas)
+        required = [name for name in others if is_required(request.fields_by_name[name])]
+        # Only of requests: the messages within them are also parts of answers, which omit fields.
+        schema |= {"required": required} if required else {}
+        operation["requestBody"] = {"required": bool(required), "content": _json(schema)}
     else:
         operation["parameters"] += [_parameter(request, name, "query", schemas) for name in others]
     return operation
@@ -80,7 +84,8 @@ def _parameter(
     if is_map(field):
         # In a query string a map is a list of key:value pairs.
         schema = {"type": "array", "items": {"type": "string", "pattern": "^[^:]*:.*$"}}
-    return {"name": name, "in": location, "required": location == "path", "schema": schema}
+    required = location == "path" or is_required(field)
+    return {"name": name, "in": location, "required": required, "schema": schema}
 
 
 def _reference(message: Descriptor, schemas: dict[str, Any]) -> dict[str, str]:
