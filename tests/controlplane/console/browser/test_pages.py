@@ -241,7 +241,7 @@ UNISOLATED = r"""() => {
     return found;
 }"""
 # The help is in the menu of the account.
-LANDMARKS = ["header", "Main", "Help", "main"]
+LANDMARKS = ["header", "Main", "Account", "main"]
 CHECK = """() => {
     const name = (e) => e.getAttribute("aria-label") || e.textContent.trim() || e.title ||
         [...(e.labels ?? [])].map((label) => label.textContent.trim()).join();
