@@ -14,6 +14,7 @@ from pipecd.model.deployment import APPROVED_USERS_KEY, DeploymentStatus, StageS
 from pipecd.proto.model import event_pb2
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.event_pb2 import Event
 
 # What a program may use more than when everything had settled first; caches fill.
 MORE_FILES, MORE_THREADS, MORE_MEMORY = 40, 24, 64 << 20
@@ -237,7 +238,9 @@ def events(evidence: Evidence) -> Iterable[Violation]:
                 yield Violation(rule, f"no commit wrote {request.value}", lane)
             case event_pb2.EVENT_FAILURE if not event.status_description:
                 yield Violation(rule, f"event {event.id} failed without a reason", lane)
-            case event_pb2.EVENT_OUTDATED if not _has_newer(request, requested):
+            case event_pb2.EVENT_OUTDATED if not (
+                _has_newer(request, requested) or _is_aged(evidence, request, event)
+            ):
                 text = f"event {event.id} is outdated although none is newer"
                 yield Violation(rule, text, lane)
             case _:
@@ -251,6 +254,17 @@ def _is_commit_lost(evidence: Evidence, event: Requested) -> bool:
     """
     return any(
         fault.name == "recreate_repository" and 0 <= fault.begin - event.at <= _HANDLED_WITHIN
+        for fault in evidence.faults
+    )
+
+
+def _is_aged(evidence: Evidence, request: Requested, event: Event) -> bool:
+    """Whether the clock of the control plane, which dates events, was stepped before it was read.
+
+    An event that seems to be more than an hour old is refused with this reason.
+    """
+    return event.status_description.startswith("Too much time has passed") and any(
+        fault.name == "step_clock_of_replica" and fault.end >= request.at
         for fault in evidence.faults
     )
 

@@ -78,6 +78,7 @@ CANCEL = Requested("cancel", "web", id="c", deployment="d")
 EVENT = Requested("event", "web", id="e", value="v1", at=5, answered_at=6)
 LATER_EVENT = Requested("event", "web", value="v2", at=7)
 EARLIER_EVENT = Requested("event", "web", value="v0", at=1, answered_at=2)
+AGED = 'Too much time has passed since the event "e" was created'
 LOST = InjectedFault("lose_workspace", 2, 2, piped="p")
 FULL = InjectedFault("fill_workspace", 2, 3, piped="p")
 LOST_LATER = InjectedFault("lose_workspace", 100, 100, piped="p")
@@ -152,6 +153,12 @@ RIGHT: dict[str, Evidence] = {
     ),
     "an event that was superseded": replace(
         GOOD, requests=[EVENT, LATER_EVENT], events=event(event_pb2.EVENT_OUTDATED)
+    ),
+    "an event that a stepped clock has aged": replace(
+        GOOD,
+        requests=[EVENT],
+        events=event(event_pb2.EVENT_OUTDATED, AGED),
+        faults=[InjectedFault("step_clock_of_replica", 7, 7)],
     ),
     "an event of an application whose file is broken": replace(
         GOOD, requests=[EVENT], events=event(event_pb2.EVENT_NOT_HANDLED), broken={"web"}
@@ -434,6 +441,19 @@ WRONG: dict[str, tuple[Evidence, str]] = {
     ),
     "an event that is outdated without a newer one": (
         replace(GOOD, requests=[EARLIER_EVENT, EVENT], events=event(event_pb2.EVENT_OUTDATED)),
+        "an event is handled once: event e is outdated although none is newer",
+    ),
+    "an event that is refused as old although no clock was stepped": (
+        replace(GOOD, requests=[EVENT], events=event(event_pb2.EVENT_OUTDATED, AGED)),
+        "an event is handled once: event e is outdated although none is newer",
+    ),
+    "an event that is outdated without a reason although a clock was stepped": (
+        replace(
+            GOOD,
+            requests=[EVENT],
+            events=event(event_pb2.EVENT_OUTDATED),
+            faults=[InjectedFault("step_clock_of_replica", 7, 7)],
+        ),
         "an event is handled once: event e is outdated although none is newer",
     ),
     "a notification that is missing although the disk was only full, and the piped went on": (

@@ -9,9 +9,12 @@ from pipecd.controlplane.bus.signal import Signal, Topic
 from pipecd.controlplane.datastore.stage_logs import StageRun
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import ForeignProject
+from pipecd.model.deployment import StageStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model import deployment_pb2 as pb
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
+from pipecd.proto.service.piped_pb2 import ReportStageStatusChangedRequest
 
 
 def blocks(*indexes: int) -> list[LogBlock]:
@@ -31,6 +34,42 @@ async def test_appended_blocks_can_be_read_at_once(
     assert [b.index for b in (await cases.logs.stage_log(run, 3, by=viewer)).blocks] == [3]
     with pytest.raises(Conflict, match="could not append the logs"):
         await cases.logs.append(run, blocks(4), by=piped)
+
+
+async def report_status(
+    cases: UseCases, deployment: Deployment, piped: PipedCaller, status: StageStatus
+) -> None:
+    request = ReportStageStatusChangedRequest(
+        deployment_id=deployment.id, stage_id="s1", status=pb.StageStatus.ValueType(status)
+    )
+    await cases.deployment_reports.report_stage_status(request, by=piped)
+
+
+@pytest.mark.parametrize("is_closed_at_once", [True, False])
+async def test_a_stage_that_runs_again_after_the_end_of_its_log_continues_it(
+    cases: UseCases,
+    deployment: Deployment,
+    piped: PipedCaller,
+    viewer: User,
+    *,
+    is_closed_at_once: bool,
+) -> None:
+    run = StageRun(deployment.id, "s1")
+    await report_status(cases, deployment, piped, StageStatus.RUNNING)
+    await cases.logs.checkpoint(run, blocks(1, 2), completed=True, by=piped)
+    with pytest.raises(Conflict, match="could not append the logs"):
+        await cases.logs.append(run, blocks(2), by=piped)
+    assert (await cases.logs.stage_log(run, by=viewer)).completed, "nothing new came"
+    if not is_closed_at_once:
+        await cases.logs.append(run, blocks(3), by=piped)
+        log = await cases.logs.stage_log(run, by=viewer)
+        assert ([b.index for b in log.blocks], log.completed) == ([1, 2, 3], False)
+    await cases.logs.checkpoint(run, blocks(3, 4), completed=True, by=piped)
+    log = await cases.logs.stage_log(run, by=viewer)
+    assert ([b.index for b in log.blocks], log.completed) == ([1, 2, 3, 4], True)
+    await report_status(cases, deployment, piped, StageStatus.SUCCESS)
+    with pytest.raises(Conflict, match="could not append the logs"):
+        await cases.logs.append(run, blocks(5), by=piped)
 
 
 async def test_a_log_of_another_piped_or_project_is_denied(

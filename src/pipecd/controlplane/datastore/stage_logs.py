@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, delete, false, insert, select, update
@@ -146,7 +146,7 @@ class StageLogs:
         self._lock_users: Counter[StageRun] = Counter()
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock]) -> None:
-        """Adds the blocks whose index is new; raises Conflict when the log is completed."""
+        """Adds the blocks whose index is new; raises LogCompleted when the log is completed."""
         if len(blocks) == 1:
             # Most appends need a single statement: the log is open and the block is new.
             (block,) = blocks
@@ -202,7 +202,7 @@ class StageLogs:
         # A piped that got no answer repeats its last checkpoint, which is no error.
         saved = {block.index for block in before.blocks}
         if before.completed and any(block.index not in saved for block in blocks):
-            raise already_completed()
+            raise LogCompleted
 
         def collect(transaction: Transaction) -> LogFile:
             """Adds the new blocks, closes the log if requested, and returns all rows."""
@@ -221,6 +221,33 @@ class StageLogs:
         await self._database.write(
             lambda transaction: _remove_saved(transaction, run, log, rows.blocks)
         )
+
+    async def reopen(self, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+        """Opens a completed log for later blocks; False if none of these is later."""
+        async with self._lock_log(run):
+            for _ in range(REPLACE_ATTEMPTS):
+                with suppress(FileChanged):
+                    return await self._reopen(run, blocks)
+            raise Unavailable(f"other replicas are writing {log_path(run)}", hint="try again later")
+
+    async def _reopen(self, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+        file, version = await self._versioned_file(run)
+        before = file or LogFile()
+        if all(block.index <= before.last_index for block in blocks):
+            return False
+        if before.completed:
+            opened = replace(before, completed=False)
+            content = await asyncio.to_thread(format_log, opened)
+            await self._files.replace(log_path(run), content, version=version)
+        # After a kill in between the log still refuses blocks, and is opened with the next ones.
+        values = {**_run_values(run), "done": False, "last": before.last_index}
+        await self._database.write(
+            lambda transaction: (
+                _ensure_head(transaction, run, before),
+                transaction.execute(SET_HEAD, values),
+            )
+        )
+        return True
 
     async def read(self, run: StageRun, *, from_index: int = 0) -> StageLogPart:
         """Returns the blocks from that index on; raises NotFound when nothing was ever logged."""
@@ -289,8 +316,11 @@ class StageLogs:
                 del self._lock_users[run], self._locks[run]
 
 
-def already_completed() -> Conflict:
-    return Conflict("could not append the logs because the stage was already completed")
+class LogCompleted(Conflict):
+    """A log is completed, and accepts no further blocks."""
+
+    def __init__(self) -> None:
+        super().__init__("could not append the logs because the stage was already completed")
 
 
 def _run_values(run: StageRun) -> dict[str, Value]:
@@ -329,7 +359,7 @@ def _append(transaction: Transaction, run: StageRun, blocks: Sequence[LogBlock])
     if head is None:
         return False
     if head.completed:
-        raise already_completed()
+        raise LogCompleted
     _add_blocks(transaction, run, blocks)
     return True
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage logs: pipeds append, users and API keys read."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from pipecd.cache import LruCache
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import PipedCaller, Subject
 from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.log_file import StoredLog
-from pipecd.controlplane.datastore.stage_logs import StageLogPart, StageRun
+from pipecd.controlplane.datastore.stage_logs import LogCompleted, StageLogPart, StageRun
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, or_not_found
-from pipecd.model.deployment import ROLLBACK_STAGE
+from pipecd.model.deployment import ROLLBACK_STAGE, DeploymentStatus, StageStatus
 from pipecd.model.errors import NotFound, UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
@@ -31,16 +31,16 @@ class Logs:
         self._owners = LruCache[str, str](_MAX_OWNERS, ttl=_OWNERS_TTL_SECONDS)
 
     async def append(self, run: StageRun, blocks: Sequence[LogBlock], *, by: PipedCaller) -> None:
-        await self._check_owner(run, by)
-        await self._stores.stage_logs.append(run, blocks)
-        await self._signal(run, by)
+        logs = self._stores.stage_logs
+        await self._write(run, blocks, lambda: logs.append(run, blocks), by)
 
     async def checkpoint(
         self, run: StageRun, blocks: Sequence[LogBlock], *, completed: bool, by: PipedCaller
     ) -> None:
-        await self._check_owner(run, by)
-        await self._stores.stage_logs.checkpoint(run, blocks, completed=completed)
-        await self._signal(run, by)
+        logs = self._stores.stage_logs
+        await self._write(
+            run, blocks, lambda: logs.checkpoint(run, blocks, completed=completed), by
+        )
 
     async def stage_log(self, run: StageRun, from_index: int = 0, *, by: Subject) -> StageLogPart:
         """The blocks with that index or a greater one."""
@@ -78,6 +78,37 @@ class Logs:
         if self._owners.get(run.deployment_id) != by.piped:
             await self._access.own_deployment(run.deployment_id, by=by)
             self._owners.put(run.deployment_id, by.piped)
+
+    async def _write(
+        self,
+        run: StageRun,
+        blocks: Sequence[LogBlock],
+        write: Callable[[], Awaitable[None]],
+        by: PipedCaller,
+    ) -> None:
+        await self._check_owner(run, by)
+        try:
+            await write()
+        except LogCompleted:
+            if not await self._reopen(run, blocks):
+                raise
+            await write()
+        await self._signal(run, by)
+
+    async def _reopen(self, run: StageRun, blocks: Sequence[LogBlock]) -> bool:
+        """Opens the completed log of a stage that runs again.
+
+        A piped whose workspace was lost or restored does not know that the stage has ended, if its
+        status was not reported either.
+        """
+        deployment = await self._stores.deployments.get(run.deployment_id)
+        is_running = any(
+            stage.id == run.stage_id and StageStatus(stage.status) is StageStatus.RUNNING
+            for stage in deployment.stages
+        )
+        if not is_running or DeploymentStatus(deployment.status).is_completed:
+            return False
+        return await self._stores.stage_logs.reopen(run, blocks)
 
     async def _signal(self, run: StageRun, by: PipedCaller) -> None:
         await self._bus.publish(
