@@ -2,11 +2,13 @@
 """pipectl on the command line, and a piped that has reported its repository."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from pipecd.commandline.main import run
 from pipecd.pipectl.cli import tree
@@ -20,6 +22,16 @@ def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "config" / "contexts.json"
     monkeypatch.setenv("PIPECTL_CONFIG", str(file))
     return file
+
+
+@pytest.fixture(autouse=True)
+def only_warnings_are_logged() -> Iterator[None]:
+    """The control plane is in this process, and its log would be in the output of pipectl."""
+    level = structlog.make_filtering_bound_logger(logging.WARNING)
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=level)
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

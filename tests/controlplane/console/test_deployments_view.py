@@ -81,6 +81,7 @@ def test_what_was_rolled_back_by_itself_is_still_in_git(
         make_stage("2", "ROLLBACK", status=StageStatus.SUCCESS),
         status=DeploymentStatus.FAILURE,
     )
+    rolled_back.running_commit_hash = "c0ffee"
     text = view.deployment_view(rolled_back, online_piped, "ann", noon).roll_back.text
     assert text.startswith("It was rolled back, but Git still has its commit")
     text = view.deployment_view(make_deployment(), online_piped, "ann", noon).roll_back.text

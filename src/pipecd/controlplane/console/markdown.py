@@ -119,9 +119,10 @@ def _permalink(anchor: str) -> Token:
 
 
 def _html(parser: MarkdownIt, tokens: Sequence[Token]) -> Markup:
-    """The tokens as HTML; code that is wider than the page can be scrolled by the keyboard."""
+    """The tokens as HTML; what is wider than the page can be scrolled by the keyboard."""
     html = parser.renderer.render(tokens, parser.options, {})
-    return Markup(html.replace("<pre>", '<pre tabindex="0">'))  # noqa: S704
+    html = html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
+    return Markup(html)  # noqa: S704
 
 
 def _plain_text(inline: Token) -> str:

@@ -204,7 +204,9 @@ class ProjectSettingsPages:
         """
         form, cases, project = await request.form(), self._context.cases, session.user.project
         username, password = _required(form, "username"), _required(form, "password")
-        if len(password) < MIN_PASSWORD_LENGTH:
+        is_too_short = len(password) < MIN_PASSWORD_LENGTH
+        # Others are denied below, whatever they sent.
+        if is_too_short and not await self._context.denied_reason(session.user, _UPDATE):
             raise UserMistake(f"The password needs at least {MIN_PASSWORD_LENGTH} characters.")
         await cases.projects.set_static_admin(username, password, by=session.user)
         saved = Flash(f"The password of {username} is changed.")

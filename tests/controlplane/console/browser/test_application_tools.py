@@ -83,7 +83,7 @@ async def test_documentation_version_and_news_are_in_the_account_menu(
     version = (await page.get_by_test_id("program-version").inner_text()).removeprefix("PipeCD ")
     await menu.get_by_role("link", name="Documentation").click()
     await expect(page.get_by_test_id("documented-version")).to_have_text(version)
-    await page.get_by_role("link", name="The console", exact=True).click()
+    await page.get_by_role("link", name="The console", exact=True).first.click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("The console")
     await page.locator("details.account summary").click()
     await page.locator("details.account").get_by_role("link", name="What is new").click()

@@ -32,7 +32,7 @@ async def test_users_are_listed_and_single_sessions_ended(
     await expect(row).to_contain_text("olga")
     await expect(row).to_contain_text("Viewer, dev")
     await expect(row).to_contain_text("Single sign-on")
-    await row.get_by_role("link").click()
+    await row.locator(".row-link").click()
     sessions = page.get_by_test_id("session-row")
     await expect(sessions).to_have_count(2)
     last = sessions.nth(1)
