@@ -122,6 +122,8 @@ def _html(parser: MarkdownIt, tokens: Sequence[Token]) -> Markup:
     """The tokens as HTML; what is wider than the page can be scrolled by the keyboard."""
     html = parser.renderer.render(tokens, parser.options, {})
     html = html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
+    # A corner without a heading is a cell.
+    html = html.replace("<th></th>", "<td></td>")
     return Markup(html)  # noqa: S704
 
 

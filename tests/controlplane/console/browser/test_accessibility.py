@@ -71,7 +71,7 @@ class PageCheck:
             await self.check(f"{what}, unfolded")
         for menu in await self._page.locator("details.menu").filter(visible=True).all():
             summary = menu.locator("> summary")
-            name = (await summary.inner_text()).strip()
+            name = " ".join((await summary.inner_text()).split())
             name = name or await summary.get_attribute("aria-label") or ""
             # Rows have the same menu, and all pages that of the account.
             is_account = "account" in (await menu.get_attribute("class") or "")
