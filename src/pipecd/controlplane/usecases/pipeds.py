@@ -18,7 +18,7 @@ from pipecd.controlplane.usecases.access import (
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.controlplane.usecases.piped_connections import OfflineDetector, PipedConnections
-from pipecd.controlplane.usecases.settings_log import changed_fields, log_change
+from pipecd.controlplane.usecases.settings_log import RecordedChange, log_change
 from pipecd.model.clock import Now, to_unix, utc_now
 from pipecd.model.errors import Conflict, UserMistake
 from pipecd.model.ids import new_id
@@ -281,18 +281,10 @@ class PipedUseCases:
     async def _change(self, id: str, change: Callable[[Piped], None], by: UserOrApiKey) -> None:
         await self._access.require(by, _UPDATE)
         await self._access.piped(id, by=by)
-        changed: tuple[str, ...] = ()
-
-        def change_and_note(piped: Piped) -> None:
-            nonlocal changed
-            before = Piped()
-            before.CopyFrom(piped)
-            change(piped)
-            changed = changed_fields(before, piped)
-
-        await self._signal(await self._stores.pipeds.update(id, change_and_note))
-        if changed:
-            log_change("piped changed", by=by, piped=id, settings=changed)
+        recorded = RecordedChange(change)
+        await self._signal(await self._stores.pipeds.update(id, recorded))
+        if recorded.fields:
+            log_change("piped changed", by=by, piped=id, settings=recorded.fields)
 
     async def _signal(self, piped: Piped) -> None:
         self._credentials.invalidate(piped.id)

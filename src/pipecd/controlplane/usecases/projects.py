@@ -17,7 +17,7 @@ from pipecd.controlplane.bus.signal import Bus, Signal, Topic
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import Access, or_not_found
 from pipecd.controlplane.usecases.session_endings import SessionEndings
-from pipecd.controlplane.usecases.settings_log import changed_fields, log_change
+from pipecd.controlplane.usecases.settings_log import RecordedChange, log_change
 from pipecd.model.errors import AlreadyExists, Conflict, NotFound, UserMistake
 from pipecd.proto.model.project_pb2 import (
     Project,
@@ -278,19 +278,11 @@ class ProjectUseCases:
         if by.project in self._from_config:
             raise _declared_in_config()
         await or_not_found(self._stores.projects.get(by.project), "Project is not found")
-        changed: tuple[str, ...] = ()
-
-        def change_and_note(project: Project) -> None:
-            nonlocal changed
-            before = Project()
-            before.CopyFrom(project)
-            change(project)
-            changed = changed_fields(before, project)
-
+        recorded = RecordedChange(change)
         # NotFound errors of the change itself keep their message.
-        await self._update(by.project, change_and_note)
-        if changed:
-            log_change("project settings changed", by=by, settings=changed)
+        await self._update(by.project, recorded)
+        if recorded.fields:
+            log_change("project settings changed", by=by, settings=recorded.fields)
 
     async def require_update(self, by: UserOrApiKey) -> None:
         """Denied unless the caller may change the settings of their project."""
