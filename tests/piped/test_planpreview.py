@@ -172,8 +172,8 @@ async def test_every_piped_of_the_repository_answers_and_an_offline_one_is_liste
 
 
 MORTAL = '''#!{python}
-"""A plugin that crashes during a preview while a certain file exists."""
-import os, pathlib
+"""A plugin that crashes when it previews a certain content."""
+import os
 from pipecd.sdk import DeploymentPlugin, PlannedStage, Preview, PreviewPlugin, Stage, StageResult
 from pipecd.sdk import serve
 
@@ -193,7 +193,8 @@ class Mortal(DeploymentPlugin, PreviewPlugin):
         return StageResult.succeeded()
 
     async def preview(self, change):
-        if pathlib.Path({poison!r}).exists():
+        words = change.target.application_directory / "words"
+        if words.exists() and words.read_text() == "poison":
             print("that was poison", flush=True)
             os._exit(3)
         return [Preview(target.name, "alive") for target in change.targets]
@@ -210,8 +211,8 @@ async def test_a_plugin_that_crashes_during_a_preview_is_reported_and_restarted(
     tmp_path: Path,
     previewed: Any,
 ) -> None:
-    program, poison = tmp_path / "mortal", tmp_path / "poison"
-    program.write_text(MORTAL.format(python=sys.executable, poison=str(poison)))
+    program = tmp_path / "mortal"
+    program.write_text(MORTAL.format(python=sys.executable))
     program.chmod(0o755)
     entry = {"name": "mortal", "url": f"file://{program}", "deployTargets": [{"name": "here"}]}
     config = SCRIPT.partition("  pipeline")[0].replace("NAME", "cart") + "  plugins: {mortal: {}}\n"
@@ -220,11 +221,8 @@ async def test_a_plugin_that_crashes_during_a_preview_is_reported_and_restarted(
     async with start_plane() as plane, whole_piped(plane, origin.remote, more=more) as piped:
         there = {"mortal": DeployTargets(deploy_targets=["here"])}
         await piped.add_application("cart", deploy_targets_by_plugin=there)
-        head = branch(origin, {"cart/words": "1"})
-        poison.touch()
-        _, out = await previewed(plane)(head)
-        poison.unlink()
-        _, again = await previewed(plane)(head)
+        _, out = await previewed(plane)(branch(origin, {"cart/words": "poison"}))
+        _, again = await previewed(plane)(branch(origin, {"cart/words": "1"}, "cured"), "cured")
     [failed], [shown] = out["FailureApplications"], again["Applications"]
     assert "[mortal] plugin mortal " in failed["Reason"]
     assert "that was poison" in failed["Reason"]
