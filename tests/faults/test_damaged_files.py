@@ -71,7 +71,14 @@ async def test_a_damaged_mirror_is_created_again(tmp_path: Path, damage: str) ->
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "5", '{"stages": [], "keys": 3}', '{"stages": {"s": 1}, "outcome": []}', "\0"]
+    "content",
+    [
+        pytest.param("[]", id="list"),
+        pytest.param("5", id="number"),
+        pytest.param('{"stages": [], "keys": 3}', id="wrong-types"),
+        pytest.param('{"stages": {"s": 1}, "outcome": []}', id="wrong-types-below"),
+        pytest.param("\0", id="binary"),
+    ],
 )
 async def test_a_restarted_piped_goes_on_with_damaged_state_files(
     tmp_path: Path, content: str

@@ -34,11 +34,16 @@ from servers.terraform_states import TerraformStates
 S = TypeVar("S", bound=Server | Kubernetes)
 
 SERVERS = ("mariadb", "postgres", "dolt", "redis", "s3", "amazon", "kubernetes")
+# A stage waits for every apply of this machine that may have locked its state.
+APPLIES = ("terraform", "tofu")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of a server in one worker, so that it is started once."""
+    """Keeps the tests of a server in one worker, so that it is started once.
+
+    So are those that apply something with Terraform or OpenTofu, one after the other.
+    """
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
@@ -47,6 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if server in used:
                 item.add_marker(pytest.mark.xdist_group(server))
                 break
+        else:
+            if not used.isdisjoint(APPLIES):
+                item.add_marker(pytest.mark.xdist_group("applies"))
 
 
 def running(kind: Callable[[], S]) -> Iterator[S]:

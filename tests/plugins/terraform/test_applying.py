@@ -23,6 +23,8 @@ from pipecd.sdk import StageStatus, Unavailable
 from plugins.terraform.testbed import Application, data, has_begun
 from servers.server import is_running
 
+pytestmark = pytest.mark.xdist_group("applies")
+
 # A process in the background may have inherited that interrupts are ignored.
 APPLY = """
 import signal, time
