@@ -155,7 +155,12 @@ class Pipectl:
 
 
 async def until_ready(log: Path) -> None:
-    await eventually(lambda: "control plane ready" in log.read_text(), within=100)
+    """Waits for the server of a log; when it is not ready in time the log is the error."""
+    try:
+        await eventually(lambda: "control plane ready" in log.read_text(), within=100)
+    except TimeoutError:
+        text = await asyncio.to_thread(log.read_text)
+        raise AssertionError(f"the server is not ready:\n{text[-4000:]}") from None
 
 
 async def first_key(configuration: Path, project: str) -> str:
