@@ -55,6 +55,10 @@ async def test_a_push_is_retried_on_top_of_concurrent_pushes(
     open_mirror: OpenMirror, shared: Any
 ) -> None:
     bases: list[str] = []
+    known: list[tuple[str, str]] = []
+
+    async def store(commit: str) -> None:
+        known.append((commit, shared.git("rev-parse", "main")))
 
     async def edit(commit: str) -> list[CommitDraft]:
         bases.append(commit)
@@ -63,8 +67,12 @@ async def test_a_push_is_retried_on_top_of_concurrent_pushes(
         return [CommitDraft({"count": str(len(bases)).encode()}, "by piped")]
 
     async with open_mirror(shared.remote) as mirror:
-        created = await push(mirror.clone, PushRequest(edit, "main", "main"))
+        request = PushRequest(edit, "main", "main", before_push=store)
+        created = await push(mirror.clone, request)
     assert shared.git("rev-parse", "HEAD") == created
+    # The commit of each attempt is known before it is in the branch.
+    assert len(known) == 3
+    assert known[-1] == (created, bases[-1])
     assert len(bases) == len(set(bases)) == 3
     assert (shared.path / "count").read_text() == "3"
     assert (shared.path / "others-2").exists()

@@ -19,6 +19,7 @@ from pipecd.piped.cache.heads import RepositoryHeads
 from pipecd.piped.cache.wakeups import WakeupStream
 from pipecd.piped.eventwatcher.definitions import DefinitionReader
 from pipecd.piped.eventwatcher.event_queue import EventQueue
+from pipecd.piped.eventwatcher.pushed_edits import PushedEdits
 from pipecd.piped.eventwatcher.repository_updater import (
     EventWatcher,
     RepositoryUpdater,
@@ -110,7 +111,11 @@ async def watching_events(
             EventQueue(api, interval=_POLL_INTERVAL, now=now),
         )
         context = UpdaterContext(
-            queue=queue, heads=heads, applications=applications, workers=workers
+            queue=queue,
+            heads=heads,
+            applications=applications,
+            workers=workers,
+            pushed=PushedEdits(plane.directory / directory / "pushed.json"),
         )
         updaters = [
             RepositoryUpdater(

@@ -37,12 +37,14 @@ class PushRequest:
 
     `draft` returns the commits to put on top of a given commit, in their order; it is called again
     whenever somebody else has pushed in the meantime. `base` is the watched branch and `branch`
-    the one to push to; they may be the same, and a new branch starts at the base.
+    the one to push to; they may be the same, and a new branch starts at the base. `before_push` is
+    called with the last commit before each attempt.
     """
 
     draft: Callable[[str], Awaitable[Sequence[CommitDraft]]]
     base: str
     branch: str
+    before_push: Callable[[str], Awaitable[None]] | None = None
 
 
 async def push(clone: Clone, request: PushRequest) -> str | None:
@@ -56,6 +58,8 @@ async def push(clone: Clone, request: PushRequest) -> str | None:
             commit = await _create_commit(clone, commit, draft)
         if commit == base:
             return None
+        if request.before_push is not None:
+            await request.before_push(commit)
         done = await git.run_remote("push", "--porcelain", "origin", f"{commit}:{ref}")
         if done.code == 0:
             return commit

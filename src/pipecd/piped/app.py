@@ -57,6 +57,7 @@ from pipecd.piped.deploy.context import DeploymentContext, logs_directory
 from pipecd.piped.deploy.deployer import Deployer
 from pipecd.piped.eventwatcher.definitions import DefinitionReader
 from pipecd.piped.eventwatcher.event_queue import EventQueue
+from pipecd.piped.eventwatcher.pushed_edits import PushedEdits
 from pipecd.piped.eventwatcher.repository_updater import (
     EventWatcher,
     RepositoryUpdater,
@@ -579,6 +580,7 @@ def _build_event_watcher(connection: _Connection, services: _Services) -> EventW
         heads=services.heads,
         applications=services.applications,
         workers=services.workers,
+        pushed=PushedEdits(connection.settings.workspace / "events" / "pushed.json"),
         token=git_password(spec.git),
     )
     updaters = [

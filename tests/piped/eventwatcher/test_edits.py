@@ -92,7 +92,7 @@ async def test_commits(
     ) as all_:
         mirror = all_.of("site")
         await mirror.update()
-        edits = EditBatch(mirror, tasks, workers)
+        edits = EditBatch(mirror, tasks, workers, lambda _: None)
         drafts = await edits.commits_on(head)
     assert [(sorted(d.files), d.message, dict(d.trailers)) for d in drafts] == commits
     assert {content for d in drafts for content in d.files.values()} == {b"tag: v2\n"}

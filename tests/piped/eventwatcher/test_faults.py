@@ -53,7 +53,8 @@ async def test_a_piped_killed_before_its_report_pushes_nothing_twice(
         assert (await events.all())[id_].status == event_pb2.EVENT_NOT_HANDLED
         plane.gate.refusals.clear()
         async with watching_events(plane, {"site": shop.remote}):
-            assert await events.succeeded(id_) == "Nothing to commit"
+            text = 'Successfully updated 1 files in the "site" repository'
+            assert await events.succeeded(id_) == text
     assert (tag(shop), commits(shop)) == ("v2", 2)
 
 

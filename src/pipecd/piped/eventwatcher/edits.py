@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns events into commits for one branch, with the result of each edit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipecd.git.mirror import Mirror
@@ -11,6 +11,7 @@ from pipecd.gotemplate.printf import quote
 from pipecd.gotemplate.template import has_actions, render
 from pipecd.model.errors import NotFound, PipecdError, UserMistake
 from pipecd.piped.eventwatcher.definitions import EventDefinition
+from pipecd.piped.eventwatcher.pushed_edits import EditId, PushedEdit
 from pipecd.piped.eventwatcher.replacement import apply_replacement
 from pipecd.piped.planning.deployment import TRACE_TRAILER
 from pipecd.program.workers import WorkerPool
@@ -34,16 +35,23 @@ class Edit:
         """Edits of one group may share a commit."""
         return self.definition.message, self.event.trigger_commit_hash
 
+    def id_in(self, branch: str) -> EditId:
+        """Identifies it also after a restart; another definition makes it another edit."""
+        fields = (f"{r.file} {r.format.value} {r.path}" for r in self.definition.replacements)
+        return self.event.id, "\n".join((branch, self.definition.origin, *fields))
+
 
 @dataclass(frozen=True)
 class EditResult:
     """How many files an edit changed, or its error; `remark` is shown in any case.
 
-    An edit that changed nothing may still need the push, if another edit made the same change.
+    An edit that changed nothing may still need the push, if another edit made the same change. One
+    that is in the branch already, whatever users have made of it since, is not made again.
     """
 
     files: int = 0
     needs_push: bool = False
+    is_in_branch: bool = False
     error: str = ""
     remark: str = ""
 
@@ -103,10 +111,17 @@ class EditBatch:
     """Applies edits to a commit; `results` are those of the last call of `commits_on`.
 
     Each edit changes all of its files or none, so that no commit has half of a failed edit.
+    `pushed` returns what is known of earlier pushes of an edit.
     """
 
-    def __init__(self, mirror: Mirror, edits: Sequence[Edit], workers: WorkerPool) -> None:
-        self._mirror, self._workers = mirror, workers
+    def __init__(
+        self,
+        mirror: Mirror,
+        edits: Sequence[Edit],
+        workers: WorkerPool,
+        pushed: Callable[[Edit], PushedEdit | None],
+    ) -> None:
+        self._mirror, self._workers, self._pushed = mirror, workers, pushed
         # Sorted, so that edits that can share a commit are neighbours.
         self._edits = sorted(edits, key=lambda edit: edit.commit_group)
         self.results: list[tuple[Edit, EditResult]] = []
@@ -121,8 +136,12 @@ class EditBatch:
         """The commits to create on top of a base commit."""
         self.results, self._drafts = [], []
         files, commits = await self._read(base), list[_PendingCommit]()
-        before = dict(files)
+        before, is_contained = dict(files), dict[str, bool]()
         for edit in self._edits:
+            if (earlier := await self._push_in(base, edit, is_contained)) is not None:
+                result = EditResult(earlier.files, is_in_branch=True, remark=earlier.remark)
+                self.results.append((edit, result))
+                continue
             message = await commit_message(
                 edit.event, edit.definition.message, workers=self._workers
             )
@@ -142,6 +161,22 @@ class EditBatch:
             commits[-1].add(changed, message)
         self._drafts = [commit.draft for commit in commits]
         return self._drafts
+
+    async def _push_in(
+        self, base: str, edit: Edit, is_contained: dict[str, bool]
+    ) -> PushedEdit | None:
+        """The earlier push of an edit that is part of the history of a commit.
+
+        Edits of one push have the same commits, each of which is looked up once.
+        """
+        if (earlier := self._pushed(edit)) is None:
+            return None
+        for commit in reversed(earlier.commits):
+            if commit not in is_contained:
+                is_contained[commit] = await self._mirror.objects.is_ancestor(commit, base)
+            if is_contained[commit]:
+                return earlier
+        return None
 
     async def _read(self, commit: str) -> dict[str, bytes | PipecdError]:
         """The files to change, or the errors why they cannot be."""

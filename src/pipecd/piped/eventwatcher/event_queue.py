@@ -80,6 +80,7 @@ class EventQueue:
         self._received_count = 0
         self._outcomes: dict[str, dict[str, EventOutcome]] = {}
         self._unreported: dict[str, EventOutcome] = {}
+        self._reported: set[str] = set()
         self._to_report = Watch()
         self._outage = OutageLog("events")
 
@@ -134,6 +135,10 @@ class EventQueue:
                     continue
             self._unreported[id_] = combined
             self._to_report.mark()
+
+    def is_reported(self, repository_id: str, event_id: str) -> bool:
+        """Whether the outcome of an event in a repository has been reported."""
+        return event_id in self._reported and repository_id in self._outcomes.get(event_id, {})
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -264,6 +269,7 @@ class EventQueue:
                 del self._received[id_]
                 self._outcomes.pop(id_, None)
         self._newest_by_key = {k: e for k, e in self._newest_by_key.items() if k in keys}
+        self._reported.intersection_update(self._outcomes)
 
     def _subscribed_keys(self) -> frozenset[str]:
         return frozenset[str]().union(*self._subscriptions.values())
@@ -296,6 +302,8 @@ class EventQueue:
             # One invalid status must not prevent the others from being reported.
             for id_, outcome in batch.items():
                 await self._send_report({id_: outcome})
+        else:
+            self._reported.update(batch)
 
 
 def _is_too_large(error: Unavailable) -> bool:

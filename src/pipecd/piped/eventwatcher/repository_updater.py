@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -22,7 +23,8 @@ from pipecd.piped.cache.refresh import RefreshSchedule
 from pipecd.piped.eventwatcher.definitions import DefinitionReader, EventDefinition
 from pipecd.piped.eventwatcher.edits import Edit, EditBatch, EditResult
 from pipecd.piped.eventwatcher.event_queue import EventQueue
-from pipecd.piped.eventwatcher.pull_request import PullRequest, open_pull_request
+from pipecd.piped.eventwatcher.pull_request import PullRequest, compare_page, open_pull_request
+from pipecd.piped.eventwatcher.pushed_edits import PushedEdits
 from pipecd.piped.eventwatcher.selection import (
     EventOutcome,
     combine_outcomes,
@@ -68,6 +70,7 @@ class UpdaterContext:
     heads: RepositoryHeads
     applications: ApplicationCache
     workers: WorkerPool
+    pushed: PushedEdits
     token: str = ""
     """The API token for pull requests: the password of Git over HTTP."""
 
@@ -86,7 +89,7 @@ class RepositoryUpdater:
         self._clock = seconds_clock(now)
         self._mirror, self._definitions, self._context = mirror, definitions, context
         self.repository_id = mirror.repository.id
-        self._queue = context.queue
+        self._queue, self._pushed = context.queue, context.pushed
         self._failing_since: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -95,6 +98,7 @@ class RepositoryUpdater:
             self._queue.changes, heads.changes_of(self.repository_id), applications.changes
         )
         await applications.wait_until_loaded()
+        await self._pushed.load()
         backoff = iter(_BACKOFF)
         while True:
             if await self._handle_pending():
@@ -158,15 +162,23 @@ class RepositoryUpdater:
         self, branch: str, edits: Sequence[Edit]
     ) -> list[tuple[Event, EventOutcome | None]]:
         """The outcome of the edits of one branch; None for those to retry."""
-        repository, batch = (
-            self._mirror.repository,
-            EditBatch(self._mirror, edits, self._context.workers),
+        repository = self._mirror.repository
+        batch = EditBatch(
+            self._mirror,
+            edits,
+            self._context.workers,
+            lambda edit: self._pushed.of(repository.id, edit.id_in(branch)),
         )
         error: PipecdError | None = None
         commit: str | None = None
         branch_text = ""
         try:
-            request = PushRequest(batch.commits_on, repository.branch, branch)
+            request = PushRequest(
+                batch.commits_on,
+                repository.branch,
+                branch,
+                before_push=partial(self._store_push, branch, batch),
+            )
             commit = await push(self._mirror.clone, request)
         except PipecdError as e:
             log.warning(
@@ -179,17 +191,31 @@ class RepositoryUpdater:
                 self._context.heads.pushed(repository.id)
             else:
                 title, _, body = batch.message.partition("\n")
-                text = await open_pull_request(
-                    PullRequest(repository.remote, branch, repository.branch, title, body.strip()),
-                    self._context.token,
+                proposal = PullRequest(
+                    repository.remote, branch, repository.branch, title, body.strip()
                 )
+                text = await open_pull_request(proposal, self._context.token)
                 branch_text = f", branch {branch}" + (f": {text}" if text else "")
+        elif branch != repository.branch and any(r.is_in_branch for _, r in batch.results):
+            # It may have been opened, merged or closed since, so that none is opened again.
+            page = compare_page(PullRequest(repository.remote, branch, repository.branch, ""))
+            branch_text = f", branch {branch}" + (f": {page}" if page else "")
         if not batch.results:
             return [(edit.event, self._push_failure(edit.event, error)) for edit in edits]
         return [
             (edit.event, self._outcome(edit.event, result, error, branch_text))
             for edit, result in batch.results
         ]
+
+    async def _store_push(self, branch: str, batch: EditBatch, commit: str) -> None:
+        """Stores what a commit has, so that after a kill nothing of it is written again."""
+        edits = {
+            edit.id_in(branch): (result.files, result.remark)
+            for edit, result in batch.results
+            if result.needs_push
+        }
+        is_reported = partial(self._queue.is_reported, self.repository_id)
+        await self._pushed.add(self.repository_id, commit, edits, is_reported=is_reported)
 
     def _outcome(
         self, event: Event, result: EditResult, error: PipecdError | None, branch_text: str
