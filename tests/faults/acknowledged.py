@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 
 from faults.network import RecordedCall
 from faults.report_rules import LINE
+from pipecd.model.deployment import StageStatus
 from pipecd.proto.service.batch_pb2 import CallBatchRequest, CallBatchResponse
+from pipecd.proto.service.ordering_pb2 import CreateDeploymentInOrderRequest
 from pipecd.proto.service.piped_pb2 import (
+    ReportDeploymentCompletedRequest,
     ReportStageLogsFromLastCheckpointRequest,
     ReportStageLogsRequest,
+    ReportStageStatusChangedRequest,
 )
 
 _LOGS = {
@@ -34,6 +38,36 @@ class AcknowledgedLogs:
                 lines = {line for line in logged if LINE.search(line)}
                 key = (report.deployment_id, report.stage_id)
                 self.lines.setdefault(key, set()).update(lines)
+
+
+@dataclass
+class ReportedTimes:
+    """When the control plane first acknowledged what became of a deployment.
+
+    Clients may see it much later, if the control plane cannot answer them for a while.
+    """
+
+    created: dict[str, float] = field(default_factory=dict[str, float])
+    completed: dict[str, float] = field(default_factory=dict[str, float])
+    stages: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    """Those that are completed, by the ids of deployment and stage."""
+
+    def take(self, call: RecordedCall, response: bytes, at: float) -> None:
+        """Takes one call, which may carry others, and its answer."""
+        for rpc, request in answered(call, response):
+            match rpc:
+                case "CreateDeploymentInOrder":
+                    created = CreateDeploymentInOrderRequest.FromString(request).deployment
+                    self.created.setdefault(created.deployment.id, at)
+                case "ReportDeploymentCompleted":
+                    completed = ReportDeploymentCompletedRequest.FromString(request)
+                    self.completed.setdefault(completed.deployment_id, at)
+                case "ReportStageStatusChanged":
+                    stage = ReportStageStatusChangedRequest.FromString(request)
+                    if StageStatus(stage.status).is_completed:
+                        self.stages.setdefault((stage.deployment_id, stage.stage_id), at)
+                case _:
+                    pass
 
 
 def answered(call: RecordedCall, response: bytes) -> Iterable[tuple[str, bytes]]:

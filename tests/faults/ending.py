@@ -19,6 +19,8 @@ IS_GONE = "is not in repository"
 _PLUGIN_DEATHS = 3
 # A working copy in use that is damaged, or does not fit on the disk.
 _OF_A_PIPED = frozenset({"damage_workspace", "fill_workspace"})
+# What is deployed comes from these: copies borrow the objects of clones.
+_SOURCES = ("deployments/", "git/", "plugin-state/", "tools/")
 _OF_A_PLATFORM = {
     "api_server_away": Platform.KUBERNETES,
     "kill_supervisor": Platform.PROCESS,
@@ -78,7 +80,11 @@ def may_be_refused(
     return any(
         InjectedFault(fault.name, fault.begin, fault.end + _AFTERMATH).overlaps(begin, end)
         and (
-            (fault.name in _OF_A_PIPED and fault.piped == deployment.piped_id)
+            (
+                fault.name in _OF_A_PIPED
+                and fault.piped == deployment.piped_id
+                and fault.may_lose(_SOURCES)
+            )
             or (
                 _OF_A_PLATFORM.get(fault.name) is application.platform
                 and fault.piped in ("", deployment.piped_id)

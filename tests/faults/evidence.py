@@ -10,6 +10,7 @@ from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 
 FOREVER = float("inf")
 # How long a piped may take to write again after its disk was full, in seconds.
@@ -36,6 +37,11 @@ class Requested:
     def is_acknowledged(self) -> bool:
         return bool(self.id)
 
+    @property
+    def is_command(self) -> bool:
+        """Whether its id is that of a command."""
+        return self.is_acknowledged and self.kind not in ("event", "edit")
+
 
 @dataclass
 class InjectedFault:
@@ -46,6 +52,12 @@ class InjectedFault:
     end: float = FOREVER
     piped: str = ""
     """The id of the piped that it happened to; empty if to none or to all of them."""
+    file: str = ""
+    """The file of the workspace that was damaged; empty if none or all of them were."""
+
+    def may_lose(self, files: Sequence[str]) -> bool:
+        """Whether it may have hit files of a workspace whose paths begin like this."""
+        return not self.file or self.file.startswith(tuple(files))
 
     def overlaps(self, begin: float, end: float) -> bool:
         return self.begin <= end and self.end >= begin
@@ -93,8 +105,12 @@ class Evidence:
     """The programs of process applications that run in the end, as `variant of commit`."""
     requests: Sequence[Requested] = ()
     commands: Mapping[str, Command] = field(default_factory=dict[str, Command])
-    preview_errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why plan previews failed, by their command."""
+    previews: Mapping[str, PlanPreviewCommandResult] = field(
+        default_factory=dict[str, PlanPreviewCommandResult]
+    )
+    """The results of plan previews, by their command."""
+    providers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The platform providers that applications have in the end, by name."""
     events: Mapping[str, Event] = field(default_factory=dict[str, Event])
     event_commits: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many commits of one history wrote the value of an event."""
@@ -110,6 +126,12 @@ class Evidence:
         default_factory=dict[tuple[str, str], float]
     )
     """When a client first saw a stage as completed, by the ids of deployment and stage."""
+    reported_created: Mapping[str, float] = field(default_factory=dict[str, float])
+    reported_completed: Mapping[str, float] = field(default_factory=dict[str, float])
+    reported_stages: Mapping[tuple[str, str], float] = field(
+        default_factory=dict[tuple[str, str], float]
+    )
+    """When the control plane acknowledged that to a piped, which is before a client sees it."""
     read_logs: Collection[str] = ()
     """The deployments whose stage logs were read."""
     unread_logs: Collection[str] = ()
@@ -139,8 +161,12 @@ class Evidence:
         of_name = (each.platform for each in self.applications if each.name == application)
         return next(of_name, None)
 
-    def is_workspace_lost(self, piped: str, begin: float, end: float) -> bool:
-        """Whether the workspace of a piped was lost, damaged or replaced in that time.
+    def is_workspace_lost(
+        self, piped: str, begin: float, end: float, *, files: Sequence[str]
+    ) -> bool:
+        """Whether the workspace of a piped was lost or replaced in that time, or one of `files` damaged.
+
+        `files` are the beginnings of paths.
 
         A full one loses nothing that the piped still knows; what it could not write is lost with it.
         """
@@ -148,7 +174,7 @@ class Evidence:
             fault.piped == piped
             and fault.overlaps(begin, end)
             and (
-                fault.name in WORKSPACE_FAULTS
+                (fault.name in WORKSPACE_FAULTS and fault.may_lose(files))
                 or (fault.name == "fill_workspace" and self._is_interrupted(fault))
             )
             for fault in self.faults
@@ -165,3 +191,16 @@ WORKSPACE_FAULTS = frozenset({
     "duplicate_piped",
 })  # fmt: skip
 """After these a piped may not know everything that happened before."""
+
+NOTIFICATIONS_FILE, EVENTS_FILE = "notifications.jsonl", "events/pushed.json"
+"""What a piped keeps of notifications that it has not sent, and of events that it has not reported."""
+
+
+def journal_of(deployment: str) -> str:
+    """The file of a workspace that says which stages of a deployment ran."""
+    return f"deployments/{deployment}/journal.json"
+
+
+def logs_of(deployment: str) -> str:
+    """The directory of a workspace with the lines of a deployment that are not sent."""
+    return f"deployments/{deployment}/logs/"

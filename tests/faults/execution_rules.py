@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from faults.applications import Platform, Shape
-from faults.evidence import FOREVER, Evidence
+from faults.evidence import FOREVER, Evidence, journal_of
 from faults.truth import TruthLine
 from faults.violation import Violation
 from pipecd.model.deployment import DeploymentStatus
@@ -72,7 +72,8 @@ def _runs_after_their_end(
         ended = ends.get((run.deployment, run.label, run.pid))
         if ended is None or any(ended - 1 <= at <= ended + RECORDED_WITHIN for at in interrupted):
             continue
-        if evidence.is_workspace_lost(piped, ended - 1, following.at):
+        journal = journal_of(run.deployment)
+        if evidence.is_workspace_lost(piped, ended - 1, following.at, files=[journal]):
             continue
         text = f"script {run.label} of {run.deployment} ran again {following.at - ended:.1f} s after its end"
         yield Violation("a finished stage never runs again", text, run.application)

@@ -406,7 +406,11 @@ class Injector:
         if not files:
             return False
         damaged = files[int(which * len(files))]
-        self.history.add(f"piped-{piped}", f"damaged {damaged.relative_to(faulty.workspace)}", "fault")  # fmt: skip
+        path = str(damaged.relative_to(faulty.workspace))
+        self.history.add(f"piped-{piped}", f"damaged {path}", "fault")
+        for fault in self.faults:
+            if fault.name == "damage_workspace" and fault.piped == faulty.id and not fault.file:
+                fault.file = path
         with suppress(OSError):
             damaged.write_text(content)
             return True

@@ -7,7 +7,7 @@ that are checked while an installation runs and while it settles.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from faults import execution_rules, report_rules
+from faults import execution_rules, report_rules, request_rules
 from faults.evidence import Evidence
 from faults.violation import Violation
 
@@ -24,6 +24,8 @@ RULES: Sequence[Callable[[Evidence], Iterable[Violation]]] = (
     report_rules.stage_logs,
     report_rules.events,
     report_rules.notifications,
+    request_rules.edits,
+    request_rules.previews,
     report_rules.tracebacks,
     report_rules.resources,
 )

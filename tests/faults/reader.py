@@ -13,6 +13,7 @@ from pipecd.proto.model.chain_pb2 import DeploymentChain
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.event_pb2 import Event
+from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import web_pb2
 
@@ -32,6 +33,10 @@ class Reader:
     """As they were read last."""
     commands: dict[str, Command] = field(default_factory=dict[str, Command])
     """Those that are handled."""
+    previews: dict[str, PlanPreviewCommandResult] = field(
+        default_factory=dict[str, PlanPreviewCommandResult]
+    )
+    """The results of plan previews that were read, by their command."""
     _all_read_at: float = float("-inf")
 
     async def newest(self, replica: int) -> list[Deployment]:
@@ -122,11 +127,14 @@ class Reader:
             self.commands[id_] = command
         return command
 
-    async def preview_error(self, command: str) -> str:
-        async with self.installed.api() as api:
-            request = pb.GetPlanPreviewResultsRequest(commands=[command])
-            answer = await api.GetPlanPreviewResults(request, timeout=_CALL_SECONDS)
-        return "; ".join(result.error for result in answer.results if result.error)
+    async def preview(self, command: str) -> PlanPreviewCommandResult:
+        """The result of a plan preview that is handled."""
+        if command not in self.previews:
+            async with self.installed.api() as api:
+                request = pb.GetPlanPreviewResultsRequest(commands=[command])
+                answer = await api.GetPlanPreviewResults(request, timeout=_CALL_SECONDS)
+            (self.previews[command],) = answer.results
+        return self.previews[command]
 
     async def events(self) -> dict[str, Event]:
         events: dict[str, Event] = {}

@@ -5,7 +5,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from faults.evidence import FOREVER, Evidence, Requested
+from faults.evidence import (
+    EVENTS_FILE,
+    FOREVER,
+    NOTIFICATIONS_FILE,
+    Evidence,
+    Requested,
+    journal_of,
+    logs_of,
+)
 from faults.execution_rules import stage_of
 from faults.truth import TruthLine
 from faults.violation import Violation
@@ -82,9 +90,10 @@ def _command_problem(
         case CommandStatus.TIMEOUT:
             text = f"{name} timed out"
         case CommandStatus.FAILED:
-            is_preview = request.kind == "preview"
-            reasons = evidence.preview_errors if is_preview else {command.id: command.metadata.get(REASON_KEY)}  # fmt: skip
-            if not reasons.get(command.id):
+            reason = command.metadata.get(REASON_KEY, "")
+            if request.kind == "preview" and (result := evidence.previews.get(command.id)):
+                reason = result.error
+            if not reason:
                 text = f"{name} failed without a reason"
         case CommandStatus.SUCCEEDED:
             if undone := _undone(request, command, deployments):
@@ -204,7 +213,10 @@ def _missing_run(
     is_complete = bool(numbered) and len(numbered) >= numbered[0][1]
     closed = evidence.completed_stages.get((deployment.id, stage.id), FOREVER)
     if is_complete or evidence.is_workspace_lost(
-        deployment.piped_id, ended.at - _SEEN_LATE, closed + _SENT_WITHIN
+        deployment.piped_id,
+        ended.at - _SEEN_LATE,
+        closed + _SENT_WITHIN,
+        files=[journal_of(deployment.id), logs_of(deployment.id)],
     ):
         return
     numbers = [number for number, _ in numbered]
@@ -229,7 +241,7 @@ def events(evidence: Evidence) -> Iterable[Violation]:
             text = f"event {request.id} is gone"
             yield Violation("nothing acknowledged is lost", text, lane)
             continue
-        if commits > 1:
+        if commits > 1 and not _is_push_unknown(evidence, request):
             yield Violation(rule, f"{commits} commits wrote {request.value}", lane)
         match event.status:
             case event_pb2.EVENT_NOT_HANDLED if request.application not in evidence.broken:
@@ -245,6 +257,16 @@ def events(evidence: Evidence) -> Iterable[Violation]:
                 yield Violation(rule, text, lane)
             case _:
                 pass
+
+
+def _is_push_unknown(evidence: Evidence, event: Requested) -> bool:
+    """Whether the piped of an event lost what it knew of a push that it had not reported."""
+    return evidence.is_workspace_lost(
+        evidence.piped_of(event.application),
+        event.at,
+        event.at + _HANDLED_WITHIN,
+        files=[EVENTS_FILE],
+    )
 
 
 def _is_commit_lost(evidence: Evidence, event: Requested) -> bool:
@@ -282,7 +304,7 @@ def _has_newer(event: Requested, requested: Iterable[Requested]) -> bool:
 def notifications(evidence: Evidence) -> Iterable[Violation]:
     """Notifications of a deployment and of its stages come at least once and in order.
 
-    A piped that lost its workspace lost what it had not sent; its notifications still keep their order.
+    A piped that lost its workspace lost what it had not sent at that time; the others keep their order.
     """
     received: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for each in sorted(evidence.notifications, key=lambda each: each.at):
@@ -293,15 +315,42 @@ def notifications(evidence: Evidence) -> Iterable[Violation]:
         lane, missing = deployment.application_name, set[str]()
         for about, stage, order, required in _expected_notifications(deployment):
             types = list(dict.fromkeys(t for t in received[deployment.id, stage] if t in order))
-            missing |= required - set(types)
+            missing |= {
+                type_
+                for type_ in required - set(types)
+                if not _is_notification_lost(evidence, deployment, type_, stage)
+            }
             if types != sorted(types, key=order.index):
                 text = f"{about} was notified as {', '.join(types)}"
                 yield Violation("notifications keep their order", text, lane)
-        begin = evidence.first_seen.get(deployment.id, 0.0) - _SEEN_LATE
-        end = evidence.completed_at.get(deployment.id, FOREVER) + _SENT_WITHIN
-        if missing and not evidence.is_workspace_lost(deployment.piped_id, begin, end):
+        if missing:
             text = f"{deployment.id} was not notified of {', '.join(sorted(missing))}"
             yield Violation("notifications come at least once", text, lane)
+
+
+def _is_notification_lost(
+    evidence: Evidence, deployment: Deployment, type_: str, stage: str
+) -> bool:
+    """Whether the workspace was lost between what a notification is about and its delivery.
+
+    What began may have begun at any time since the deployment was created. What ended did so shortly
+    before that was reported, so that a workspace that was lost long before or later explains nothing.
+    """
+    id_ = deployment.id
+    begin = min(evidence.first_seen.get(id_, 0.0), evidence.reported_created.get(id_, FOREVER))
+    if stage:
+        seen, reported = evidence.completed_stages, evidence.reported_stages
+        end = min(seen.get((id_, stage), FOREVER), reported.get((id_, stage), FOREVER))
+    else:
+        end = min(
+            evidence.completed_at.get(id_, FOREVER), evidence.reported_completed.get(id_, FOREVER)
+        )
+    if type_ in (*_NOTIFIED_ENDS.values(), "STAGE_SUCCEEDED", "STAGE_FAILED") and end < FOREVER:
+        begin = end
+    files = [NOTIFICATIONS_FILE, journal_of(id_)]
+    return evidence.is_workspace_lost(
+        deployment.piped_id, begin - _SEEN_LATE, end + _SENT_WITHIN, files=files
+    )
 
 
 def _expected_notifications(

@@ -3,8 +3,11 @@
 
 import grpc
 
-from faults.acknowledged import AcknowledgedLogs
+from faults.acknowledged import AcknowledgedLogs, ReportedTimes
 from faults.network import RecordedCall
+from pipecd.model.deployment import StageStatus
+from pipecd.proto.model import deployment_pb2
+from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service.batch_pb2 import (
     BatchedCall,
@@ -12,7 +15,13 @@ from pipecd.proto.service.batch_pb2 import (
     CallBatchRequest,
     CallBatchResponse,
 )
-from pipecd.proto.service.piped_pb2 import ReportStageLogsRequest
+from pipecd.proto.service.ordering_pb2 import CreateDeploymentInOrderRequest
+from pipecd.proto.service.piped_pb2 import (
+    CreateDeploymentRequest,
+    ReportDeploymentCompletedRequest,
+    ReportStageLogsRequest,
+    ReportStageStatusChangedRequest,
+)
 
 
 def request(*lines: str) -> bytes:
@@ -45,3 +54,23 @@ def test_a_call_of_a_batch_that_failed_acknowledges_nothing() -> None:
     logs = AcknowledgedLogs()
     logs.take(call("CallBatch", batch.SerializeToString()), response.SerializeToString())
     assert logs.lines == {("d", "s"): {"L 7 1 2"}}
+
+
+def test_the_first_answer_says_when_something_was_reported() -> None:
+    times = ReportedTimes()
+    created = CreateDeploymentInOrderRequest(
+        deployment=CreateDeploymentRequest(deployment=Deployment(id="d"))
+    )
+    completed = ReportDeploymentCompletedRequest(deployment_id="d")
+    for at in (1.0, 2.0):
+        times.take(call("CreateDeploymentInOrder", created.SerializeToString()), b"", at)
+        times.take(call("ReportDeploymentCompleted", completed.SerializeToString()), b"", at + 9)
+        for number, status in enumerate((StageStatus.RUNNING, StageStatus.SUCCESS)):
+            stage = ReportStageStatusChangedRequest(
+                deployment_id="d",
+                stage_id="s",
+                status=deployment_pb2.StageStatus.ValueType(status),
+            )
+            content = stage.SerializeToString()
+            times.take(call("ReportStageStatusChanged", content), b"", at + 4 + number)
+    assert (times.created, times.stages, times.completed) == ({"d": 1}, {("d", "s"): 6}, {"d": 10})

@@ -194,12 +194,6 @@ RIGHT: dict[str, Evidence] = {
         faults=[InjectedFault("lose_workspace", 19, 19, piped="p")],
         completed_at={}, completed_stages={}, logs={}, read_logs=(), seen_logs={},
     ),
-    "a preview that failed with a reason": replace(
-        GOOD,
-        requests=[Requested("preview", "web", id="c")],
-        commands=command(FAILED),
-        preview_errors={"c": "the branch is gone"},
-    ),
     "a revision that Terraform created again after a kill": replace(
         of_target(Platform.TERRAFORM, applied(1), applied(3)), interruptions={"p": [2]}
     ),
@@ -375,10 +369,6 @@ WRONG: dict[str, tuple[Evidence, str]] = {
     "an approval that fails without a reason": (
         replace(GOOD, requests=[Requested("approve", "web", id="c", deployment="d")], commands=command(FAILED)),
         "a command is carried out once: approve c failed without a reason",
-    ),
-    "a preview that fails without a reason": (
-        replace(GOOD, requests=[Requested("preview", "web", id="c")], commands=command(FAILED)),
-        "a command is carried out once: preview c failed without a reason",
     ),
     "a skip that is reported as done and is not": (
         replace(

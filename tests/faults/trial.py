@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.acknowledged import AcknowledgedLogs, answered
+from faults.acknowledged import AcknowledgedLogs, ReportedTimes, answered
 from faults.applications import FaultyApplication, Platform
 from faults.ending import IS_GONE, Head, SyncState, may_be_refused, unsettled
 from faults.evidence import FOREVER, Evidence, Notification, Resources
@@ -91,6 +91,7 @@ class Trial:
     late: list[Late] = field(default_factory=list[Late])
     seen_logs: StageLogs = field(default_factory=StageLogs)
     acknowledged: AcknowledgedLogs = field(default_factory=AcknowledgedLogs)
+    reported: ReportedTimes = field(default_factory=ReportedTimes)
     first_resources: dict[str, Resources] = field(default_factory=dict[str, Resources])
     _heads: Mapping[str, Head] = field(default_factory=dict[str, Head])
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -175,6 +176,7 @@ class Trial:
     def take_response(self, call: RecordedCall, response: bytes) -> None:
         """Takes a call of a piped that was answered; sync states are part of the timeline."""
         self.acknowledged.take(call, response)
+        self.reported.take(call, response, time.time())
         names = {id_: name for name, id_ in self.installed.application_ids.items()}
         for rpc, request in answered(call, response):
             if rpc == "ReportApplicationSyncState":
@@ -336,7 +338,7 @@ class Trial:
         }
         left: list[Violation] = []
         for request in self.workload.requests:
-            if not request.id or request.kind == "event":
+            if not request.is_command:
                 continue
             status = CommandStatus((await self.reader.command(request.id)).status)
             if status is CommandStatus.NOT_HANDLED_YET:
@@ -368,17 +370,16 @@ class Trial:
     async def _evidence(self) -> Evidence:
         installed, requests = self.installed, self.workload.requests
         deployments = self.deployments
-        commands = {
-            r.id: await self.reader.command(r.id) for r in requests if r.id and r.kind != "event"
-        }
-        failed_previews = [
-            request.id
+        commands = {r.id: await self.reader.command(r.id) for r in requests if r.is_command}
+        completed = (CommandStatus.SUCCEEDED, CommandStatus.FAILED)
+        previews = {
+            request.id: await self.reader.preview(request.id)
             for request in requests
             if request.kind == "preview"
             and request.is_acknowledged
-            and CommandStatus(commands[request.id].status) is CommandStatus.FAILED
-        ]
-        preview_errors = {id_: await self.reader.preview_error(id_) for id_ in failed_previews}
+            and CommandStatus(commands[request.id].status) in completed
+        }
+        registered = await self.reader.applications()
         chains_now, events = await self.reader.chains(), await self.reader.events()
         commits = await asyncio.to_thread(self._event_commits)
         # What is seen while the logs are read may be newer than they are.
@@ -399,7 +400,8 @@ class Trial:
             running_programs=self.targets.running_programs(),
             requests=requests,
             commands=commands,
-            preview_errors=preview_errors,
+            previews=previews,
+            providers={name: each.platform_provider for name, each in registered.items()},
             events=events,
             event_commits=commits,
             notifications=[*_notifications(installed)],
@@ -410,6 +412,9 @@ class Trial:
             first_seen=self.observer.first_seen,
             completed_at=self.observer.completed_at,
             completed_stages=self.observer.completed_stages,
+            reported_created=dict(self.reported.created),
+            reported_completed=dict(self.reported.completed),
+            reported_stages=dict(self.reported.stages),
             read_logs=reading.read,
             unread_logs=reading.unread,
             logs=reading.logs,

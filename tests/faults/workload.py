@@ -216,9 +216,8 @@ class Workload:
         installed = self.installed
         branch = f"preview-{time.time_ns()}"
         async with installed.git_lock:
-            files = installed.targets.files(
-                installed.applications[application], Revision(nonce=time.time_ns())
-            )
+            revision = Revision(nonce=time.time_ns())
+            files = installed.targets.files(installed.applications[application], revision)
             commit = await asyncio.to_thread(
                 installed.origin.commit, files, "a proposal", branch=branch
             )
@@ -229,10 +228,12 @@ class Workload:
             base_branch="main",
             timeout=30,
         )
+        at = time.time()
         async with installed.api() as api:
             commands = (await api.RequestPlanPreview(request, timeout=_TIMEOUT)).commands
+        nonce = str(revision.nonce)
         for command in commands:
-            self.requests.append(Requested("preview", application, id=command))
+            self.requests.append(Requested("preview", application, id=command, value=nonce, at=at))
         self.history.add(application, f"preview of {commit[:7]} requested", "operation")
 
     # Applications
@@ -263,8 +264,13 @@ class Workload:
         self.history.add(name, "application added", "operation")
 
     async def edit_application(self, application: str) -> None:
-        """Writes the same settings again, as a user who saves a form unchanged."""
+        """Writes another platform provider, which for scripts is a name that only users see.
+
+        The other platforms have deploy targets, and their form is saved unchanged.
+        """
         installed = self.installed
+        is_script = installed.applications[application].platform is Platform.SCRIPT
+        provider = f"p{time.time_ns()}" if is_script else ""
         request = pb.UpdateApplicationRequest(
             application_id=installed.application_ids[application],
             piped_id=installed.pipeds[installed.applications[application].piped].id,
@@ -273,11 +279,12 @@ class Workload:
                 path=application,
                 config_filename="app.pipecd.yaml",
             ),
-            platform_provider="p" if installed.applications[application].platform is Platform.SCRIPT else "",
-        )  # fmt: skip
-        async with installed.api() as api:
-            await api.UpdateApplication(request, timeout=_TIMEOUT)
-        self.history.add(application, "application edited", "operation")
+            platform_provider=provider,
+        )
+        requested = Requested("edit", application, value=provider)
+        async with self._requesting(requested) as ids, installed.api() as api:
+            answer = await api.UpdateApplication(request, timeout=_TIMEOUT)
+            ids.append(answer.application_id)
 
     async def disable_application(self, application: str) -> None:
         """Disables an application for a second."""
