@@ -99,6 +99,7 @@ async def use_accounts(cases: UseCases) -> dict[str, str]:
     await cases.webhooks.rotate(by=SHOP)
     webhook = await cases.webhooks.settings(by=SHOP)
     assert webhook is not None
+    assert webhook.secret is not None
     return {
         "the first password": first.password,
         "the password of the static admin": "the-second-password",

@@ -41,6 +41,7 @@ async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serve
 async def secret_of(plane: ServedControlPlane, user: User) -> str:
     settings = await plane.cases.webhooks.settings(by=user)
     assert settings is not None
+    assert settings.secret is not None
     return settings.secret
 
 

@@ -39,6 +39,7 @@ from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import ConfigProject, UseCases, build_use_cases
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.api_keys import ApiKeyUseCases
+from pipecd.controlplane.usecases.encryption_key import check_encryption_key
 from pipecd.controlplane.usecases.installation import InstallationUseCases
 from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin
 from pipecd.controlplane.usecases.readiness import Readiness
@@ -94,6 +95,8 @@ class ServerSettings:
     `static_dir` has another console, such as upstream's, to serve instead of the built-in one.
     `operator_port` serves the operator pages, which need no password, on `operator_host`.
     `first_project` and its administrator are created if the installation has no project.
+    `encryption_key_file` is the file in messages; with `new_encryption_key` a key is accepted that
+    is not the one that the database was used with.
     """
 
     spec: ControlPlaneSpec
@@ -116,6 +119,8 @@ class ServerSettings:
     operator_host: str = "127.0.0.1"
     operator_port: int | None = None
     first_project: tuple[str, StaticAdmin] | None = None
+    encryption_key_file: str = "--encryption-key-file"
+    new_encryption_key: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,12 @@ async def control_plane(settings: ServerSettings) -> AsyncGenerator[ControlPlane
             open_stores(settings.spec, settings.cache_address, telemetry)
         )
         stores, bus = opened.stores, opened.bus
+        await check_encryption_key(
+            stores,
+            settings.encryption_key,
+            settings.encryption_key_file,
+            is_new=settings.new_encryption_key,
+        )
         cases = build_use_cases(
             stores,
             bus,

@@ -30,11 +30,11 @@ from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
 from pipecd.program.service_manager import report_ready
+from pipecd.secrets.keyfile import KEY_BYTES
 from pipecd.wire.admission import raise_file_limit
 from pipecd.wire.server import TlsFiles
 
 log = structlog.get_logger()
-_MIN_KEY_BYTES = 32
 _LOOPBACK = "127.0.0.1"
 _FIRST_PROJECT = "PIPECD_FIRST_PROJECT"
 _FIRST_ADMIN_PASSWORD = "PIPECD_FIRST_ADMIN_PASSWORD"  # noqa: S105 - the name of a variable.
@@ -95,6 +95,7 @@ for plain HTTP; leave it out where the console is served over TLS.
 @flags.text("key-file", "The private key for --tls.")
 @flags.switch("insecure-cookie", "Allow cookies over plain HTTP.")
 @flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
+@flags.switch("new-encryption-key", "Accept a key that has replaced the one used before.")
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 @flags.switch(
     "with-ops", "Run the background jobs here too; false if `pipecd ops` runs.", default=True
@@ -126,12 +127,7 @@ def server(**options: Any) -> None:
             "stateKey is the text of an example, which everybody knows; "
             "set it to the output of: openssl rand -hex 32"
         )
-    encryption_key = read_file(key_file, "encryption key", flag="--encryption-key-file")
-    if len(encryption_key) < _MIN_KEY_BYTES:
-        raise UserMistake(
-            f"key size ({len(encryption_key)}) must be greater than or equal to {_MIN_KEY_BYTES}",
-            hint="create one with: openssl rand -hex 32",
-        )
+    encryption_key = _read_encryption_key(key_file)
     tls = None
     if options["tls"]:
         if not options["cert_file"] or not options["key_file"]:
@@ -170,6 +166,8 @@ def server(**options: Any) -> None:
         operator_host=options["operator_host"],
         operator_port=options["operator_port"],
         first_project=_first_project(options),
+        encryption_key_file=key_file,
+        new_encryption_key=options["new_encryption_key"],
     )
 
     raise_file_limit()
@@ -234,7 +232,7 @@ def unseal_secrets(**options: Any) -> None:
     configure(options["log_level"], options["log_encoding"], program="controlplane.unseal-secrets")
     spec_file = options["config_file"]
     spec = read_control_plane(read_file(spec_file, "configuration"), file=spec_file)
-    key = read_file(options["encryption_key_file"], "encryption key", flag="--encryption-key-file")
+    key = _read_encryption_key(options["encryption_key_file"])
 
     async def unseal() -> int:
         async with open_stores(spec, "", Telemetry()) as opened:
@@ -263,6 +261,37 @@ def _first_project(options: Mapping[str, Any]) -> tuple[str, StaticAdmin] | None
             "and open the link that the server logs",
         )
     return project, StaticAdmin(options["first_admin"], password)
+
+
+def _read_encryption_key(path: str) -> bytes:
+    create = "create one for a new installation with: openssl rand -hex 32"
+    try:
+        key = Path(path).read_bytes()
+    except FileNotFoundError as e:
+        raise UserMistake(
+            f"there is no file {path} for the encryption key",
+            hint=f"check --encryption-key-file, or {create}",
+        ) from e
+    except IsADirectoryError as e:
+        raise UserMistake(
+            f"{path} is a directory, the encryption key is a file",
+            hint="name the file with --encryption-key-file; a mount of a container makes a "
+            "directory of a file that does not exist",
+        ) from e
+    except OSError as e:
+        raise UserMistake(
+            f"cannot read the encryption key {path}: {e.strerror}",
+            hint="the file must be readable by the user that runs this program",
+        ) from e
+    lost = f"restore it from your backup, or {create}"
+    if not key:
+        raise UserMistake(f"the encryption key file {path} is empty", hint=lost)
+    if len(key) < KEY_BYTES:
+        raise UserMistake(
+            f"the encryption key file {path} has {len(key)} bytes and needs at least {KEY_BYTES}",
+            hint=lost,
+        )
+    return key
 
 
 def read_password(path: str, flag: str) -> str:

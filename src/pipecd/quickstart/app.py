@@ -53,6 +53,9 @@ async def run_quickstart(directory: Path, port: int, terminal: Terminal) -> None
             port=port,
             insecure_cookie=True,
             grace_period=_GRACE_PERIOD_SECONDS,
+            encryption_key_file=str(data.encryption_key),
+            # The key is made again if its file was deleted.
+            new_encryption_key=True,
         )
         try:
             async with AsyncExitStack() as stack:

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pipecd.model.errors import UserMistake
 
-_KEY, _NONCE, _TAG = 32, 12, 16
+KEY_BYTES = 32
+_NONCE, _TAG = 12, 16
 # Marks an encrypted value in a field that upstream stores in plain text.
 _SEALED = "pipecd-sealed-v1:"
 
@@ -18,12 +19,12 @@ class KeyFile:
     """The content of the key file: AES-256-GCM under its first 32 bytes."""
 
     def __init__(self, content: bytes) -> None:
-        if len(content) < _KEY:
+        if len(content) < KEY_BYTES:
             raise UserMistake(
-                f"the encryption key file has {len(content)} bytes and needs at least {_KEY}",
-                hint="create one with `openssl rand -base64 64`",
+                f"the encryption key file has {len(content)} bytes and needs at least {KEY_BYTES}",
+                hint="create one with `openssl rand -hex 32`",
             )
-        self._cipher = AESGCM(content[:_KEY])
+        self._cipher = AESGCM(content[:KEY_BYTES])
 
     def encrypt(self, text: str) -> str:
         nonce = os.urandom(_NONCE)

@@ -61,6 +61,7 @@ async def client(cases: UseCases, now: Now) -> AsyncIterator[httpx2.AsyncClient]
 async def secret_of(cases: UseCases, admin: User) -> str:
     settings = await cases.webhooks.settings(by=admin)
     assert settings is not None
+    assert settings.secret is not None
     return settings.secret
 
 

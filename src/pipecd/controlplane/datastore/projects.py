@@ -20,12 +20,14 @@ from pipecd.proto.model.project_pb2 import Project
 CACHED_CHARACTERS = 1_000_000
 
 OF_PROJECT = EXT_WEBHOOK.c.ProjectId == param("project")
-FIND = select(
+COLUMNS = (
     EXT_WEBHOOK.c.Secret,
     EXT_WEBHOOK.c.CreatedAt,
     EXT_WEBHOOK.c.PreviousSecret,
     EXT_WEBHOOK.c.PreviousUntil,
-).where(OF_PROJECT)
+)
+FIND = select(*COLUMNS).where(OF_PROJECT)
+LIST = select(EXT_WEBHOOK.c.ProjectId, *COLUMNS).order_by(EXT_WEBHOOK.c.ProjectId)
 FIND_AND_LOCK = FIND.with_for_update()
 SECRET = {
     "Secret": param("current"),
@@ -96,6 +98,11 @@ class WebhookSecrets:
     async def get(self, project: str) -> EncryptedSecret | None:
         values: Values = {"project": project}
         return _one(await self._database.query(FIND, values))
+
+    async def list(self) -> tuple[tuple[str, EncryptedSecret], ...]:
+        """Returns each project that has a secret, with its secret."""
+        rows = await self._database.query(LIST, {})
+        return tuple((str(project), EncryptedSecret(*secret)) for project, *secret in rows)
 
     async def update(
         self, project: str, change: Callable[[EncryptedSecret | None], EncryptedSecret]

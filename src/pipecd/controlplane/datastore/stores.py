@@ -8,6 +8,7 @@ from pipecd.controlplane.datastore.application_health import ApplicationHealth
 from pipecd.controlplane.datastore.applications import Applications
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import Chains, Commands, Deployments, Traces
+from pipecd.controlplane.datastore.encryption_key import EncryptionKeyRecord
 from pipecd.controlplane.datastore.events import Events
 from pipecd.controlplane.datastore.key_grants import KeyGrants
 from pipecd.controlplane.datastore.leases import Leases
@@ -47,6 +48,7 @@ class Stores:
     session_endings: SessionEndings
     used_codes: UsedCodes
     verified_keys: VerifiedKeyDigests
+    encryption_key: EncryptionKeyRecord
     files: Files
     cache: Cache
 
@@ -76,6 +78,7 @@ def create_stores(database: Database, files: Files, cache: Cache, *, now: Now = 
         session_endings=SessionEndings(database),
         used_codes=UsedCodes(database),
         verified_keys=VerifiedKeyDigests(database),
+        encryption_key=EncryptionKeyRecord(database),
         files=files,
         cache=cache,
     )

@@ -61,9 +61,12 @@ class WebhookDelivery:
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """The webhook settings of a project; `previous_until` is 0 without a previous secret."""
+    """The webhook settings of a project; `previous_until` is 0 without a previous secret.
 
-    secret: str = field(repr=False)
+    `secret` is None if it was encrypted with another encryption key.
+    """
+
+    secret: str | None = field(repr=False)
     created_at: int
     previous_until: int
     last: WebhookDelivery | None
@@ -95,7 +98,7 @@ class Webhooks:
         except PipecdError as e:
             log.warning("last webhook delivery not readable", project=by.project, error=str(e))
         return WebhookSettings(
-            secret=self._key_file().decrypt(encrypted.current),
+            secret=self._decrypted(by.project, encrypted.current),
             created_at=encrypted.created_at,
             previous_until=encrypted.previous_until if self._is_in_grace(encrypted) else 0,
             last=WebhookDelivery(*json.loads(content)) if content else None,
@@ -133,11 +136,12 @@ class Webhooks:
                 encrypted.current,
                 *([encrypted.previous] if self._is_in_grace(encrypted) else []),
             ]
-            return tuple(self._key_file().decrypt(secret) for secret in valid)
-        except UserMistake as e:
-            # The sender cannot fix this, and an error would reveal that the project exists.
-            log.warning("webhook secret not readable", project=project, error=str(e))
+        except UserMistake:
+            # An invalid id; the sender is told the same as of a project without a secret.
             return ()
+        # The sender cannot fix an unreadable one; an error would reveal that the project exists.
+        decrypted = [self._decrypted(project, secret) for secret in valid]
+        return tuple(secret for secret in decrypted if secret is not None)
 
     async def is_new(self, project: str, delivery: str, *, within: timedelta) -> bool:
         """Whether this delivery id is new; marks it as seen."""
@@ -172,6 +176,13 @@ class Webhooks:
         except PipecdError as e:
             log.warning("last webhook delivery not cached", project=project, error=str(e))
         return woken
+
+    def _decrypted(self, project: str, secret: str) -> str | None:
+        try:
+            return self._key_file().decrypt(secret)
+        except UserMistake as e:
+            log.warning("webhook secret not readable", project=project, error=str(e))
+            return None
 
     def _key_file(self) -> KeyFile:
         return KeyFile(self._encryption_key)
