@@ -27,6 +27,7 @@ def thing() -> None: ...
 @flags.every_command
 @flags.text("name", "A name.", required=True)
 @flags.switch("insecure", "Plain text.")
+@flags.text("thing-id", "The thing.")
 @flags.port("port", "Where to listen; -1 for nowhere.", default=0, lowest=-1)
 @flags.duration("wait", "How long.", default="15s")
 @flags.strings("label", "Labels.")
@@ -79,6 +80,7 @@ def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
         pytest.param("thing make", 'required flag(s) "name" not set', id="a required flag is missing"),
         pytest.param("thing make --name a --wait 10", "missing unit in duration", id="a duration without a unit"),
         pytest.param("thing make --nam a", "No such option", id="an unknown flag"),
+        pytest.param("thing make --id a", "No such option '--id'. Did you mean '--thing-id'?", id="the end of a flag"),
         pytest.param("thing make --name a --port 99999", "there is no port 99999; ports end at 65535", id="a port that is too high"),
         pytest.param("thing make --name a --port=-2", "there is no port -2", id="a negative port"),
         pytest.param("thing make --name a --port http", "'http' is not a port", id="a word as a port"),
@@ -97,6 +99,15 @@ def test_a_user_mistake_prints_one_sentence_and_exits_with_1(
     printed = capsys.readouterr().err
     assert words in printed
     assert "Traceback" not in printed
+
+
+def test_help_lists_the_flags_of_a_command_before_those_of_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(tool, ["thing", "make", "--help"]) == 0
+    listed = re.findall(r"^ +(--[a-z-]+)", capsys.readouterr().out, re.M)
+    assert listed[:3] == ["--name", "--insecure", "--thing-id"]
+    assert listed.index("--data") < listed.index("--log-level") < listed.index("--profile")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.shell_completion import ShellComplete
 
+from pipecd.commandline.builtin import add_common
 from pipecd.commandline.main import run
 from pipecd.config.catalog import load_catalog
 from pipecd.config.read import read_piped
@@ -373,7 +374,9 @@ def test_unknown_deploy_targets_are_warned_of(
 
 def completed(*words: str) -> list[str]:
     """What a shell offers for the last word."""
-    shell = ShellComplete(tree(), {}, "pipectl", "_PIPECTL_COMPLETE")
+    program = tree()
+    add_common(program)
+    shell = ShellComplete(program, {}, "pipectl", "_PIPECTL_COMPLETE")
     return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
 
 
@@ -395,6 +398,9 @@ async def test_values_are_completed_in_the_shell(
         watch = ("deployment", "watch", *connection, "--deployment-id")
         assert await offered(*watch, "") == [deployment]
         assert await offered("application", "get", "--app-id", "") == []
+        assert await offered("migrate", "database", *connection, "--applications", "x,") == [
+            f"x,{id}"
+        ]
         assert await offered("piped", "get", *connection, "--piped-id", "") == [piped]
         idle = (await plane.cases.pipeds.register("idle", "", by=plane.admin)).id
         offer = await offered("piped", "get", *connection, "--piped-id", "")
@@ -418,6 +424,27 @@ def test_names_are_completed_in_the_shell() -> None:
     assert completed(*wait, listed) == ["DEPLOYMENT_FAILURE,DEPLOYMENT_SUCCESS"]
     assert completed("application", "list", "--output", "") == ["table", "json", "yaml", "name"]
     assert completed("application", "list", "--app-kind", "E") == ["ECS"]
+    assert completed("init", "--platform", "e") == ["ecs"]
+    assert completed("schema", "Kub") == ["KubernetesApp"]
+    assert completed("completion", "") == ["bash", "zsh", "fish"]
+    assert completed("help", "depl") == ["deployment"]
+    assert completed("help", "deployment", "wa") == ["wait-status", "watch"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        pytest.param(("lint", "web/"), "file", id="an argument"),
+        pytest.param(("application", "list", "--api-key-file", ""), "file", id="a flag of a file"),
+        pytest.param(("plan-preview", "--comment-out", "c"), "file", id="a file that is written"),
+        pytest.param(("init", "--dir", "w"), "dir", id="a directory"),
+        pytest.param(("migrate", "application-config", "--dirs", "w"), "dir", id="directories"),
+    ],
+)
+def test_a_shell_completes_files_and_directories_itself(words: tuple[str, ...], kind: str) -> None:
+    shell = ShellComplete(tree(), {}, "pipectl", "_PIPECTL_COMPLETE")
+    offered = shell.get_completions(list(words[:-1]), words[-1])
+    assert [(item.type, item.value) for item in offered] == [(kind, words[-1])]
 
 
 async def test_what_is_done_twice_is_refused(

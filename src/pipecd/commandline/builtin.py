@@ -2,8 +2,9 @@
 """The commands that every program has: version, help and completion."""
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
 
+from pipecd.commandline.flags import among
 from pipecd.model.errors import UserMistake
 from pipecd.observe.version import version_line
 
@@ -13,12 +14,23 @@ SHELLS = ("bash", "zsh", "fish")
 def add_common(group: click.Group) -> None:
     """Adds these commands to the top-level group."""
 
+    def complete_path(
+        context: click.Context, flag: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        command: click.Command | None = group
+        for word in context.params.get("path") or ():
+            command = (
+                command.get_command(context, word) if isinstance(command, click.Group) else None
+            )
+        names = command.list_commands(context) if isinstance(command, click.Group) else []
+        return among(names)(context, flag, incomplete)
+
     @group.command("version", help="Print the version.")
     def version() -> None:  # pyright: ignore[reportUnusedFunction]
         click.echo(version_line())
 
     @group.command("help", help="Print the help of a command.")
-    @click.argument("path", nargs=-1)
+    @click.argument("path", nargs=-1, shell_complete=complete_path)
     def help_of(path: tuple[str, ...]) -> None:  # pyright: ignore[reportUnusedFunction]
         command: click.Command = group
         context = click.Context(group, info_name=group.name, **group.context_settings)
@@ -33,7 +45,7 @@ def add_common(group: click.Group) -> None:
         click.echo(command.get_help(context))
 
     @group.command("completion", help="Print a script for completion in a shell.")
-    @click.argument("shell")
+    @click.argument("shell", shell_complete=among(SHELLS))
     def completion(shell: str) -> None:  # pyright: ignore[reportUnusedFunction]
         completion_class = get_completion_class(shell)
         if completion_class is None:

@@ -2,10 +2,11 @@
 """Flag types with the spelling of Go's parser."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from pipecd.model.duration import SECOND, parse_duration
 
@@ -83,6 +84,32 @@ def _csv_items(line: str) -> list[str]:
         return line.split(",")
 
 
+def among(values: Iterable[str]) -> Complete:
+    """Completes one of these values; in a list, the last of it."""
+    names = tuple(values)
+
+    def complete(_context: click.Context, _flag: click.Parameter, incomplete: str) -> list[Any]:
+        head, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{head}{comma}{name}") for name in names if name.startswith(last)]
+
+    return complete
+
+
+def _paths(kind: str) -> Complete:
+    """Lets the shell complete files (`file`) or directories (`dir`)."""
+    return lambda _context, _flag, incomplete: [CompletionItem(incomplete, type=kind)]
+
+
+files, directories = _paths("file"), _paths("dir")
+
+
+def _paths_of(name: str) -> Complete | None:
+    """What completes a flag with this name, if that tells that its value is a path."""
+    if name.endswith(("-file", "-out")) or name == "out":
+        return files
+    return directories if name.endswith("-dir") or name == "dir" else None
+
+
 def text(
     name: str,
     help: str,
@@ -91,7 +118,8 @@ def text(
     required: bool = False,
     complete: Complete | None = None,
 ) -> Callable[[F], F]:
-    """A flag that takes a text; `complete` completes it in the shell."""
+    """A flag that takes a text; `complete` completes it in the shell, which completes paths."""
+    complete = complete or _paths_of(name)
     if required:
         return click.option(f"--{name}", required=True, help=help, shell_complete=complete)
     return click.option(
@@ -167,28 +195,30 @@ def pairs(name: str, help: str) -> Callable[[F], F]:
     return click.option(f"--{name}", type=MapFlag(), multiple=True, callback=merge, help=help)
 
 
-def shared(*, log_level: str = "info") -> Callable[[F], F]:
-    """The flags that all our programs share."""
+def after_own(*additions: Callable[[F], F]) -> Callable[[F], F]:
+    """Adds flags that the help lists after those of the command itself."""
 
     def add_all(command: F) -> F:
-        for add in reversed(
-            (
-                text("log-level", "The least severe message that is logged.", default=log_level),
-                text(
-                    "log-encoding",
-                    "The encoding of logs: json, console, humanize.",
-                    default="humanize",
-                ),
-                switch("metrics", "Expose metrics on the admin port.", default=True),
-                switch("profile", "Accepted for compatibility; has no effect."),
-                switch("profile-debug-logging", "Accepted for compatibility; has no effect."),
-                text("profiler-credentials-file", "Accepted for compatibility; has no effect."),
-            )
-        ):
+        # Click collects the flags of a function here, the last one first.
+        own: list[click.Parameter] = vars(command).pop("__click_params__", [])
+        for add in reversed(additions):
             command = add(command)
+        vars(command)["__click_params__"] += own
         return command
 
     return add_all
+
+
+def shared(*, log_level: str = "info") -> Callable[[F], F]:
+    """The flags that all our programs share."""
+    return after_own(
+        text("log-level", "The least severe message that is logged.", default=log_level),
+        text("log-encoding", "The encoding of logs: json, console, humanize.", default="humanize"),
+        switch("metrics", "Expose metrics on the admin port.", default=True),
+        switch("profile", "Accepted for compatibility; has no effect."),
+        switch("profile-debug-logging", "Accepted for compatibility; has no effect."),
+        text("profiler-credentials-file", "Accepted for compatibility; has no effect."),
+    )
 
 
 every_command = shared()

@@ -67,7 +67,13 @@ def error_text(error: Exception, words: Sequence[str]) -> str:
 
 def _unknown_option(error: click.NoSuchOption) -> str:
     """Returns the text for a flag that the command lacks, with the flag that is most like it."""
-    suggestion = f" Did you mean {error.possibilities[0]!r}?" if error.possibilities else ""
+    similar = list(error.possibilities or ())
+    if error.ctx and error.option_name.startswith("--"):
+        # People type `--id` for `--deployment-id`.
+        end = error.option_name.removeprefix("-")
+        options = (name for p in error.ctx.command.params for name in p.opts)
+        similar = [*(name for name in options if name.endswith(end)), *similar]
+    suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
     return f"{error.message}{suggestion}"
 
 

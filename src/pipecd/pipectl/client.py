@@ -105,20 +105,19 @@ def with_connection(command: Callable[..., Coroutine[Any, Any, None]]) -> Callab
 
 def client_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the flags that describe the connection to the control plane."""
-    for add in (
+    add_all = flags.after_own(
+        flags.text("address", "The address of the control plane, host:port."),
+        flags.text("api-key", "The API key."),
+        flags.text("api-key-file", "A file with the API key, used when --api-key is not set."),
+        flags.switch("insecure", "Connect without TLS."),
+        flags.text("cert-file", "The certificate to trust instead of the system's."),
         flags.text(
             "context",
             "The control plane of `pipectl login` to use; the current one.",
             complete=complete_context,
         ),
-        flags.text("cert-file", "The certificate to trust instead of the system's."),
-        flags.switch("insecure", "Connect without TLS."),
-        flags.text("api-key-file", "A file with the API key, used when --api-key is not set."),
-        flags.text("api-key", "The API key."),
-        flags.text("address", "The address of the control plane, host:port."),
-    ):
-        command = add(command)
-    return command
+    )
+    return add_all(command)
 
 
 _CLIENT_FLAGS = ("address", "api_key", "api_key_file", "insecure", "cert_file")

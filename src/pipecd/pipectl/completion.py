@@ -2,13 +2,13 @@
 """Completes values in the shell: names that pipectl knows, and ids that the control plane lists."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from pipecd.commandline.flags import Complete
+from pipecd.commandline.flags import Complete, among
 from pipecd.model.application import ApplicationKind
 from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import PipecdError, Unsupported
@@ -22,17 +22,6 @@ _MAX_ITEMS = 100
 _TIMEOUT_SECONDS = 3.0
 
 Items = list[tuple[str, str]]
-
-
-def _among(values: Iterable[str]) -> Complete:
-    names = tuple(values)
-
-    def complete(_context: click.Context, _flag: click.Parameter, incomplete: str) -> list[Any]:
-        # A list is completed at its last value.
-        head, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(f"{head}{comma}{name}") for name in names if name.startswith(last)]
-
-    return complete
 
 
 def _listed(list_items: Callable[[Connection], Awaitable[Items]]) -> Complete:
@@ -49,7 +38,13 @@ def _listed(list_items: Callable[[Connection], Awaitable[Items]]) -> Complete:
             found = asyncio.run(fetch(connection_settings(given)))
         except (PipecdError, TimeoutError):
             return []
-        return [CompletionItem(id, help=name) for id, name in found if id.startswith(incomplete)]
+        # A list is completed at its last value.
+        head, comma, last = incomplete.rpartition(",")
+        return [
+            CompletionItem(f"{head}{comma}{id}", help=name)
+            for id, name in found
+            if id.startswith(last)
+        ]
 
     return complete
 
@@ -82,8 +77,8 @@ async def _deployments(connection: Connection) -> Items:
     return [(d.id, f"{d.application_name} {deployment_status(d)}") for d in listed.deployments]
 
 
-kinds = _among(kind.name for kind in ApplicationKind)
-statuses = _among(f"{STATUS_PREFIX}{status.name}" for status in DeploymentStatus)
+kinds = among(kind.name for kind in ApplicationKind)
+statuses = among(f"{STATUS_PREFIX}{status.name}" for status in DeploymentStatus)
 applications = _listed(_applications)
 deployments = _listed(_deployments)
 pipeds = _listed(_pipeds)

@@ -154,7 +154,11 @@ _PIPELINES = {
 @click.command("init")
 @flags.every_command
 @flags.text("name", "The name of the application; asked for if it is not set.")
-@flags.text("platform", f"One of {', '.join(_PIPELINES)}; asked for if it is not set.")
+@flags.text(
+    "platform",
+    f"One of {', '.join(_PIPELINES)}; asked for if it is not set.",
+    complete=flags.among(_PIPELINES),
+)
 @flags.text("dir", "The directory of the application.", default=".")
 def init(name: str, platform: str, dir: str, **_: object) -> None:
     """Write the configuration file of a new application, to edit and commit."""

@@ -47,7 +47,7 @@ class Finding:
     show_default=True,
     help="The form of the findings.",
 )
-@click.argument("paths", nargs=-1, required=True)
+@click.argument("paths", nargs=-1, required=True, shell_complete=flags.files)
 def lint(paths: tuple[str, ...], strict: bool, output: str, **_: object) -> None:
     """Check files of any kind at PATHS; exits with 1 when one of them is invalid.
 

@@ -14,6 +14,7 @@ from pipecd.config.application_v0 import STAGE_FIELDS
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe import log
+from pipecd.pipectl import completion
 from pipecd.pipectl.client import Api, attempt, client_flags, logger, with_api
 from pipecd.pipectl.plugin_format import PluginFormat, rewrite_text
 from pipecd.program.atomic_write import write_atomic
@@ -70,7 +71,12 @@ def migrate() -> None:
 
 @migrate.command("database", short_help="Set the deploy targets of applications.")
 @with_api
-@flags.strings("applications", "The applications, by id.", required=True)
+@flags.strings(
+    "applications",
+    "The applications, by id.",
+    required=True,
+    complete=completion.applications,
+)
 async def database(api: Api, applications: tuple[str, ...]) -> None:
     """Set the deploy targets of applications from their platform providers."""
     for id_ in applications:
@@ -100,8 +106,12 @@ async def _migrate_application(api: Api, id_: str) -> None:
 @migrate.command("application-config", short_help="Rewrite application files for plugins.")
 @flags.every_command
 @client_flags
-@flags.strings("config-files", "The files to rewrite.")
-@flags.strings("dirs", "Directories whose application files are rewritten, also further down.")
+@flags.strings("config-files", "The files to rewrite.", complete=flags.files)
+@flags.strings(
+    "dirs",
+    "Directories whose application files are rewritten, also further down.",
+    complete=flags.directories,
+)
 def application_config(
     config_files: tuple[str, ...],
     dirs: tuple[str, ...],

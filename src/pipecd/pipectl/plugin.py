@@ -195,7 +195,9 @@ def init(name: str, dir: str, **_: object) -> None:
 @flags.text("entry-file", "The plugin's entry of the piped file, as YAML: config, deployTargets.")
 @click.option("--run", multiple=True, help="A stage to run, as NAME or NAME=JSON of its options.")
 @click.option("--tool", multiple=True, help="A tool that it installs, as NAME=PATH.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=flags.files
+)
 def check(
     command: tuple[str, ...],
     entry_file: str,
