@@ -28,34 +28,46 @@ HOSTILE = "a\x1b]0;owned\x07\x1b[2J\nmalicious: true\rharmless: true\n\tb\x9b31m
 SHOWN = "a]0;owned[2J\nmalicious: trueharmless: true\n\tb31m"
 
 
+def previewed(
+    plane: Any, typed_at: Any, piped: str, flags: str = ""
+) -> Callable[[str], Awaitable[tuple[int, str, str]]]:
+    """Types a plan preview whose result has the given text as a name and as details."""
+
+    async def preview(text: str) -> tuple[int, str, str]:
+        by = PipedCaller("demo", piped)
+
+        def start(stored: Piped) -> None:
+            stored.started_at = to_unix(utc_now())
+
+        await plane.running.stores.pipeds.update(piped, start)
+        line = (
+            "plan-preview --repo-remote-url file:///tmp/repo --head-branch b --base-branch main"
+            f" --head-commit {'a' * 40} {flags}"
+        )
+        requested = asyncio.create_task(typed_at(plane)(line))
+        commands = plane.running.cases.commands
+        unhandled = await eventually(lambda: commands.list_unhandled(by=by))
+        result = ApplicationPlanPreviewResult(
+            application_id="x", application_name=text, plan_details=text.encode()
+        )
+        output = to_json(PlanPreviewCommandResult(results=[result])).encode()
+        report = CommandResult(
+            unhandled[0].id, CommandStatus.SUCCEEDED, to_unix(utc_now()), output=output
+        )
+        await commands.report_handled(report, by=by)
+        return await requested
+
+    return preview
+
+
 async def test_a_plan_preview_of_a_branch_has_no_control_characters(
     start_plane: StartControlPlane,
     typed_at: Any,
     piped_with_repository: Callable[[Any], Awaitable[str]],
 ) -> None:
     async with start_plane() as plane:
-        piped = PipedCaller("demo", await piped_with_repository(plane))
-
-        def start(stored: Piped) -> None:
-            stored.started_at = to_unix(utc_now())
-
-        await plane.running.stores.pipeds.update(piped.piped, start)
-        line = (
-            "plan-preview --repo-remote-url file:///tmp/repo --head-branch b --base-branch main"
-            f" --head-commit {'a' * 40}"
-        )
-        requested = asyncio.create_task(typed_at(plane)(line))
-        commands = plane.running.cases.commands
-        unhandled = await eventually(lambda: commands.list_unhandled(by=piped))
-        result = ApplicationPlanPreviewResult(
-            application_id="x", application_name=HOSTILE, plan_details=HOSTILE.encode()
-        )
-        output = to_json(PlanPreviewCommandResult(results=[result])).encode()
-        report = CommandResult(
-            unhandled[0].id, CommandStatus.SUCCEEDED, to_unix(utc_now()), output=output
-        )
-        await commands.report_handled(report, by=piped)
-        code, out, _ = await requested
+        preview = previewed(plane, typed_at, await piped_with_repository(plane))
+        code, out, _ = await preview(HOSTILE)
         assert code == 0
         assert out.count(SHOWN) == 2
         assert out.replace("\n", "").replace("\t", "").isprintable()

@@ -546,7 +546,9 @@ def run_job(template: str, notes: Sequence[dict[str, object]], directory: Path) 
     (directory / "notes.json").write_text(json.dumps(notes))
     (directory / "user.json").write_text(json.dumps({"id": OURS["id"]}))
     stub = (
-        '#!/bin/sh\ncase "$*" in\n*POST*|*PATCH*|*PUT*) echo "$*" >> written ;;\n'
+        '#!/bin/sh\ncase "$*" in\n*POST*|*PATCH*|*PUT*) echo "$*" >> written\n'
+        # Without these flags the answer of the host, with the text of the comment, is printed.
+        'case "$0 $*" in *gh\\ *--silent*|*curl\\ *"--output /dev/null"*) ;; *) cat comment.md ;; esac ;;\n'
         '*--jq*) for last; do :; done; jq "$last" notes.json ;;\n'
         "*/user) cat user.json ;;\n*) cat notes.json ;;\nesac\n"
     )
@@ -561,7 +563,10 @@ def run_job(template: str, notes: Sequence[dict[str, object]], directory: Path) 
         "CI_API_V4_URL": "https://gitlab/api/v4",
         "GITLAB_API_TOKEN": "t",
     }
-    subprocess.run(["bash", "-e", "-c", text], cwd=directory, env=variables, check=True)
+    (directory / "comment.md").write_text("##[add-mask]e\n")
+    command = ["bash", "-e", "-c", text]
+    job = subprocess.run(command, cwd=directory, env=variables, check=True, stdout=subprocess.PIPE)
+    assert job.stdout == b""
     return (directory / "written").read_text()
 
 

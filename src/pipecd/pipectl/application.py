@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
+from pipecd.commandline.github_actions import without_commands
 from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.application import ApplicationKind, SyncStatus, name_problem
 from pipecd.model.errors import AlreadyExists, Conflict, PipecdError, UserMistake
@@ -257,7 +258,8 @@ async def get(api: Api, app_id: str, output: str) -> None:
         click.echo()
         print_result(output, application, [application], APPLICATION_SOURCES)
         if reason := sync_reason(application):
-            click.echo(f"\n{printable(reason)}")
+            with without_commands():
+                click.echo(f"\n{printable(reason)}")
 
 
 @application.command("diff", short_help="Show how the live state differs from Git.")
@@ -274,7 +276,8 @@ async def diff(api: Api, app_id: str, exit_code: bool, output: str | None) -> No
         differing = [application] if output == "table" or status is SyncStatus.OUT_OF_SYNC else []
         print_document(output, json.dumps(document), differing, SYNC_STATES)
     elif status is SyncStatus.OUT_OF_SYNC:
-        click.echo(printable_lines(state.reason or state.short_reason))
+        with without_commands():
+            click.echo(printable_lines(state.reason or state.short_reason))
     else:
         reason = sync_reason(application)
         logger.info(f"Application {app_id} is {status.name}{reason and ': '}{reason}")

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pipectl deployment`: list, get, logs, watch, wait-status, and commands for running ones."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import click
 
 from pipecd.commandline import flags
+from pipecd.commandline.github_actions import without_commands
 from pipecd.model.deployment import (
     DeploymentStatus,
     ManualOperation,
@@ -104,7 +106,8 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
         print_result(output, found, shown_stages(found), STAGES)
         reason = waiting_reason(found) or with_stage_names(found.status_reason, found)
         if reason:
-            click.echo(f"\n{printable(reason)}")
+            with without_commands():
+                click.echo(f"\n{printable(reason)}")
 
 
 @deployment.command("logs")
@@ -122,11 +125,13 @@ async def logs(
     """Show the logs of every stage."""
     api = connection.api
     if follow:
-        await follow_logs(connection, deployment_id, output)
+        with without_commands() if output in (None, "table") else nullcontext():
+            await follow_logs(connection, deployment_id, output)
     elif (form := output or default_form()) == "table":
         deployment = await get_deployment(api, deployment_id)
-        async for stage, block in StageLogReader(connection).new_blocks(deployment):
-            print_block(stage, block, form)
+        with without_commands():
+            async for stage, block in StageLogReader(connection).new_blocks(deployment):
+                print_block(stage, block, form)
     else:
         request = pb.ListStageLogsRequest(deployment_id=deployment_id)
         answer = await attempt("get stage log", api.ListStageLogs(request))
@@ -139,7 +144,8 @@ async def logs(
 @deployment_output_flag
 async def watch(api: Api, deployment_id: str, output: str | None) -> None:
     """Print each change of a deployment until it has completed; exits with 1 unless it succeeds."""
-    completed = await watch_deployment(api, deployment_id, to_stderr=output is not None)
+    with without_commands() if output is None else nullcontext():
+        completed = await watch_deployment(api, deployment_id, to_stderr=output is not None)
     if output is not None:
         print_result(output, completed, [completed], DEPLOYMENTS)
     check_success(completed)

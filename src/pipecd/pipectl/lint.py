@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from pipecd.commandline import flags
+from pipecd.commandline.github_actions import without_commands
 from pipecd.config.application import is_application_file
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import read_file
@@ -69,9 +70,10 @@ def lint(paths: tuple[str, ...], strict: bool, output: str, **_: object) -> None
         case "sarif":
             click.echo(json.dumps(_as_sarif(every), indent=2))
         case _:
-            for finding in every:
-                suffix = "" if finding.is_error else " (warning)"
-                click.echo(f"{finding.mistake}{suffix}")
+            with without_commands():
+                for finding in every:
+                    suffix = "" if finding.is_error else " (warning)"
+                    click.echo(f"{finding.mistake}{suffix}")
             if not invalid:
                 click.echo(_summary(len(files), len(every)))
     if invalid:

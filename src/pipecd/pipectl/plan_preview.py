@@ -12,6 +12,7 @@ import click
 import grpc.aio
 
 from pipecd.commandline import flags
+from pipecd.commandline.github_actions import without_commands
 from pipecd.model.application import ApplicationKind
 from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
@@ -53,6 +54,11 @@ _NOTHING = (
 @flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
 async def plan_preview(connection: Connection, **given: Any) -> None:
     """Show what a branch would deploy once it is merged."""
+    with without_commands():
+        await _preview(connection, given)
+
+
+async def _preview(connection: Connection, given: Mapping[str, Any]) -> None:
     api = connection.api
     request = pb.RequestPlanPreviewRequest(
         repo_remote_url=given["repo_remote_url"],
