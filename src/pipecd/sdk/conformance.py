@@ -7,7 +7,7 @@ import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -69,6 +69,7 @@ PLUGIN_SERVICE = host_pb2.DESCRIPTOR.services_by_name["PluginService"]
 _START_TIMEOUT, _START_FAILURE_TIMEOUT = 60.0, 60.0
 # Upstream's SDK takes up to a minute to send the log of a cancelled stage.
 _EXIT_TIMEOUT = 75.0
+_END_TIMEOUT = 5.0
 _PLACEHOLDER_TARGET = DeployTargetSpec(name="placeholder")
 
 
@@ -126,7 +127,7 @@ async def try_plugin(trial: Trial) -> AsyncIterator[Finding]:
         )
         async for question, run_check in ConformanceChecks(channel, trial, sample, host).all():
             yield await _check(question, run_check)
-        yield await _check("it stops on SIGTERM", lambda: _expect_exit(program))
+        yield await _check("it stops on SIGTERM", lambda: _expect_exit(program, channel))
         yield await _check("it frees its port", lambda: _expect_port_free(port))
 
 
@@ -191,7 +192,12 @@ def _written(lines: output.Lines) -> str:
     return f"it wrote:\n{text}" if text.strip() else "it wrote nothing"
 
 
-async def _expect_exit(program: die_with_parent.ChildProcess) -> None:
+async def _expect_exit(program: die_with_parent.ChildProcess, channel: grpc.aio.Channel) -> None:
+    if not await is_serving(channel, 1):
+        # The connections of a program that ended are closed before its end is reported.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_TIMEOUT):
+                await program.process.wait()
     if program.process.returncode is not None:
         raise CheckFailed(f"it ended before, with exit code {program.process.returncode}")
     program.process.terminate()
