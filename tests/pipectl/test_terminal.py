@@ -25,7 +25,7 @@ from servers.tenants import application_draft
 
 # Sets the title, clears the screen, and hides a line behind the next one.
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\nmalicious: true\rharmless: true\n\tb\x9b31m"
-SHOWN = "a]0;owned[2J\nmalicious: trueharmless: true\n\tb31m"
+SHOWN = "a]0;owned\nmalicious: trueharmless: true\n\tb"
 
 
 def previewed(
@@ -95,6 +95,6 @@ async def test_differences_with_git_have_no_control_characters(
 def test_lines_of_a_log_begin_with_the_name_of_a_stage_without_control_characters(
     capsys: Any,
 ) -> None:
-    block = LogBlock(index=1, log="x\x1b[2J", created_at=1)
+    block = LogBlock(index=1, log="\x1b[0m\x1b[1;32mx\x1b[2J [0m", created_at=1)
     print_block(PipelineStage(id="s", name="\x1b[2JDEPLOY"), block, None)
-    assert capsys.readouterr().out == "[2JDEPLOY  x[2J\n"
+    assert capsys.readouterr().out == "DEPLOY  x [0m\n"

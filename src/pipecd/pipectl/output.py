@@ -2,6 +2,7 @@
 """The forms in which pipectl prints results: tables for people, upstream's JSON for programs."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FORMS = ("table", "json", "yaml", "name")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+# Colours and movements of the cursor, which tools write into logs.
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]")
 _ESCAPES = dict.fromkeys((*range(32), 127, *range(128, 160)))
 _ESCAPES_IN_LINES = {code: None for code in _ESCAPES if code not in (ord("\n"), ord("\t"))}
 
@@ -112,13 +115,13 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could change what the terminal shows."""
-    return text.translate(_ESCAPES)
+    """The text without colours and control characters, which could change what a terminal shows."""
+    return _SEQUENCE.sub("", text).translate(_ESCAPES)
 
 
 def printable_lines(text: str) -> str:
     """Like `printable`, for a text of several lines."""
-    return text.translate(_ESCAPES_IN_LINES)
+    return _SEQUENCE.sub("", text).translate(_ESCAPES_IN_LINES)
 
 
 def age(seconds: int, *, now: datetime | None = None) -> str:
