@@ -299,6 +299,26 @@ def _push_is_forgotten_during_a_deployment() -> None:
     DeploymentCreator.create = create
 
 
+def _saved_setting_is_lost() -> None:
+    """An update of an application is acknowledged and changes nothing."""
+    from pipecd.controlplane.usecases.applications import ApplicationUseCases
+
+    async def update(self: Any, id: str, to: Any, *, by: Any) -> None:
+        pass
+
+    ApplicationUseCases.update = update
+
+
+def _preview_leaves_out_what_changes() -> None:
+    """A plan preview names no application."""
+    from pipecd.piped.planpreview.builder import PreviewBuilder
+
+    async def build(self: Any, command: Any, **options: Any) -> list[Any]:
+        return []
+
+    PreviewBuilder.build = build
+
+
 def _files_stay_open() -> None:
     """Every deployment leaves files open."""
     from pipecd.piped.deploy.journal import Journal
@@ -426,6 +446,16 @@ BUGS: dict[str, SeededBug] = {
         _push_is_forgotten_during_a_deployment,
         [_push("s00", seconds=12), _push("s00", 5.0), _push("s00", 7.5)],
         "no push is lost",
+    ),
+    "a saved setting is lost": SeededBug(
+        _saved_setting_is_lost,
+        [_use("edit_application", 0.0, application="s00")],
+        "nothing acknowledged is lost",
+    ),
+    "a preview leaves out what changes": SeededBug(
+        _preview_leaves_out_what_changes,
+        [_use("preview", 0.0, application="s00")],
+        "a preview says what changes",
     ),
     "files stay open": SeededBug(
         _files_stay_open, [_push("s00"), _push("s01")], "memory, threads and files come back"
