@@ -59,6 +59,26 @@ from pipecd.model.giturl import redact
             "the disk of piped is full",
             id="a full disk",
         ),
+        pytest.param(
+            "fatal: unable to access 'https://h:1/': Failed to connect to h port 1 after 0 ms: "
+            "Couldn't connect to server",
+            Unavailable,
+            "the host cannot be reached",
+            id="nothing listens",
+        ),
+        pytest.param(
+            "ssh: connect to host h port 1: Connection refused\n"
+            "fatal: Could not read from remote repository.",
+            Unavailable,
+            "the host cannot be reached",
+            id="no ssh server",
+        ),
+        pytest.param(
+            "Connection timed out during banner exchange\nConnection to h port 22 timed out",
+            Unavailable,
+            "the host does not answer",
+            id="a host that does not answer",
+        ),
         pytest.param("", Unavailable, "git failed: no message", id="no message"),
     ],
 )

@@ -79,6 +79,19 @@ _RULES = (
         "add its authority to this machine, or set http.sslCAInfo in the configuration of git",
     ),
     _Rule(
+        r"connection refused|couldn't connect to server|could not connect to server"
+        r"|unable to connect to|network is unreachable|no route to host",
+        Unavailable,
+        "the host cannot be reached",
+        "check the host and the port of repositories[].remote, and whether a firewall is between",
+    ),
+    _Rule(
+        r"timed out|operation too slow|connection (?:reset|closed)",
+        Unavailable,
+        "the host does not answer",
+        "check the host and the port of repositories[].remote, and whether a firewall is between",
+    ),
+    _Rule(
         r"does not appear to be a git repository|repository .*not found|no such (file|device)"
         r"|does not exist|error: 404",
         UserMistake,

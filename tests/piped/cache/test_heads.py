@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repository heads: how often remotes are polled, and what a failing one logs."""
 
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,6 +126,20 @@ async def test_a_failing_remote_is_logged_once_and_so_is_its_recovery(
         "repository cannot be fetched",
         "repository can be fetched again",
     ]
+
+
+@pytest.mark.slow
+async def test_a_remote_that_does_not_answer_is_logged_before_it_times_out(
+    running: Any, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, capture_logs() as logs:
+        remote = f"http://ann:t0ken@127.0.0.1:{silent.getsockname()[1]}/one.git"
+        async with heads_of(tmp_path, one=remote) as heads, running(heads):
+            await eventually(lambda: logs)
+    (warning,) = logs
+    assert warning["event"] == "still waiting for a repository"
+    assert (warning["log_level"], warning["repository"]) == ("warning", "one")
+    assert warning["remote"] == remote.replace("ann:t0ken@", "")
 
 
 @pytest.mark.slow

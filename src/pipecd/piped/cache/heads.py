@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import structlog
 
 from pipecd.git.commit import Commit
-from pipecd.git.mirror import Mirror, Mirrors
+from pipecd.git.mirror import Mirror, Mirrors, Repository
 from pipecd.model.backoff import Backoff
 from pipecd.model.errors import PipecdError
+from pipecd.model.giturl import redact
 from pipecd.piped.cache.changes import Changes, Watch
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -17,6 +18,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _BACKOFF = Backoff(first=1.0, longest=30.0)
 # The interval of the safety net where wake-ups announce pushes.
 _RESYNC = 30.0
+# A remote that has not answered its first poll by then is logged; a large one may just take longer.
+_SLOW_SECONDS = 2.0
 # All repositories share these rates; each poll of a remote costs its server a request.
 _POLLS_PER_SECOND, _LOCAL_POLLS_PER_SECOND = 10, 40
 
@@ -129,10 +132,17 @@ class RepositoryHeads:
         before = self._heads[id_]
         was_announced = id_ in self._pushed
         self._pushed.discard(id_)
+        waiting = None
+        if before == RepositoryHead():
+            loop = asyncio.get_running_loop()
+            waiting = loop.call_later(_SLOW_SECONDS, _log_waiting, mirror.repository)
         try:
             head = RepositoryHead(commit=await mirror.update())
         except PipecdError as e:
             head = RepositoryHead(commit=before.commit, error=e)
+        finally:
+            if waiting is not None:
+                waiting.cancel()
         if head.error is not None and str(before.error) != str(head.error):
             log.warning("repository cannot be fetched", repository=id_, error=str(head.error))
         if head.error is None and before.error is not None:
@@ -145,3 +155,13 @@ class RepositoryHeads:
             self._heads[id_] = head
             self._changes[id_].notify()
         return head.error is None
+
+
+def _log_waiting(repository: Repository) -> None:
+    log.warning(
+        "still waiting for a repository",
+        repository=repository.id,
+        remote=redact(repository.remote),
+        hint="a large one takes its time; otherwise check repositories[].remote, and whether a "
+        "firewall is between",
+    )
