@@ -11,8 +11,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(directory: Path, *hosts: str) -> tuple[str, str]:
-    """Writes a certificate for loopback and other hosts, and its key; returns both files."""
+def self_signed(
+    directory: Path, *hosts: str, valid_from: timedelta = timedelta(minutes=-5)
+) -> tuple[str, str]:
+    """Writes a certificate for loopback and other hosts, and its key; returns both files.
+
+    It is valid for a day.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     names = [x509.DNSName(host) for host in ("localhost", *hosts)]
@@ -23,8 +28,8 @@ def self_signed(directory: Path, *hosts: str) -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now + valid_from)
+        .not_valid_after(now + valid_from + timedelta(days=1))
         .add_extension(
             x509.SubjectAlternativeName([*names, x509.IPAddress(IPv4Address("127.0.0.1"))]),
             critical=False,

@@ -40,7 +40,9 @@ async def test_a_connection_without_delay_is_not_logged(table: RpcTable[str]) ->
     [
         pytest.param("127.0.0.1", True, False, "speaks TLS, not plain text", id="plain text"),
         pytest.param("localhost", False, False, "is not trusted: self-signed", id="not trusted"),
-        pytest.param("127.0.0.2", False, True, "is not trusted: IP address mismatch", id="name"),
+        pytest.param(
+            "127.0.0.2", False, True, "is for another host .IP address mismatch", id="name"
+        ),
     ],
 )
 async def test_the_cause_of_a_tls_mismatch_is_named(

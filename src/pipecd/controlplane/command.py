@@ -32,6 +32,7 @@ from pipecd.observe.telemetry import Telemetry
 from pipecd.program.service_manager import report_ready
 from pipecd.secrets.keyfile import KEY_BYTES
 from pipecd.wire.admission import raise_file_limit
+from pipecd.wire.certificates import check_server_certificate
 from pipecd.wire.server import TlsFiles
 
 log = structlog.get_logger()
@@ -133,6 +134,7 @@ def server(**options: Any) -> None:
         if not options["cert_file"] or not options["key_file"]:
             raise UserMistake("--tls needs --cert-file and --key-file")
         tls = TlsFiles(options["cert_file"], options["key_file"])
+        check_server_certificate(tls.cert_file, tls.key_file)
     static_dir = Path(options["static_dir"]) if options["static_dir"] else None
     if static_dir is not None and not (static_dir / "index.html").is_file():
         # The command lines of upstream name a directory that need not exist here.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pipecd.model.errors import UserMistake
+from pipecd.wire.certificates import refused_certificate
 
 _TIMEOUT_SECONDS = 3.0
 _TLS_TIMEOUT_SECONDS = 1.0
@@ -100,10 +101,7 @@ async def _tls_problem(
     try:
         answer = await _first_bytes(host, port, context)
     except ssl.SSLCertVerificationError as e:
-        return ConnectionProblem(
-            f"the certificate of {address} is not trusted: {e.verify_message}",
-            "name its authority with --cert-file, or check the host name of the address",
-        )
+        return ConnectionProblem(*refused_certificate(e, address, host))
     except (ssl.SSLError, ConnectionResetError) as e:
         if _is_http2(await _first_bytes(host, port, None)):
             return ConnectionProblem(f"{address} speaks plain text, not TLS", "add --insecure")
