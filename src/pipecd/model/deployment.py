@@ -165,7 +165,8 @@ def triggering_chain(deployment: Deployment) -> str:
 def triggered_by(deployment: Deployment) -> str:
     """Returns who triggered a deployment, for display: a chain, a user or the commit author.
 
-    The commander of a sync with an API key is the id of the key, as in upstream.
+    In upstream, and in earlier versions, the commander of a sync with an API key is the id of the
+    key; here it is a text that names the key and who created it.
     """
     trigger, chain = deployment.trigger, deployment.deployment_chain_id
     if chain and trigger.commander == chain:

@@ -139,7 +139,7 @@ async def test_a_sync_becomes_a_command_and_a_signal_for_the_piped(
         received = await anext(signals)
     command = await cases.commands.get(id, by=program)
     assert received == Signal(Topic.COMMAND, id, "shop", application.piped_id)
-    assert (command.type, command.commander) == (Command.SYNC_APPLICATION, "key-1")
+    assert (command.type, command.commander) == (Command.SYNC_APPLICATION, "API key ci")
     assert command.sync_application.sync_strategy == SyncStrategy.PIPELINE
 
 

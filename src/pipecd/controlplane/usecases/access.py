@@ -248,12 +248,12 @@ def person(by: UserOrApiKey) -> str:
 
 
 def operator_name(by: UserOrApiKey) -> str:
-    """The name that a deployment shows for who skipped a stage of it or cancelled it."""
+    """The name that a deployment shows for who requested it, cancelled it or skipped a stage."""
     if isinstance(by, User):
         return by.name
     return f"API key {by.name} created by {by.creator}" if by.creator else f"API key {by.name}"
 
 
-def commander(by: UserOrApiKey) -> str:
-    """The `commander` of this caller's commands."""
+def caller_id(by: UserOrApiKey) -> str:
+    """The name of a user or the id of an API key, for the log of the control plane."""
     return by.name if isinstance(by, User) else by.key_id

@@ -15,7 +15,7 @@ from pipecd.controlplane.usecases.access import (
     Access,
     Labelled,
     check_scope,
-    commander,
+    operator_name,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
 from pipecd.controlplane.usecases.unregistered import reported_unregistered
@@ -230,7 +230,7 @@ class ApplicationUseCases:
             piped_id=application.piped_id,
             application_id=application.id,
             project_id=application.project_id,
-            commander=commander(by),
+            commander=operator_name(by),
             type=Command.SYNC_APPLICATION,
             sync_application=Command.SyncApplication(
                 application_id=application.id,

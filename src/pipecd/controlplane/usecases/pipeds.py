@@ -13,7 +13,7 @@ from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases.access import (
     Access,
     check_project,
-    commander,
+    operator_name,
     or_not_found,
 )
 from pipecd.controlplane.usecases.commands import CommandUseCases
@@ -189,7 +189,7 @@ class PipedUseCases:
         command = Command(
             piped_id=piped.id,
             project_id=piped.project_id,
-            commander=commander(by),
+            commander=operator_name(by),
             type=Command.RESTART_PIPED,
             restart_piped=Command.RestartPiped(piped_id=piped.id),
         )

@@ -24,7 +24,7 @@ from pipecd.controlplane.auth.throttle import Throttle
 from pipecd.controlplane.auth.verified_keys import MAX_CONCURRENT_COMPARISONS
 from pipecd.controlplane.cache import Cache
 from pipecd.controlplane.datastore.sign_ins import SessionRecord, SessionRecords
-from pipecd.controlplane.usecases.access import commander
+from pipecd.controlplane.usecases.access import caller_id
 from pipecd.controlplane.usecases.projects import ProjectUseCases
 from pipecd.controlplane.usecases.session_endings import SessionEndings
 from pipecd.model.clock import Now, seconds_clock, to_unix, utc_now
@@ -256,19 +256,19 @@ class Sessions:
         if record is None:
             raise NotFound("Session is not found")
         await self._endings.end_session(_verified(record))
-        log.info("session ended", project=by.project, user=record.user, by=commander(by))
+        log.info("session ended", project=by.project, user=record.user, by=caller_id(by))
 
     async def end_of_user(self, name: str, *, by: UserOrApiKey) -> None:
         """Ends all sessions of a user of the caller's project; they may sign in again."""
         await self._require_management(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.USER, name))
-        log.info("sessions of a user ended", project=by.project, user=name, by=commander(by))
+        log.info("sessions of a user ended", project=by.project, user=name, by=caller_id(by))
 
     async def end_all(self, *, by: UserOrApiKey) -> None:
         """Ends all sessions of the caller's project, the caller's own too."""
         await self._require_management(by)
         await self._endings.end(by.project, EndingTarget(EndingScope.ALL))
-        log.info("all sessions ended", project=by.project, by=commander(by))
+        log.info("all sessions ended", project=by.project, by=caller_id(by))
 
     def _issue(self, user: User, ttl: timedelta, via: str) -> str:
         return self._tokens.sign(user, ttl, via=via, issued_millis=self._endings.issue_millis())

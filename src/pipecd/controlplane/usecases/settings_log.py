@@ -8,7 +8,7 @@ import structlog
 from google.protobuf.message import Message
 
 from pipecd.controlplane.auth.subject import UserOrApiKey
-from pipecd.controlplane.usecases.access import commander
+from pipecd.controlplane.usecases.access import caller_id
 
 log = structlog.get_logger()
 
@@ -41,4 +41,4 @@ def changed_fields(before: Message, after: Message) -> tuple[str, ...]:
 
 def log_change(event: str, *, by: UserOrApiKey, **fields: object) -> None:
     """Logs what a caller changed; `event` is a constant phrase."""
-    log.info(event, project=by.project, by=commander(by), **fields)
+    log.info(event, project=by.project, by=caller_id(by), **fields)
