@@ -102,3 +102,19 @@ def test_a_release_is_unpacked_only_with_its_checksum(tmp_path: Path, is_intact:
     assert (done.returncode == 0) is is_intact
     assert out.exists() is is_intact
     assert not is_intact or out.read_text() == "program"
+
+
+def test_a_failed_download_names_the_reason_of_the_mirror_too(tmp_path: Path) -> None:
+    values = {"Name": "terraform", "Version": "1.2.3", "Os": "linux", "Arch": "amd64"}
+    values |= {"TmpDir": str(tmp_path), "OutPath": str(tmp_path / "out")}
+    script = render(DOWNLOADS["terraform"].script(), values, name="script")
+    script = script.replace("releases.hashicorp.com", "localhost:1")
+    environment = {"PATH": "/usr/bin:/bin", "PIPECD_TOOL_MIRROR": "https://localhost:2"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    last = done.stderr.splitlines()[-1]
+    assert "localhost port 1" in last
+    assert "the mirror https://localhost:2: curl: (7) " in last
+    assert "localhost port 2" in last

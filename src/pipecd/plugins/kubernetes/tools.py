@@ -19,6 +19,7 @@ from pipecd.sdk import PipecdError, Unavailable, UserMistake
 from pipecd.sdk.config import RenderingSpec
 from pipecd.sdk.host import WithTools
 from pipecd.sdk.program import Captured, LimitExceeded, capture
+from pipecd.sdk.tool_download import fetch_script
 
 # No manifests of an application are this large on purpose.
 _OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -45,8 +46,7 @@ class ToolDownload:
             text.format(v="{{ .Version }}", os="{{ .Os }}", arch="{{ .Arch }}")
             for text in (self.url, self.checksums)
         )
-        file, sums = (text.rpartition("/")[2] for text in (url, checksums))
-        mirror = "$PIPECD_TOOL_MIRROR/{{ .Name }}/{{ .Version }}"
+        file = url.rpartition("/")[2]
         member = self.member.format(os="{{ .Os }}", arch="{{ .Arch }}")
         # Only the content of a member is written: no links, no permissions, no other files.
         unpack = (
@@ -56,14 +56,7 @@ class ToolDownload:
         )
         return "\n".join(
             (
-                "set -eu",
-                'cd "{{ .TmpDir }}"',
-                "fetch() { curl -fsSL --proto =https --proto-redir =https "
-                '-o download "$1" && curl -fsSL --proto =https --proto-redir =https '
-                '-o checksums "$2"; }',
-                '[ -n "${PIPECD_TOOL_MIRROR:-}" ] && '
-                f'fetch "{mirror}/{file}" "{mirror}/{sums}" || '
-                f'fetch "{url}" "{checksums}"',
+                fetch_script(url, checksums),
                 f"expected=$(awk -v file='{file}' "
                 "'$2 == file || $2 == \"*\" file || NF == 1 { print $1; exit }' checksums)",
                 'echo "$expected  download" | sha256sum -c - >/dev/null',

@@ -16,6 +16,7 @@ from pipecd.plugins.terraform.config import ToolName
 from pipecd.sdk import PipecdError, UserMistake
 from pipecd.sdk.host import WithTools
 from pipecd.sdk.program import capture
+from pipecd.sdk.tool_download import fetch_script
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.]+)?")
 _VERSION = re.compile(r"v(\d+\.\d+\.\d+[\w.-]*)")
@@ -43,18 +44,11 @@ class ToolDownload:
             text.format(v="{{ .Version }}", os="{{ .Os }}", arch="{{ .Arch }}")
             for text in (self.url, self.checksums)
         )
-        file, sums = (text.rpartition("/")[2] for text in (url, checksums))
-        mirror = "$PIPECD_TOOL_MIRROR/{{ .Name }}/{{ .Version }}"
-        fetch = "curl -fsSL --proto =https --proto-redir =https -o"
+        file = url.rpartition("/")[2]
         unpack = shlex.join((sys.executable, "-I", "-c", _UNPACK, "download", self.program))
         return "\n".join(
             (
-                "set -eu",
-                'cd "{{ .TmpDir }}"',
-                f'fetch() {{ {fetch} download "$1" && {fetch} checksums "$2"; }}',
-                '[ -n "${PIPECD_TOOL_MIRROR:-}" ] && '
-                f'fetch "{mirror}/{file}" "{mirror}/{sums}" || '
-                f'fetch "{url}" "{checksums}"',
+                fetch_script(url, checksums),
                 f"expected=$(awk -v file='{file}' '$2 == file {{ print $1; exit }}' checksums)",
                 'echo "$expected  download" | sha256sum -c - >/dev/null',
                 f'{unpack} "{{{{ .OutPath }}}}" {_SIZE_LIMIT}',
