@@ -10,7 +10,13 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console.diff_view import drift_view
-from pipecd.controlplane.console.live_graph import MAX_BOXES, live_graph, shortened
+from pipecd.controlplane.console.live_graph import (
+    MAX_BOXES,
+    NARROW_WIDTH,
+    live_graph,
+    narrow_graph,
+    shortened,
+)
 from pipecd.controlplane.console.live_state_view import (
     MAX_RESOURCES,
     LiveQuery,
@@ -375,7 +381,7 @@ def test_equal_leaves_are_one_box_of_the_graph(noon: datetime) -> None:
     assert len(graph.edges) == 2
     parent, first, last = graph.boxes
     assert parent.y == first.y < last.y
-    assert first.x > parent.x + graph.box_width
+    assert first.x > parent.x + parent.width
 
 
 def test_boxes_of_several_targets_say_which_is_theirs(noon: datetime) -> None:
@@ -408,5 +414,29 @@ def test_a_graph_has_a_limited_number_of_boxes(noon: datetime) -> None:
 
 
 def test_long_names_lose_their_middle() -> None:
-    assert shortened("web") == "web"
-    assert shortened("recommendations-7d9f6c5b8-x2k4z") == "recommendations…5b8-x2k4z"
+    assert shortened("web", 25) == "web"
+    assert shortened("recommendations-7d9f6c5b8-x2k4z", 25) == "recommendations…5b8-x2k4z"
+
+
+def test_the_narrow_graph_grows_downwards_and_never_aside(noon: datetime) -> None:
+    chain = [resource(f"r{n}", *([f"r{n - 1}"] if n else []), **HEALTHY) for n in range(9)]
+    other = resource("other", **HEALTHY)
+    graph = narrow_graph(live_state_view(snapshot(*chain, other), noon).roots)
+    ids = [box.id.removeprefix("/") for box in graph.boxes]
+    assert ids in (["other", *(f"r{n}" for n in range(9))], [*(f"r{n}" for n in range(9)), "other"])
+    assert len(graph.edges) == 8
+    heights = [box.y for box in graph.boxes]
+    assert heights == sorted(set(heights))
+    assert {box.x + box.width for box in graph.boxes} == {NARROW_WIDTH - graph.boxes[0].x}
+    assert graph.boxes[0].x < graph.boxes[1].x < graph.boxes[2].x
+    assert graph.boxes[9].x == graph.boxes[0].x
+    assert graph.height == heights[-1] + graph.box_height + graph.boxes[0].y
+    # Deep down there is still room for a name.
+    assert all(box.width > 200 for box in graph.boxes)
+
+
+def test_an_empty_graph_is_a_picture_too() -> None:
+    for graph in (live_graph([]), narrow_graph([])):
+        assert (graph.boxes, graph.edges) == ((), ())
+        assert graph.width > 0
+        assert graph.height > 0

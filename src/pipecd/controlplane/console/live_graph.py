@@ -2,7 +2,8 @@
 """The tree of live resources as a graph: positions of boxes and edges for an SVG.
 
 The tree grows from left to right, a parent is beside its first child, which is the worst, and equal
-leaves are one box with their number. The same tree always gives the same picture.
+leaves are one box with their number. The same tree always gives the same picture. A second picture
+for narrow windows grows downwards: it is as wide as a phone, and each box is below its parent.
 """
 
 from collections import defaultdict
@@ -15,14 +16,19 @@ from pipecd.model.health import HealthStatus
 
 WIDTH, HEIGHT = 256, 52
 _GAP_X, _GAP_Y, _MARGIN = 56, 12, 16
+# A phone of 360 pixels without the margins of the page.
+NARROW_WIDTH = 334
+_NARROW_MARGIN, _NARROW_GAP, _INDENT = 8, 8, 20
+# Farther in, a box would have no room for its name.
+_MAX_INDENTS = 5
 # How many equal leaves are shown as boxes of their own.
 _MAX_EQUAL = 4
 MAX_BOXES = 200
-_MAX_LETTERS, _MAX_MARKED_LETTERS = 25, 21
+# Beside the icon, and beside the mark of a resource that differs from Git.
+_ICON, _MARK = 48, 30
+_LETTER = 8.3
 # The kind is in smaller letters than the name.
-_MAX_KIND_LETTERS = 34
-# Beside the mark of a resource that differs from Git.
-_MAX_MARKED_KIND_LETTERS = 29
+_KIND_LETTER = 6.1
 _TAIL = 9
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -33,6 +39,7 @@ class GraphBox:
 
     x: int
     y: int
+    width: int
     id: str
     anchor: str
     title: str
@@ -53,15 +60,18 @@ class LiveGraph:
     width: int
     height: int
     omitted: int = 0
-    box_width: int = WIDTH
     box_height: int = HEIGHT
+    is_narrow: bool = False
 
 
 @dataclass
 class _Layout:
+    """The picture so far: left to right, or downwards if it is narrow."""
+
+    is_narrow: bool = False
     boxes: list[GraphBox] = field(default_factory=list[GraphBox])
     edges: list[str] = field(default_factory=list[str])
-    next_y: int = _MARGIN
+    next_y: int = 0
     omitted: int = 0
 
     def place(self, row: ResourceRow, depth: int) -> int | None:
@@ -71,15 +81,22 @@ class _Layout:
             return None
         # The box is inserted before its children, which is the order of the keyboard.
         index = len(self.boxes)
-        self.boxes.append(_box(row, 0, 0))
+        x, width = self._columns(depth)
+        y = self._next() if self.is_narrow else 0
+        self.boxes.append(_box(row, x, y, width))
         middles = self.place_all(row.children, depth + 1)
-        # The picture begins in its corner, also where only a part of it fits.
-        y = middles[0] - HEIGHT // 2 if middles else self._next()
-        x = _x(depth)
-        self.boxes[index] = _box(row, x, y)
-        middle = y + HEIGHT // 2
-        self.edges += (_edge(x + WIDTH, middle, child) for child in middles)
-        return middle
+        if not self.is_narrow:
+            # The picture begins in its corner, also where only a part of it fits.
+            y = middles[0] - HEIGHT // 2 if middles else self._next()
+            self.boxes[index] = _box(row, x, y, width)
+        child_x = self._columns(depth + 1)[0]
+        for child in middles:
+            self.edges.append(
+                _edge_down(x, y + HEIGHT, child_x, child)
+                if self.is_narrow
+                else _edge_across(x + width, y + HEIGHT // 2, child)
+            )
+        return y + HEIGHT // 2
 
     def place_all(self, rows: Sequence[ResourceRow], depth: int) -> list[int]:
         """Places resources and all below them; returns where the middles of their boxes are."""
@@ -96,14 +113,23 @@ class _Layout:
                 middle = self.place(row, depth)
                 middles += [] if middle is None else [middle]
             elif row is group[0]:
+                x, width = self._columns(depth)
                 y = self._next()
-                self.boxes.append(_group_box(group, _x(depth), y))
+                self.boxes.append(_group_box(group, x, y, width))
                 middles.append(y + HEIGHT // 2)
         return middles
 
+    def _columns(self, depth: int) -> tuple[int, int]:
+        """Where a box at this depth begins, and how wide it is."""
+        if self.is_narrow:
+            x = _NARROW_MARGIN + min(depth, _MAX_INDENTS) * _INDENT
+            return x, NARROW_WIDTH - _NARROW_MARGIN - x
+        return _MARGIN + depth * (WIDTH + _GAP_X), WIDTH
+
     def _next(self) -> int:
-        y = self.next_y
-        self.next_y += HEIGHT + _GAP_Y
+        gap, margin = (_NARROW_GAP, _NARROW_MARGIN) if self.is_narrow else (_GAP_Y, _MARGIN)
+        y = self.next_y or margin
+        self.next_y = y + HEIGHT + gap
         return y
 
 
@@ -112,37 +138,53 @@ def live_graph(roots: Sequence[ResourceRow]) -> LiveGraph:
     layout = _Layout()
     layout.place_all(roots, 0)
     right = max((box.x + WIDTH for box in layout.boxes), default=0)
+    return _graph(layout, right + _MARGIN, _MARGIN)
+
+
+def narrow_graph(roots: Sequence[ResourceRow]) -> LiveGraph:
+    """The picture of a tree for a narrow window, where nothing has to be scrolled aside."""
+    layout = _Layout(is_narrow=True)
+    layout.place_all(roots, 0)
+    return _graph(layout, NARROW_WIDTH, _NARROW_MARGIN)
+
+
+def _graph(layout: _Layout, width: int, margin: int) -> LiveGraph:
     return LiveGraph(
         boxes=tuple(layout.boxes),
         edges=tuple(layout.edges),
-        width=right + _MARGIN,
-        height=layout.next_y - _GAP_Y + _MARGIN,
+        width=width,
+        height=max((box.y + HEIGHT for box in layout.boxes), default=0) + margin,
         omitted=layout.omitted,
+        is_narrow=layout.is_narrow,
     )
 
 
-def _x(depth: int) -> int:
-    return _MARGIN + depth * (WIDTH + _GAP_X)
-
-
-def _edge(x: int, y: int, child_y: int) -> str:
+def _edge_across(x: int, y: int, child_y: int) -> str:
     """The path from the right side of a parent to the left side of a child."""
     middle = x + _GAP_X // 2
     return f"M{x} {y}C{middle} {y} {middle} {child_y} {x + _GAP_X} {child_y}"
 
 
-def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
+def _edge_down(x: int, y: int, child_x: int, child_y: int) -> str:
+    """The path from the bottom of a parent to the left side of a child."""
+    stem = x + _INDENT // 2
+    return f"M{stem} {y}V{child_y - 6}Q{stem} {child_y} {stem + 6} {child_y}H{child_x}"
+
+
+def _box(row: ResourceRow, x: int, y: int, width: int) -> GraphBox:
     details = f": {row.text}" if row.text else ""
     drift = "" if row.drift is None else ", differs from Git"
     kind = f"{row.kind} · {row.location}" if row.location else row.kind
+    room = width - _ICON - (0 if row.drift is None else _MARK)
     return GraphBox(
         x=x,
         y=y,
+        width=width,
         id=row.id,
         anchor=f"box-{row.anchor}",
         title=f"{row.kind} {row.name}, {row.badge.text.lower()}{drift}{details}",
-        label=shortened(row.name, _MAX_LETTERS if row.drift is None else _MAX_MARKED_LETTERS),
-        kind=shortened(kind, _MAX_KIND_LETTERS if row.drift is None else _MAX_MARKED_KIND_LETTERS),
+        label=shortened(row.name, int(room / _LETTER)),
+        kind=shortened(kind, int(room / _KIND_LETTER)),
         badge=row.badge,
         health=row.health,
         is_match=row.is_match,
@@ -150,23 +192,24 @@ def _box(row: ResourceRow, x: int, y: int) -> GraphBox:
     )
 
 
-def _group_box(rows: Sequence[ResourceRow], x: int, y: int) -> GraphBox:
+def _group_box(rows: Sequence[ResourceRow], x: int, y: int, width: int) -> GraphBox:
     first, badge = rows[0], health_badge(rows[0].health)
     label = f"{len(rows)} {_TIMES} {first.kind}"
     return GraphBox(
         x=x,
         y=y,
+        width=width,
         id="",
         anchor=f"boxes-{first.anchor}",
         title=f"{label}, {badge.text.lower()}; open the list",
-        label=label,
+        label=shortened(label, int((width - _ICON) / _LETTER)),
         kind=first.kind,
         badge=badge,
         health=first.health,
     )
 
 
-def shortened(text: str, letters: int = _MAX_LETTERS) -> str:
+def shortened(text: str, letters: int) -> str:
     """The text without its middle if it is long: the end tells pods of one replica set apart."""
     if len(text) <= letters:
         return text

@@ -15,7 +15,7 @@ from pipecd.controlplane.console.diff_view import (
     in_thread_if_long,
 )
 from pipecd.controlplane.console.list_filters import PageUrl
-from pipecd.controlplane.console.live_graph import live_graph
+from pipecd.controlplane.console.live_graph import live_graph, narrow_graph
 from pipecd.controlplane.console.live_state_view import (
     LiveStateView,
     live_state_view,
@@ -57,7 +57,9 @@ class LiveStatePages:
             id=application.id,
             name=application.name,
             view=view,
-            graph=live_graph(view.roots) if view and query.is_graph else None,
+            graphs=(live_graph(view.roots), narrow_graph(view.roots))
+            if view and query.is_graph
+            else (),
             query=query,
             url=PageUrl(request.url.path, request.query_params),
             piped=piped_status(application.piped_id, await self._context.visible_pipeds(user)),

@@ -112,6 +112,40 @@ async def test_the_graph_can_be_zoomed_and_its_boxes_opened(
     await expect(page.get_by_test_id("filter-kind")).to_have_value("Pod")
 
 
+@pytest.mark.parametrize("width", [390, 360])
+async def test_the_graph_fits_a_phone_and_can_be_read_there(
+    *,
+    width: int,
+    open_page: OpenPage,
+    cases: UseCases,
+    piped: PipedCaller,
+    application: Application,
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(3, 6, broken=True)), by=piped)
+    size = {"width": width, "height": 844}
+    page = await open_page(f"/applications/{application.id}/live", viewport=size)
+    await expect(page.get_by_test_id("live-node").first).to_be_visible()
+    await page.get_by_test_id("view-graph").click()
+    boxes = page.get_by_test_id("narrow-box")
+    broken = boxes.filter(has_text="web-1-0").first
+    await expect(broken).to_be_visible()
+    await expect(page.get_by_test_id("live-box").first).not_to_be_visible()
+    graph = page.get_by_test_id("live-graph")
+    assert await graph.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    # All of it is part of the page, which is scrolled downwards only.
+    assert await graph.evaluate("e => e.scrollHeight - e.clientHeight") <= 1
+    smallest = "all => Math.min(...all.map((e) => e.getBoundingClientRect().height))"
+    assert await page.locator(".graph .narrow .name").evaluate_all(smallest) >= 14
+    await graph.focus()
+    await page.keyboard.press("ArrowDown")
+    await expect(boxes.first).to_be_focused()
+    await broken.click()
+    await expect(page.get_by_test_id("live-panel")).to_contain_text("CrashLoopBackOff")
+    await page.get_by_label("Close the details").click()
+    await expect(page.get_by_test_id("live-panel")).to_have_count(0)
+    await expect(broken).to_be_focused()
+
+
 async def test_the_details_of_a_resource_are_reached_and_left_by_the_keyboard(
     open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
 ) -> None:

@@ -3,14 +3,17 @@ const MIN_ZOOM = 0.25, MAX_ZOOM = 2;
 let zoom = 1;
 const zoomStyle = new CSSStyleSheet();
 
+// The graph is there twice: a narrow window shows the second one, which fits and is not zoomed.
+const shown = (graph) => [...graph.querySelectorAll("svg")].find((each) => each.getClientRects().length);
+
 // A style sheet keeps the zoom while live updates replace the attributes of the graph.
 function setZoom(value) {
   zoom = Math.min(MAX_ZOOM, Math.max(MIN_ZOOM, value));
-  zoomStyle.replaceSync(`.graph svg { zoom: ${zoom}; }`);
+  zoomStyle.replaceSync(`.graph .wide { zoom: ${zoom}; }`);
 }
 
 function fit(graph) {
-  const picture = graph.querySelector("svg");
+  const picture = shown(graph);
   const [width, height] = ["width", "height"].map((side) => Number(picture.getAttribute(side)));
   setZoom(Math.min(1, graph.clientWidth / width, Math.max(graph.clientHeight, 320) / height));
 }
@@ -26,7 +29,7 @@ function neighbour(box, [right, down]) {
     const [ahead, aside] = right ? [dx * right, Math.abs(dy)] : [dy * down, Math.abs(dx)];
     return ahead > 1 ? ahead + 3 * aside : Infinity;
   };
-  const others = [...box.closest("[data-graph]").querySelectorAll(".box")].filter((each) => distance(each) < Infinity);
+  const others = [...box.closest("svg").querySelectorAll(".box")].filter((each) => distance(each) < Infinity);
   return others.sort((a, b) => distance(a) - distance(b))[0];
 }
 
@@ -35,7 +38,7 @@ function onGraphKey(event) {
   if (!graph || !ARROWS[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
   const box = event.target.closest(".box");
   event.preventDefault();
-  (box ? neighbour(box, ARROWS[event.key]) : graph.querySelector(".box"))?.focus();
+  (box ? neighbour(box, ARROWS[event.key]) : shown(graph).querySelector(".box"))?.focus();
 }
 
 // How many rows a form is about, beside the button that opens it: they may be out of sight.

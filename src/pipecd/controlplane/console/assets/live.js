@@ -82,7 +82,8 @@ function retryLater(reason) {
 // Moves the focus to what a link has opened, or back to where a closed part was opened from.
 function moveFocus() {
   if (!focusAfter) return;
-  document.querySelector(focusAfter)?.focus();
+  // The graph is there twice, and one of them is hidden.
+  [...document.querySelectorAll(focusAfter)].find((each) => each.getClientRects().length)?.focus();
   focusAfter = "";
   if (document.activeElement === document.body) main().focus({ preventScroll: true });
 }
