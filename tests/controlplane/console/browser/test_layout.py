@@ -6,15 +6,17 @@ from collections.abc import Callable
 import pytest
 from playwright.async_api import ViewportSize, expect
 
-from pipecd.controlplane.auth.subject import PipedCaller
+from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.controlplane.usecases import UseCases
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 from pipecd.proto.service.piped_pb2 import ReportDeploymentPlannedRequest
 from servers.browser import OpenPage
 from servers.console import PipedReports
+from servers.console_pages import ShownObjects
 
 pytestmark = pytest.mark.browser
 
@@ -99,6 +101,49 @@ async def test_columns_fill_the_table_and_do_not_overlap(
         assert shown
         assert duration
         assert shown["x"] + shown["width"] <= duration["x"]
+
+
+async def test_the_subject_of_a_commit_is_read_whole_in_lists(
+    *,
+    open_page: OpenPage,
+    new_deployment: Callable[[], Deployment],
+    cases: UseCases,
+    stores: Stores,
+    piped: PipedCaller,
+) -> None:
+    deployment = new_deployment()
+    subject = "Keep the cart of a signed-out visitor for 30 days, also on phones"
+    deployment.trigger.commit.message = subject
+    await cases.deployment_reports.create(deployment, by=piped)
+
+    def refer(stored: Application) -> None:
+        reference = stored.most_recently_triggered_deployment
+        reference.deployment_id, reference.started_at = deployment.id, 1
+        reference.trigger.CopyFrom(deployment.trigger)
+
+    await stores.applications.update(deployment.application_id, refer)
+    for path in ("/applications", "/deployments", f"/applications/{deployment.application_id}"):
+        page = await open_page(path, viewport={"width": 1440, "height": 800})
+        text = page.locator(".list").get_by_text(subject)
+        await expect(text).to_be_visible()
+        assert await text.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), path
+        assert await text.evaluate("e => e.scrollHeight <= e.clientHeight + 1"), path
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1110])
+@pytest.mark.parametrize("path", ["/applications", "/deployments"])
+async def test_the_filters_of_a_list_share_a_line(
+    *, width: int, path: str, open_page: OpenPage, cases: UseCases, admin: User, shown: ShownObjects
+) -> None:
+    await cases.pipeds.update(shown.piped, "the piped of the cluster in Johannesburg", "", by=admin)
+    page = await open_page(path, viewport={"width": width, "height": 800})
+    await expect(page.get_by_test_id("filter-q")).to_be_visible()
+    tops = await page.locator("#filters > :is(input, select):visible").evaluate_all(
+        "all => all.map((each) => each.getBoundingClientRect().top)"
+    )
+    assert len(tops) >= 4
+    assert len(set(tops)) == 1
+    assert await page.evaluate(OVERFLOW) == 0
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 768, 390])
