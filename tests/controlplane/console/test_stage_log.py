@@ -113,7 +113,9 @@ def test_new_lines_follow_the_same_query() -> None:
     ("params", "query"),
     [
         pytest.param({}, LogQuery(), id="nothing"),
-        pytest.param({"find": " x "}, LogQuery("x", 1), id="a text, its first match"),
+        pytest.param({"find": "x"}, LogQuery("x", 1), id="a text, its first match"),
+        pytest.param({"find": " x "}, LogQuery(" x ", 1), id="spaces are part of the text"),
+        pytest.param({"find": "  "}, LogQuery(), id="nothing but spaces"),
         pytest.param({"find": "x", "match": "3"}, LogQuery("x", 3), id="another match"),
         pytest.param({"match": "3"}, LogQuery(), id="a match of nothing"),
         pytest.param({"only": "errors"}, LogQuery(only="errors"), id="errors only"),

@@ -73,7 +73,9 @@ class LogQuery:
 
 def parse_log_query(params: Mapping[str, str]) -> LogQuery:
     """The query in the parameters of a page; what is invalid is as if it were not there."""
-    find = params.get("find", "").strip()[:MAX_FIND_CHARACTERS]
+    text = params.get("find", "")
+    # Spaces count, as in "batch 5 ", but nothing else than spaces is nothing to find.
+    find = text[:MAX_FIND_CHARACTERS] if text.strip() else ""
     only = params.get("only", "")
     is_known = only == ERRORS or (only == MATCHES and find)
     return LogQuery(

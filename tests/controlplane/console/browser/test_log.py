@@ -81,6 +81,21 @@ async def test_a_text_is_found_in_lines_that_the_page_has_not_loaded(
     )
 
 
+async def test_a_space_after_the_text_is_part_of_what_is_found(
+    open_page: OpenPage, long_log: Deployment
+) -> None:
+    page = await open_page(f"/deployments/{long_log.id}")
+    find, count = page.get_by_label("Find in log"), page.get_by_test_id("log-matches")
+    await find.fill("step 77 ")
+    await expect(count).to_have_text("1 of 1")
+    await expect(page.locator("li.current")).to_have_id("L77")
+    await find.press("Enter")
+    await expect(count).to_have_text("1 of 1")
+    await expect(find).to_have_value("step 77 ")
+    await find.fill("   ")
+    await expect(count).to_have_count(0)
+
+
 async def test_errors_only_and_earlier_lines(
     open_page: OpenPage, long_log: Deployment, reports: PipedReports
 ) -> None:

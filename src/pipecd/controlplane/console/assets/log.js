@@ -206,6 +206,9 @@ async function copyLink() {
 
 let typingTimer;
 
+// Spaces count, as in "batch 5 ", but nothing else than spaces is nothing to find.
+const textToFind = (input) => input.value.trim() && input.value;
+
 function find(text) {
   clearTimeout(typingTimer);
   const only = logBox()?.dataset.only === "errors" ? "errors" : "";
@@ -216,7 +219,7 @@ function find(text) {
 
 function onFindKey(event) {
   const input = event.target;
-  const text = input.value.trim();
+  const text = textToFind(input);
   if (event.key === "Escape") { input.value = ""; find(""); }
   if (event.key !== "Enter") return;
   event.preventDefault();
@@ -278,11 +281,11 @@ export function startLog() {
     // The end of the log may be below the window.
     if (following()) logBox()?.lastElementChild?.scrollIntoView({ block: "nearest" });
   });
-  document.addEventListener("submit", (event) => { if (event.target.matches("[data-find-form]")) { event.preventDefault(); find(tool("find").value.trim()); } });
+  document.addEventListener("submit", (event) => { if (event.target.matches("[data-find-form]")) { event.preventDefault(); find(textToFind(tool("find"))); } });
   document.addEventListener("input", (event) => {
     if (!event.target.matches("[data-find]")) return;
     clearTimeout(typingTimer);
-    typingTimer = setTimeout(() => find(event.target.value.trim()), 300);
+    typingTimer = setTimeout(() => find(textToFind(event.target)), 300);
   });
   document.addEventListener("keydown", (event) => {
     if (event.target.matches?.("[data-find]")) onFindKey(event);
