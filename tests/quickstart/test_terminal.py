@@ -69,6 +69,17 @@ def test_a_commit_message_cannot_change_the_terminal(capsys: pytest.CaptureFixtu
     )
 
 
+def test_names_are_printed_in_one_readable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = deployment(pb.DEPLOYMENT_SUCCESS)
+    shown.application_name, shown.trigger.commit.hash = "gnp\u202egpj", "c" * 40
+    shown.trigger.commit.message = "m" * 9000
+    Terminal().show_deployment(shown, 1.25, "http://127.0.0.1:8080/deployments/d")
+    printed = capsys.readouterr().out
+    assert printed.startswith("✓ gnp gpj at ccccccc (mmm")
+    assert "m…): success after" in printed
+    assert len(printed) < 500
+
+
 def test_a_step_says_how_long_it_took_and_not_that_it_succeeded_if_it_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -15,6 +15,8 @@ from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir
 
+# Of a subject or a reason; the console has the rest.
+_MAX_LETTERS = 300
 _ERASE_LINE = "\r\x1b[2K"
 
 
@@ -65,7 +67,8 @@ Change the other sample application and commit; PipeCD deploys the commit:
         """Prints how a deployment ended, and why it failed."""
         status, commit = DeploymentStatus(deployment.status), deployment.trigger.commit
         mark = _GOOD if status is DeploymentStatus.SUCCESS else _BAD
-        name = f"{deployment.application_name} at {commit.hash[:7]} ({_printable(commit.message)})"
+        application = _printable(deployment.application_name)
+        name = f"{application} at {commit.hash[:7]} ({_printable(commit.message)})"
         self._print(f"{mark} {name}: {status.name.lower()} after {seconds:.1f} s  {_dim(url)}")
         for line in failure_lines(deployment):
             self._print(f"  {_dim(_printable(line))}")
@@ -91,8 +94,9 @@ Repair it:
 
 
 def _printable(text: str) -> str:
-    """The text of a commit or a stage without what would change the terminal."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    """A name, a subject or a reason in one line, without what would change the terminal."""
+    line = "".join(each if each.isprintable() else " " for each in text)
+    return line if len(line) <= _MAX_LETTERS else f"{line[: _MAX_LETTERS - 1]}…"
 
 
 def _bold(text: str) -> str:
