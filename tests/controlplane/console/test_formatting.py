@@ -190,6 +190,7 @@ def test_times_name_their_zone(zone: str, text: str) -> None:
     [
         pytest.param("cart", "cart", id="a plain name"),
         pytest.param("\u202ecart", "\u2068\u202ecart\u2069", id="a mark of direction"),
+        pytest.param("\u2067c\u2069a\u2068rt", "\u2068cart\u2069", id="isolates without end"),
         pytest.param("עגלה", "\u2068עגלה\u2069", id="from right to left"),
     ],
 )

@@ -35,6 +35,8 @@ _OPENING_WORDS = frozenset(_WORDS.split())
 _FIRST_WORD = re.compile(r"[a-z]+(?=\s|[.,!?…]|$)")
 
 
+# Marks that begin or end what has a direction of its own.
+_ISOLATES = dict.fromkeys(range(0x2066, 0x206A))
 # Letters that are written from right to left, and marks that change the direction.
 _OTHER_DIRECTIONS = frozenset(
     ("R", "AL", "RLE", "RLO", "RLI", "LRE", "LRO", "LRI", "FSI", "PDF", "PDI")
@@ -144,10 +146,11 @@ def clause(text: str) -> str:
 def isolate(text: str) -> str:
     """The text so that its direction does not turn the words beside it around, without elements.
 
-    For sentences with names in them and the titles of pages, which cannot have `<bdi>`.
+    For sentences with names in them and the titles of pages, which cannot have `<bdi>`. Isolates of
+    its own, which may not end with it, are dropped.
     """
     is_plain = all(bidirectional(c) not in _OTHER_DIRECTIONS for c in text)
-    return text if is_plain else f"\u2068{text}\u2069"
+    return text if is_plain else f"\u2068{text.translate(_ISOLATES)}\u2069"
 
 
 def safe_link(url: str) -> str:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipecd.controlplane.console.formatting import fitting_labels, isolate, sentence
+from pipecd.controlplane.console.hidden_marks import show_hidden_marks
 from pipecd.controlplane.console.markdown import description_html, web_link
 
 _DIRECTORY = Path(__file__).parent
@@ -127,4 +128,4 @@ class Renderer:
         }
 
     def render(self, template: str, **context: Any) -> str:
-        return self._environment.get_template(template).render(**context)
+        return show_hidden_marks(self._environment.get_template(template).render(**context))

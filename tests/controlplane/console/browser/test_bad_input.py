@@ -262,3 +262,69 @@ async def test_values_never_become_scripts_or_links_to_them(
     assert not wrong, "\n".join(wrong)
     # The values were on the pages, as text.
     assert seen >= 12
+
+
+async def test_a_name_that_pretends_to_be_another_shows_its_marks(
+    *, open_page: OpenPage, stores: Stores, running: Deployment, reports: PipedReports
+) -> None:
+    def change(stored: Deployment) -> None:
+        stored.application_name = "in\u200bvoice\u202egpj.exe\u2066"
+        stored.trigger.commit.author = "\u202eairam"
+        stored.stages[1].name = APPROVAL_STAGE
+        stored.stages[1].authorized_operators.extend(["maria", "\u202eairam", "ma\u200bria"])
+
+    await stores.deployments.update(running.id, change)
+    await reports.stage(running, "s2", StageStatus.RUNNING)
+    page = await open_page(f"/deployments/{running.id}")
+    await expect(page.locator("h1")).to_contain_text("in\ufffdvoice\ufffdgpj.exe\ufffd")
+    approval = page.get_by_test_id("approval-card")
+    await expect(approval).to_contain_text("maria, \ufffdairam or ma\ufffdria")
+    # Also in a sentence, in a result of the search, and in a log.
+    await page.goto(page.url.replace(f"/deployments/{running.id}", "/overview"))
+    await expect(page.locator("main")).to_contain_text("in\ufffdvoice\ufffdgpj.exe\ufffd")
+    await page.goto(page.url.replace("/overview", "/search?q=gpj"))
+    await expect(page.locator("#results")).to_contain_text("gpj.exe\ufffd")
+    await reports.lines(running, "s1", "left \u202ethgir", "z" + "\u0301" * 300)
+    await page.goto(page.url.replace("/search?q=gpj", f"/deployments/{running.id}?stage=s1"))
+    await expect(page.locator(".lines")).to_contain_text("left \ufffdthgir")
+    await expect(page.locator(".lines")).to_contain_text("z" + "\u0301" * 4)
+    assert "\u0301" * 5 not in await page.locator(".lines").inner_text()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_a_long_text_does_not_push_the_rest_of_a_page_away(
+    *,
+    width: int,
+    open_page: OpenPage,
+    console_url: str,
+    stores: Stores,
+    running: Deployment,
+) -> None:
+    def change(stored: Application) -> None:
+        stored.description = "# Runbook\n\n" + "call the one who is on duty " * 400
+
+    def change_deployment(stored: Deployment) -> None:
+        stored.trigger.commit.message = "m" * 10_000
+        for stage in stored.stages:
+            stage.desc = "d" * 10_000
+
+    await stores.applications.update(running.application_id, change)
+    await stores.deployments.update(running.id, change_deployment)
+    page = await open_page(
+        f"/applications/{running.application_id}", viewport={"width": width, "height": 800}
+    )
+    # All of it is there to be scrolled, with the keyboard too.
+    description = page.get_by_test_id("description")
+    await description.focus()
+    await page.keyboard.press("End")
+    await expect(description).not_to_have_js_property("scrollTop", 0)
+    for path, shown in (
+        (f"/applications/{running.application_id}", "#description"),
+        (f"/deployments/{running.id}?tab=timeline", "#timeline"),
+        (f"/deployments/{running.id}?tab=changes", "#changes"),
+    ):
+        await page.goto(console_url + path)
+        box = await page.locator(shown).bounding_box()
+        assert box, path
+        assert box["height"] < 2000, path
+        assert await page.evaluate(OVERFLOW) == 0, path
