@@ -226,7 +226,7 @@ def ops(**options: Any) -> None:
 
 
 @click.command("unseal-secrets")
-@flags.every_command
+@flags.shared(log_level="error")
 @flags.text("encryption-key-file", "The key of sessions and stored secrets.", required=True)
 @flags.text("config-file", "The configuration of the control plane.", required=True)
 def unseal_secrets(**options: Any) -> None:
