@@ -2,6 +2,7 @@
 """Real pipeds replace each other: a new one takes over when it is ready, or the old one never stops."""
 
 import asyncio
+import hashlib
 import json
 import signal
 import socket
@@ -206,6 +207,35 @@ async def test_a_version_that_crashes_at_its_start_leaves_the_running_one_in_pla
         # It is not tried again at every check.
         await asyncio.sleep(1)
         assert [version for version, _ in upgrades.processes] == ["v1", "v2"]
+
+
+async def test_a_download_with_a_wrong_checksum_leaves_the_running_one_in_place(
+    upgrades: Upgrades,
+) -> None:
+    upgrades.offer("v2")
+    files = upgrades.setup.server.files
+    files["piped_v2.sha256"] = f"{hashlib.sha256(b'another').hexdigest()}  piped_v2\n".encode()
+    async with upgrading(upgrades, to="v2") as launcher:
+        await eventually(lambda: "the checksum of" in status(launcher)["error"], WITHIN)
+        assert upgrades.alive() == ["v1"]
+        await upgrades.deploys()
+        # It is fetched as soon as the right one is published.
+        files["piped_v2.sha256"] = hashlib.sha256(files["piped_v2"]).hexdigest().encode()
+        await until_ready(launcher, "v2", WITHIN)
+    assert [version for version, _ in upgrades.processes] == ["v1", "v2"]
+
+
+async def test_a_download_that_is_cut_leaves_the_running_one_in_place(upgrades: Upgrades) -> None:
+    upgrades.offer("v2")
+    upgrades.setup.server.cut.add("piped_v2")
+    async with upgrading(upgrades) as launcher:
+        await upgrades.setup.set_desired_version("v2")
+        await eventually(lambda: "peer closed connection" in status(launcher)["error"], WITHIN)
+        assert upgrades.alive() == ["v1"]
+        await upgrades.deploys()
+        upgrades.setup.server.cut.clear()
+        await until_ready(launcher, "v2", WITHIN)
+    assert [version for version, _ in upgrades.processes] == ["v1", "v2"]
 
 
 async def test_a_failed_version_is_tried_again_after_a_while(

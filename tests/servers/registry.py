@@ -4,6 +4,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from uuid import uuid4
 
 from servers.web import Answer, Request, WebServer, in_json
@@ -18,6 +19,8 @@ class OciRegistry(WebServer):
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.files: dict[str, bytes] = {}
+        # The files whose downloads are cut in the middle.
+        self.cut: set[str] = set()
         self.redirects: dict[str, str] = {}
         # The requests in order.
         self.requests: list[str] = []
@@ -40,7 +43,8 @@ class OciRegistry(WebServer):
         if path in self.redirects:
             return Answer(307, headers={"Location": self.redirects[path]})
         if path.startswith("/files/"):
-            return _found(self.files.get(path.removeprefix("/files/")))
+            name = path.removeprefix("/files/")
+            return replace(_found(self.files.get(name)), is_cut=name in self.cut)
         if self.wants_token and request.authorization != f"Bearer {TOKEN}":
             scope = "repository:team/plugin:pull,push"
             how = f'Bearer realm="{self.address}/token",service="here",scope="{scope}"'

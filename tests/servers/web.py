@@ -40,11 +40,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """The response to a request."""
+    """The response to a request; one that is cut ends in the middle of its body."""
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict[str, str])
+    is_cut: bool = False
 
 
 def in_json(value: Any, status: int = 200) -> Answer:
@@ -130,7 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        if self.command != "HEAD":
+        if answer.is_cut:
+            self.close_connection = True
+            self.wfile.write(answer.body[: len(answer.body) // 2])
+        elif self.command != "HEAD":
             self.wfile.write(answer.body)
 
     do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = take  # noqa: N815

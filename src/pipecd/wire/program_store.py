@@ -137,7 +137,7 @@ class ProgramStore:
         published = "" if download.checksum else await _published_checksum(download)
         file = await asyncio.to_thread(self._create_partial_file)
         try:
-            await _write_content(download, file)
+            await _write_content(download, file, has_checksum=bool(download.checksum or published))
             await asyncio.to_thread(self._install, download, published, file, path)
         finally:
             file.close()
@@ -239,7 +239,7 @@ async def _published_checksum(download: Download) -> str:
     return f"sha256:{match[1].lower()}"
 
 
-async def _write_content(download: Download, file: IO[bytes]) -> None:
+async def _write_content(download: Download, file: IO[bytes], *, has_checksum: bool) -> None:
     if urlsplit(download.url).scheme == "oci":
         reference = parse_reference(download.url)
         login = await asyncio.to_thread(docker_login, reference.host)
@@ -254,6 +254,14 @@ async def _write_content(download: Download, file: IO[bytes]) -> None:
             client.stream("GET", download.url) as response,
         ):
             _check_response(response, download)
+            says_length = {"content-length", "transfer-encoding"} & response.headers.keys()
+            if not (says_length or has_checksum):
+                # The end of the connection may then be that of the file or an interruption.
+                raise UserMistake(
+                    f"the server does not say how long {_without_secrets(download.url)} is, and "
+                    "there is no checksum",
+                    hint=f"use a server that says the length, or {download.checksum_setting}",
+                )
             size = 0
             async for chunk in response.aiter_bytes(_CHUNK):
                 if (size := size + len(chunk)) > _SIZE_LIMIT:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plugin programs are downloaded once, completely, and verified by their checksum."""
 
+import asyncio
 import hashlib
+import ssl
 import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -104,6 +108,60 @@ async def test_a_short_outage_is_retried_and_a_long_one_is_an_error(
     with pytest.raises(Unavailable, match=r"plugin tool cannot be downloaded from \S+/files/tool: the server answered 503"):  # fmt: skip
         await PluginDownloads(directory, redownload=True).program(plugin)
     assert len(files_in(directory)) == 1
+
+
+@asynccontextmanager
+async def cutting_server(
+    certificate: tuple[str, str], head: bytes, *, cuts: int
+) -> AsyncGenerator[str]:
+    """The URL of a program whose first downloads are cut in the middle."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    left = cuts
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        await reader.readuntil(b"\r\n\r\n")
+        is_cut, left = left > 0, left - 1
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + head + b"\r\n")
+        writer.write(SCRIPT[:-4] if is_cut else SCRIPT)
+        await writer.drain()
+        if is_cut:
+            writer.transport.abort()
+        else:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://localhost:{server.sockets[0].getsockname()[1]}/tool"
+
+
+LENGTH = b"Content-Length: %d\r\n" % len(SCRIPT)
+
+
+@pytest.mark.usefixtures("site")
+async def test_a_download_that_is_cut_is_repeated_and_then_an_error(
+    certificate: tuple[str, str], directory: Path
+) -> None:
+    async with cutting_server(certificate, LENGTH, cuts=2) as url:
+        assert (await PluginDownloads(directory).program(spec(url))).read_bytes() == SCRIPT
+    async with cutting_server(certificate, LENGTH, cuts=3) as url:
+        with pytest.raises(Unavailable, match=r"cannot be downloaded from \S+/tool: peer closed connection .*received 13 bytes, expected 17"):  # fmt: skip
+            await PluginDownloads(directory).program(spec(url))
+    assert len(files_in(directory)) == 1
+
+
+@pytest.mark.usefixtures("site")
+async def test_a_program_of_unknown_length_needs_a_checksum(
+    certificate: tuple[str, str], directory: Path
+) -> None:
+    """The connection may have been cut in the middle, which nobody could tell."""
+    async with cutting_server(certificate, b"", cuts=1) as url:
+        with pytest.raises(UserMistake, match=r"does not say how long \S+/tool is"):
+            await PluginDownloads(directory).program(spec(url))
+        assert files_in(directory) == []
+        plugin = spec(url, sum_of(SCRIPT))
+        assert (await PluginDownloads(directory).program(plugin)).read_bytes() == SCRIPT
 
 
 @pytest.mark.parametrize(
