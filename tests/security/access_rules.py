@@ -9,6 +9,7 @@ SERVED_AS = {
     "pipecd.lease.Leases": "grpc.service.pipedservice.PipedService",
     "pipecd.pluginfailures.PluginFailures": "grpc.service.pipedservice.PipedService",
     "pipecd.ordering.Ordering": "grpc.service.pipedservice.PipedService",
+    "pipecd.applicationtargets.ApplicationTargets": "grpc.service.apiservice.APIService",
     "pipecd.pipedlist.PipedList": "grpc.service.apiservice.APIService",
     "pipecd.planpreviewpages.PlanPreviewPages": "grpc.service.apiservice.APIService",
     "pipecd.sessioncontrol.SessionControl": "grpc.service.apiservice.APIService",
@@ -82,6 +83,7 @@ API_READING = frozenset(
 API_WRITING = frozenset(
     [
         "AddApplication",
+        "AddApplicationToTargets",
         "SyncApplication",
         "UpdateApplication",
         "DeleteApplication",

@@ -37,6 +37,7 @@ from pipecd.observe.telemetry import OTLP_EXPORT_METHOD
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.service import (
     api_pb2,
+    application_targets_pb2,
     batch_pb2,
     deployment_changes_pb2,
     deployment_control_pb2,
@@ -83,6 +84,7 @@ REQUESTS: Mapping[str, type[Message]] = {
         deployment_control_pb2,
         lease_pb2,
         ordering_pb2,
+        application_targets_pb2,
         piped_list_pb2,
         plan_preview_pages_pb2,
         pluginfailures_pb2,

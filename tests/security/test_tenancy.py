@@ -71,7 +71,7 @@ ATTACKS_OF_API_KEYS = {
         "ListStageLogs GetCommand GetPiped Encrypt AddApplication",
     ),
     **rows("API", DENIED, "RenameApplicationConfigFile UpdateApplicationDeployTargets UpdatePiped EnablePiped DisablePiped GetPlanPreviewResults "
-        "GetPlanPreviewPages CancelDeployment ApproveStage RejectStage SkipStage GetStageLog"),
+        "GetPlanPreviewPages CancelDeployment ApproveStage RejectStage SkipStage GetStageLog AddApplicationToTargets"),
     **rows("API", MISSING, "EndSession"),
 }  # fmt: skip
 ATTACKS_OF_USERS = rows(
@@ -115,6 +115,7 @@ SERVICES = {
         api_service.SESSIONS,
         api_service.PREVIEW_PAGES,
         api_service.PIPED_LIST,
+        api_service.APPLICATION_TARGETS,
     ),
     "web": (web_authorization.SERVICE,),
 }
@@ -241,9 +242,10 @@ def aim_nested(rpc: str, message: Any, victim: PipedObjects) -> None:
             message.application_ids[:] = [victim.application]
         case "UpdatePipedDesiredVersion":
             message.piped_ids[:] = [victim.caller.piped]
-        case "AddApplication":
-            message.git_path.repo.id = "site"
-            message.git_path.path = "stolen"
+        case "AddApplication" | "AddApplicationToTargets":
+            added = message if rpc == "AddApplication" else message.application
+            added.name, added.piped_id = "stolen", victim.caller.piped
+            added.git_path.repo.id, added.git_path.path = "site", "stolen"
         case _:
             pass
 

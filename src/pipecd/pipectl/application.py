@@ -13,7 +13,8 @@ from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.application import ApplicationKind, SyncStatus, name_problem
 from pipecd.model.errors import AlreadyExists, Conflict, PipecdError, UserMistake
 from pipecd.pipectl import completion
-from pipecd.pipectl.client import Api, attempt, call, logger, with_api
+from pipecd.pipectl.client import Api, Connection, attempt, call, logger, with_api, with_connection
+from pipecd.pipectl.new_application import add_application
 from pipecd.pipectl.output import (
     FORMS,
     id_output_flag,
@@ -45,7 +46,7 @@ def application() -> None:
 
 
 @application.command("add")
-@with_api
+@with_connection
 @flags.text("app-name", "The name of the application.", required=True)
 @flags.text(
     "app-kind", "The kind: KUBERNETES, TERRAFORM, LAMBDA, CLOUDRUN, ECS.", complete=completion.kinds
@@ -59,8 +60,9 @@ def application() -> None:
 @flags.text("labels", "Labels, as k=v,k2=v2.")
 @flags.text("description", "What it is.")
 @id_output_flag
-async def add(api: Api, **given: Any) -> None:
+async def add(connection: Connection, **given: Any) -> None:
     """Add a new application."""
+    api = connection.api
     labels = parse_labels(tuple(given["labels"].split(",")) if given["labels"] else (), "=")
     if problem := name_problem(given["app_name"]):
         raise UserMistake(problem)
@@ -80,36 +82,11 @@ async def add(api: Api, **given: Any) -> None:
         description=given["description"],
         labels=labels,
     )
-    answer = await attempt("add application", api.AddApplication(request))
+    application_id = await add_application(connection, request, targets)
+    logger.info(f"Successfully added application id = {application_id}")
+    print_id(given["output"], "application_id", application_id)
     if targets:
-        await _set_first_targets(api, answer.application_id, targets)
-    logger.info(f"Successfully added application id = {answer.application_id}")
-    print_id(given["output"], "application_id", answer.application_id)
-    if targets:
-        await _warn_of_unknown_targets(api, answer.application_id, given["piped_id"], targets)
-
-
-async def _set_first_targets(
-    api: Api, application_id: str, targets: Mapping[str, DeployTargets]
-) -> None:
-    """Sets the targets of a new application, which is deleted again if that fails.
-
-    Upstream's API has no call that does both.
-    """
-    update = pb.UpdateApplicationDeployTargetsRequest(
-        application_id=application_id, deploy_targets_by_plugin=targets
-    )
-    try:
-        await attempt("set the deploy targets", api.UpdateApplicationDeployTargets(update))
-    except PipecdError as e:
-        request = pb.DeleteApplicationRequest(application_id=application_id)
-        try:
-            await call(api.DeleteApplication(request))
-        except PipecdError as second:
-            left = f"application {application_id} was added without deploy targets"
-            hint = f"delete it, which failed now: {second.message}"
-            raise type(e)(f"{e.message}; {left}", hint=hint) from e
-        raise type(e)(f"{e.message}; the application was not added", hint=e.hint) from e
+        await _warn_of_unknown_targets(api, application_id, given["piped_id"], targets)
 
 
 async def _check_new(

@@ -21,7 +21,17 @@ from pipecd.model.clock import utc_now
 from pipecd.model.document import from_json, to_json
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.pipectl.application import parse_labels
-from pipecd.pipectl.client import Api, attempt, call, logger, print_json, with_api
+from pipecd.pipectl.client import (
+    Api,
+    Connection,
+    attempt,
+    call,
+    logger,
+    print_json,
+    with_api,
+    with_connection,
+)
+from pipecd.pipectl.new_application import add_application
 from pipecd.program.atomic_write import write_private
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitPath, ApplicationGitRepository
@@ -146,12 +156,12 @@ async def restore_piped(api: Api, input_file: str, output_file: str) -> None:
 
 
 @restore.command("application")
-@with_api
+@with_connection
 @flags.text("input-file", "The file that backup wrote.", required=True)
 @flags.text("piped-id-mapping-file", "The file that restore piped wrote.", required=True)
 @flags.strings("labels", "Only applications with these labels, as KEY:VALUE.")
 async def restore_application(
-    api: Api, input_file: str, piped_id_mapping_file: str, labels: tuple[str, ...]
+    connection: Connection, input_file: str, piped_id_mapping_file: str, labels: tuple[str, ...]
 ) -> None:
     """Add the applications of a backup to their new pipeds."""
     saved = await asyncio.to_thread(read_backup, Path(input_file))
@@ -160,7 +170,7 @@ async def restore_application(
     failed = 0
     for application in (a for a in saved.applications if selected <= dict(a.labels).items()):
         try:
-            await _restore(api, application, pipeds)
+            await _restore(connection, application, pipeds)
         except PipecdError as e:
             failed += 1
             logger.error("application not restored", application=application.name, error=str(e))
@@ -168,7 +178,7 @@ async def restore_application(
         raise PipecdError(f"{failed} application(s) failed to restore")
 
 
-async def _restore(api: Api, old: Application, pipeds: Mapping[str, str]) -> None:
+async def _restore(connection: Connection, old: Application, pipeds: Mapping[str, str]) -> None:
     if (piped := pipeds.get(old.piped_id)) is None:
         raise UserMistake(
             f"piped {old.piped_id} is not in the mapping", hint="restore the pipeds first"
@@ -186,14 +196,11 @@ async def _restore(api: Api, old: Application, pipeds: Mapping[str, str]) -> Non
         description=old.description,
         labels=old.labels,
     )
-    new = (await call(api.AddApplication(request))).application_id
-    if old.deploy_targets_by_plugin:
-        targets = pb.UpdateApplicationDeployTargetsRequest(
-            application_id=new, deploy_targets_by_plugin=old.deploy_targets_by_plugin
-        )
-        await call(api.UpdateApplicationDeployTargets(targets))
+    new = await add_application(connection, request, old.deploy_targets_by_plugin)
     if old.disabled:
-        await call(api.DisableApplication(pb.DisableApplicationRequest(application_id=new)))
+        await call(
+            connection.api.DisableApplication(pb.DisableApplicationRequest(application_id=new))
+        )
     logger.info("application restored", application=old.name, id=new)
 
 

@@ -22,6 +22,10 @@ from pipecd.proto.model.piped_pb2 import Piped
 from pipecd.proto.service import api_pb2 as pb
 from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.proto.service.api_pb2_grpc import APIServiceStub
+from pipecd.proto.service.application_targets_pb2 import (
+    AddApplicationToTargetsRequest,
+    AddApplicationToTargetsResponse,
+)
 from pipecd.proto.service.piped_pb2 import ReportPipedMetaRequest
 from pipecd.secrets import hybrid
 from pipecd.wire.channel import API_SERVICE, extension_rpc
@@ -54,6 +58,31 @@ OF_THE_CALLER = {
     "RequestPlanPreview",
 }
 RPCS = [rpc.name for rpc in SERVICE.methods]
+
+
+async def test_an_application_is_added_with_its_deploy_targets(
+    api_channel: grpc.aio.Channel, piped: PipedCaller
+) -> None:
+    request = AddApplicationToTargetsRequest(
+        application=pb.AddApplicationRequest(
+            name="web",
+            piped_id=piped.piped,
+            git_path=common.ApplicationGitPath(
+                repo=common.ApplicationGitRepository(id="site"), path="apps/web"
+            ),
+        ),
+        deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["dev"])},
+    )
+    add = extension_rpc(
+        api_channel, API_SERVICE, "AddApplicationToTargets", AddApplicationToTargetsResponse
+    )
+    id = (await add(request)).application_id
+    stub = APIServiceStub(api_channel)
+    got = await stub.GetApplication(pb.GetApplicationRequest(application_id=id))
+    targets = got.application.deploy_targets_by_plugin
+    assert {name: list(each.deploy_targets) for name, each in targets.items()} == {
+        "kubernetes": ["dev"]
+    }
 
 
 async def test_an_application_from_registration_to_deletion(

@@ -24,6 +24,7 @@ from pipecd.model.deployment import STATUS_PREFIX, DeploymentStatus
 from pipecd.model.errors import UserMistake
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.service import api_pb2 as pb
+from pipecd.proto.service import application_targets_pb2 as application_targets
 from pipecd.proto.service import deployment_control_pb2 as control
 from pipecd.proto.service import piped_list_pb2 as piped_list
 from pipecd.proto.service import plan_preview_pages_pb2 as preview_pages
@@ -35,6 +36,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["APIService"]
 CONTROL = control.DESCRIPTOR.services_by_name["DeploymentControl"]
 SESSIONS = session.DESCRIPTOR.services_by_name["SessionControl"]
 PREVIEW_PAGES = preview_pages.DESCRIPTOR.services_by_name["PlanPreviewPages"]
+APPLICATION_TARGETS = application_targets.DESCRIPTOR.services_by_name["ApplicationTargets"]
 PIPED_LIST = piped_list.DESCRIPTOR.services_by_name["PipedList"]
 
 # Clients of gRPC receive 4 MiB by default.
@@ -278,6 +280,19 @@ class ApiPipedListRpcs(RpcHandlers):
         )
 
 
+class ApiApplicationTargetRpcs(RpcHandlers):
+    """An RPC of ours that adds an application with its deploy targets; upstream needs two."""
+
+    async def AddApplicationToTargets(
+        self, request: application_targets.AddApplicationToTargetsRequest, caller: ApiKeyCaller
+    ) -> application_targets.AddApplicationToTargetsResponse:
+        draft = application_draft(request.application)
+        for plugin, targets in request.deploy_targets_by_plugin.items():
+            draft.deploy_targets_by_plugin[plugin].CopyFrom(targets)
+        id = await self._cases.applications.add(draft, by=caller)
+        return application_targets.AddApplicationToTargetsResponse(application_id=id)
+
+
 class ApiSessionRpcs(RpcHandlers):
     """RPCs of ours for the sessions of users, which upstream cannot end."""
 
@@ -428,9 +443,10 @@ def api_table(
             ApiSessionRpcs(cases),
             ApiPreviewPageRpcs(cases),
             ApiPipedListRpcs(cases),
+            ApiApplicationTargetRpcs(cases),
         ],
         authenticate,
-        extensions=[CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST],
+        extensions=[CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST, APPLICATION_TARGETS],
         observer=observer,
     )
 

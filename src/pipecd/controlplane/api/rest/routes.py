@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from google.protobuf.descriptor import MethodDescriptor
 
 from pipecd.controlplane.api.api_service import (
+    APPLICATION_TARGETS,
     CONTROL,
     PIPED_LIST,
     PREVIEW_PAGES,
@@ -16,7 +17,7 @@ from pipecd.controlplane.api.api_service import (
 
 METHODS: Mapping[str, MethodDescriptor] = {
     rpc.name: rpc
-    for service in (SERVICE, CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST)
+    for service in (SERVICE, CONTROL, SESSIONS, PREVIEW_PAGES, PIPED_LIST, APPLICATION_TARGETS)
     for rpc in service.methods
 }
 
@@ -53,6 +54,12 @@ _STAGE = f"{_DEPLOYMENT}/stages/{{stage_id}}"
 ROUTES = (
     RestRoute("GET", "/applications", "ListApplications", "Lists applications."),
     RestRoute("POST", "/applications", "AddApplication", "Adds an application."),
+    RestRoute(
+        "POST",
+        "/applications/with-deploy-targets",
+        "AddApplicationToTargets",
+        "Adds an application with its deploy targets.",
+    ),
     RestRoute(
         "POST",
         "/applications/rename-config-files",
