@@ -260,6 +260,16 @@ async def test_what_was_changed_is_no_error_if_the_targets_cannot_be_checked(
         assert "the deploy targets are not checked: failed to get piped" in err
 
 
+async def test_a_deployment_without_stages_has_no_table_of_them(
+    start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
+) -> None:
+    async with start_plane() as plane:
+        id = await add_deployment(plane, await piped_with_repository(plane))
+        shown = (await typed_at(plane)(f"deployment get --deployment-id {id} --output table"))[1]
+        assert shown.splitlines()[0].startswith("ID")
+        assert "REASON" not in shown
+
+
 async def test_a_running_deployment_is_shown_approved_and_cancelled(
     start_plane: StartControlPlane, piped_with_repository: Any, typed_at: Any
 ) -> None:

@@ -102,8 +102,9 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
     found = await get_deployment(api, deployment_id)
     print_result(output, found, [found], DEPLOYMENTS)
     if output == "table":
-        click.echo()
-        print_result(output, found, shown_stages(found), STAGES)
+        if stages := shown_stages(found):
+            click.echo()
+            print_result(output, found, stages, STAGES)
         reason = waiting_reason(found) or with_stage_names(found.status_reason, found)
         if reason:
             with without_commands():
