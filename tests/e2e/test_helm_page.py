@@ -70,7 +70,6 @@ def programs(tmp_path: Path, helm: str, kubectl: str) -> Path:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     [sample] = re.findall(r"^```yaml\n(.*?)^```", (GUIDE / "helm.md").read_text(), re.M | re.S)
     (tmp_path / "control-plane.yaml").write_text(sample)
-    (tmp_path / "encryption-key").write_text("k" * 64)
     (tmp_path / "piped.yaml").write_text(PIPED)
     return tmp_path
 
