@@ -265,7 +265,7 @@ async def test_axe_finds_nothing_on_the_page_of_the_first_project(
         page = await context.new_page()
         token = quote(new_setup_token(key, now()))
         await page.goto(f"http://127.0.0.1:{port}/setup?token={token}")
-        await expect(page.get_by_label("Password")).to_be_visible()
+        await expect(page.get_by_label("Password, at least")).to_be_visible()
         assert await violations(page) == []
         await context.close()
         await web.stop()
