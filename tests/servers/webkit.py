@@ -52,6 +52,12 @@ class WebKit(DriverWindow):
             raise DriverError(f"{command}: {value['error']}: {value['message']}")
         return value
 
+    async def fill(self, selector: str, text: str) -> None:
+        # Its command fails below the fold, where others scroll first.
+        await self.find(selector)
+        await self.run("document.querySelector(arguments[0]).scrollIntoView()", selector)
+        await super().fill(selector, text)
+
     async def text(self, selector: str) -> str:
         # Its command leaves out what is clipped when it overflows, also when it does not.
         await self.find(selector)
