@@ -206,7 +206,12 @@ async def test_who_creates_the_first_project_types_only_the_password_again(
         await page.get_by_label("Username").fill("ann")
         password = page.get_by_label("Password, at least")
         await password.fill("a good password")
-        await page.get_by_role("button", name="Show the password").click()
+        show = page.get_by_role("button", name="Show the password")
+        inside, card = await show.bounding_box(), await page.locator(".card").bounding_box()
+        assert inside
+        assert card
+        assert inside["x"] + inside["width"] < card["x"] + card["width"]
+        await show.click()
         await expect(password).to_have_attribute("type", "text")
         await password.press("Enter")
         await expect(page.get_by_test_id("created")).to_contain_text("The project is created")
