@@ -211,7 +211,7 @@ async def test_a_control_plane_without_a_stream_is_not_called_repeatedly(
 
 async def test_a_rejected_piped_key_ends_the_launcher(setup: LauncherSetup) -> None:
     setup.key_file.write_text("wrong")
-    with pytest.raises(PipecdError, match="Unauthenticated"):
+    with pytest.raises(PipecdError, match="does not accept the key of this piped"):
         await setup.launcher().run()
 
 

@@ -4,7 +4,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from launcher.setup import NO_HELP
+from pipecd.wire.server import TlsFiles
 from servers.control_plane import StartControlPlane
 from servers.piped import piped_config
 from servers.polling import eventually
@@ -115,3 +116,37 @@ async def test_a_configuration_error_is_printed_on_one_line(tmp_path: Path) -> N
     _, stderr = await process.communicate()
     assert process.returncode == 1
     assert len(stderr.decode().strip().splitlines()) == 1
+
+
+async def first_line(config: Path, home: Path, *flags: str) -> str:
+    """What a launcher logs first."""
+    process = await asyncio.create_subprocess_exec(
+        OUR_LAUNCHER, "launcher", "--config-file", str(config), f"--home-dir={home}", *flags,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    line = (await process.stderr.readline()).decode()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+    await process.communicate()
+    return line
+
+
+@pytest.mark.slow
+async def test_why_a_launcher_does_not_start_is_logged_at_once(
+    start_plane: StartControlPlane, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    config, cert_file = tmp_path / "piped.yaml", certificate[0]
+    async with start_plane(tls=TlsFiles(*certificate)) as plane:
+        text = piped_config(
+            "no-such-piped", "key", address=plane.address, remote="/x", project="demo"
+        )
+        config.write_text(text)
+        line = await first_line(config, tmp_path / "home")
+        assert f"the certificate of {plane.address} is not trusted" in line
+        line = await first_line(config, tmp_path / "home", "--insecure")
+        assert f"{plane.address} speaks TLS, not plain text; leave out --insecure" in line
+        line = await first_line(config, tmp_path / "home", "--cert-file", cert_file)
+        assert "the control plane does not accept the key of this piped" in line
+        assert "projectID or pipedID" in line

@@ -27,6 +27,24 @@ async def test_an_unavailable_server_is_reported_within_the_deadline() -> None:
             pytest.fail("connected without a server")
 
 
+@pytest.mark.slow
+async def test_the_cause_of_a_delay_is_logged_before_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for is_quiet, lines in ((False, 1), (True, 0)):
+        with capture_logs() as logs, pytest.raises(Unavailable, match="nothing listens on port"):
+            async with open_channel(
+                f"127.0.0.1:{port}",
+                authorization="",
+                insecure=True,
+                connect_timeout=1.2,
+                is_quiet=is_quiet,
+            ):
+                pytest.fail("connected without a server")
+        assert len(logs) == lines
+        assert all("nothing listens on port" in line["error"] for line in logs)
+
+
 async def test_a_connection_without_delay_is_not_logged(table: RpcTable[str]) -> None:
     async with grpc_server([table], host="127.0.0.1", port=0, grace=0) as port:
         address = f"127.0.0.1:{port}"

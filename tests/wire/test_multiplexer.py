@@ -2,6 +2,7 @@
 """One port serves HTTP pages and gRPC."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pipecd.model.errors import UserMistake
-from pipecd.wire.multiplexer import multiplexed_port
+from pipecd.wire.multiplexer import multiplexed_port, tls_context
+from pipecd.wire.server import TlsFiles
 
 
 class Hello(asyncio.Protocol):
@@ -29,7 +31,7 @@ class Hello(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def both(tmp_path: Path) -> AsyncGenerator[int, None]:
+async def both(tmp_path: Path, tls: TlsFiles | None = None) -> AsyncGenerator[int, None]:
     server = grpc.aio.server()
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
@@ -38,7 +40,8 @@ async def both(tmp_path: Path) -> AsyncGenerator[int, None]:
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     try:
-        async with multiplexed_port(Hello, socket, host="127.0.0.1", port=0) as port:
+        context = tls_context(tls) if tls else None
+        async with multiplexed_port(Hello, socket, host="127.0.0.1", port=0, tls=context) as port:
             yield port
     finally:
         await server.stop(None)
@@ -63,6 +66,23 @@ async def test_an_open_stream_ends_with_the_listener(tmp_path: Path) -> None:
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
     with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
         await watch.read()
+
+
+async def test_a_client_of_tls_that_goes_away_is_not_logged(
+    tmp_path: Path, tls_files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS has no half-close; asyncio warns of protocols that keep the connection open for one."""
+    trusting = ssl.create_default_context(cafile=tls_files.cert_file)
+    trusting.set_alpn_protocols(["h2"])
+    async with both(tmp_path, tls_files) as port:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")
+        assert await reader.readexactly(9)
+        writer.close()
+        await writer.wait_closed()
+        async with httpx2.AsyncClient(verify=trusting) as http:
+            assert (await http.get(f"https://localhost:{port}/")).text == "127.0.0.1"
+    assert caplog.messages == []
 
 
 async def test_the_first_bytes_may_arrive_one_by_one(tmp_path: Path) -> None:

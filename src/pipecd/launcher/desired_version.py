@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 
+import grpc
 import grpc.aio
 import structlog
 
@@ -18,7 +19,7 @@ from pipecd.proto.service.piped_pb2 import GetDesiredVersionRequest
 from pipecd.proto.service.piped_pb2_grpc import PipedServiceStub
 from pipecd.proto.service.wakeups_pb2 import Wakeup, WatchWakeupsRequest
 from pipecd.wire.channel import HEARTBEAT_SECONDS, open_channel, read_wakeups, watch_wakeups
-from pipecd.wire.credentials import piped_token
+from pipecd.wire.credentials import piped_key_refused, piped_token
 from pipecd.wire.status import from_rpc_error
 
 _TIMEOUT_SECONDS = 15.0
@@ -39,6 +40,8 @@ class DesiredVersion:
             try:
                 response = await call(GetDesiredVersionRequest(), timeout=_TIMEOUT_SECONDS)
             except grpc.aio.AioRpcError as e:
+                if e.code() is grpc.StatusCode.UNAUTHENTICATED:
+                    raise piped_key_refused() from e
                 raise from_rpc_error(e) from e
         return response.version or self.default or build_version()
 
@@ -48,7 +51,8 @@ class DesiredVersion:
         A stream whose heartbeats stop fails. An upstream control plane has no such stream, which is
         Unsupported.
         """
-        async with self._channel(piped) as channel:
+        # What is wrong is logged by the checks, which read the version.
+        async with self._channel(piped, is_quiet=True) as channel:
             request = WatchWakeupsRequest(heartbeat_seconds=HEARTBEAT_SECONDS)
             try:
                 async with aclosing(read_wakeups(watch_wakeups(channel)(request))) as wakeups:
@@ -58,12 +62,15 @@ class DesiredVersion:
             except grpc.aio.AioRpcError as e:
                 raise from_rpc_error(e) from e
 
-    def _channel(self, piped: Identity) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    def _channel(
+        self, piped: Identity, *, is_quiet: bool = False
+    ) -> AbstractAsyncContextManager[grpc.aio.Channel]:
         return open_channel(
             piped.address,
             authorization=piped_token(piped.project, piped.piped, piped.key),
             insecure=self.insecure,
             cert_file=self.cert_file,
+            is_quiet=is_quiet,
         )
 
 

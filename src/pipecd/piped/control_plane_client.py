@@ -55,7 +55,7 @@ from pipecd.wire.channel import (
     read_wakeups,
     watch_wakeups,
 )
-from pipecd.wire.credentials import bearer, piped_token
+from pipecd.wire.credentials import bearer, piped_key_refused, piped_token
 from pipecd.wire.lease import EPOCH
 from pipecd.wire.reconnect import (
     ConnectionReplaced,
@@ -87,15 +87,6 @@ _UNAVAILABLE = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
-
-
-def _key_refused() -> Unauthenticated:
-    return Unauthenticated(
-        "the control plane does not accept the key of this piped",
-        hint="the piped was disabled there or its key replaced: enable it, or put the new key into "
-        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped. It is not "
-        "accepted either if projectID or pipedID are those of another piped",
-    )
 
 
 @dataclass(frozen=True)
@@ -298,7 +289,7 @@ class ControlPlaneClient:
     ) -> AsyncGenerator["ControlPlaneClient", None]:
         """Connects with the key of a piped; waits while the control plane is unavailable."""
         authorization = RenewableAuthorization(
-            lambda: piped_token(project, piped, key()), _key_refused
+            lambda: piped_token(project, piped, key()), piped_key_refused
         )
         async with open_reconnecting_channel(
             address,

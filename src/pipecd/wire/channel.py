@@ -4,7 +4,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +25,9 @@ API_SERVICE = "grpc.service.apiservice.APIService"
 
 # In seconds, like upstream's programs; pipectl waits 5.
 CONNECT_TIMEOUT = 15.0
-# A client that waits without a limit logs a warning after so many seconds.
+# A client that waits logs a warning after so many seconds.
 _WARN_AFTER = 1.0
+_NO_RESPONSE_HINT = "check the address and that the server runs"
 _HEALTH_CHECK_TIMEOUT = 0.5
 # The lists of a large project exceed the default limit of gRPC.
 RECEIVE_LIMIT = 10 * 1024 * 1024
@@ -53,11 +54,13 @@ async def open_channel(
     cert_file: str = "",
     connect_timeout: float | None = CONNECT_TIMEOUT,
     receive_limit: int = RECEIVE_LIMIT,
+    is_quiet: bool = False,
 ) -> AsyncGenerator[grpc.aio.Channel, None]:
     """Connects, or raises Unavailable; every call carries the authorization, if there is one.
 
     A call with an authorization of its own keeps it; one that is a function is called before each
-    call. Without a `connect_timeout` the channel retries until it is connected and logs a warning.
+    call. Without a `connect_timeout` the channel retries until it is connected. A delay is logged,
+    unless the channel `is_quiet`.
     Uses plain text if `insecure`, else TLS with the root certificates of the system or those of
     `cert_file`.
     """
@@ -70,7 +73,12 @@ async def open_channel(
     )
     async with create() as channel:
         await wait_until_connected(
-            channel, address, insecure=insecure, cert_file=cert_file, limit=connect_timeout
+            channel,
+            address,
+            insecure=insecure,
+            cert_file=cert_file,
+            limit=connect_timeout,
+            is_quiet=is_quiet,
         )
         yield channel
 
@@ -166,22 +174,40 @@ async def read_wakeups(
 
 
 async def wait_until_connected(
-    channel: grpc.aio.Channel, address: str, *, insecure: bool, cert_file: str, limit: float | None
+    channel: grpc.aio.Channel,
+    address: str,
+    *,
+    insecure: bool,
+    cert_file: str,
+    limit: float | None,
+    is_quiet: bool = False,
 ) -> None:
-    """Waits for the connection; raises Unavailable after `limit` seconds, without one logs it."""
+    """Waits for the connection; raises Unavailable after `limit` seconds, if there is one.
+
+    After a second it logs why there is no connection yet, unless it `is_quiet`.
+    """
+    started = asyncio.get_running_loop().time()
+
+    async def problem() -> Unavailable:
+        found = await find_problem(address, insecure=insecure, cert_file=cert_file)
+        what = found.what if found else await _connection_error(channel)
+        return Unavailable(what, hint=found.hint if found else _NO_RESPONSE_HINT)
+
+    if limit is None or (limit > _WARN_AFTER and not is_quiet):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WARN_AFTER):
+                await channel.channel_ready()
+            return
+        error = await problem()
+        log.warning("server unavailable, retrying", address=address, error=str(error))
     try:
-        async with asyncio.timeout(_WARN_AFTER if limit is None else limit):
+        async with asyncio.timeout_at(None if limit is None else started + limit):
             await channel.channel_ready()
     except TimeoutError as e:
-        problem = await find_problem(address, insecure=insecure, cert_file=cert_file)
-        what = problem.what if problem else await _connection_error(channel)
-        hint = problem.hint if problem else "check the address and that the server runs"
-        if limit is not None:
-            message = f"cannot connect to {address} within {limit:g}s: {what}"
-            raise Unavailable(message, hint=hint) from e
-        error = Unavailable(what, hint=hint)
-        log.warning("server unavailable, retrying", address=address, error=str(error))
-        await channel.channel_ready()
+        error = await problem()
+        message = f"cannot connect to {address} within {limit:g}s: {error.message}"
+        raise Unavailable(message, hint=error.hint) from e
+    if asyncio.get_running_loop().time() - started > _WARN_AFTER:
         log.info("connected to the server", address=address)
 
 

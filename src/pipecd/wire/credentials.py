@@ -98,3 +98,13 @@ def _sendable(credential: str, what: str) -> str:
             hint="copy it again, without line breaks inside",
         )
     return trimmed
+
+
+def piped_key_refused() -> Unauthenticated:
+    """The error of a piped or launcher whose key is refused."""
+    return Unauthenticated(
+        "the control plane does not accept the key of this piped",
+        hint="the piped was disabled there or its key replaced: enable it, or put the new key into "
+        "pipedKeyFile; with pipedKeyData, change the configuration and restart piped. It is not "
+        "accepted either if projectID or pipedID are those of another piped",
+    )

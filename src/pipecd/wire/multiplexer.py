@@ -266,7 +266,8 @@ class Relay(asyncio.BufferedProtocol):
         other = self._other._transport if self._other is not None else None
         if other is not None and other.can_write_eof():
             other.write_eof()
-            return True
+            # TLS has no half-close: the connection closes then, whatever is returned.
+            return self._transport is not None and self._transport.can_write_eof()
         return False
 
     def pause_writing(self) -> None:
