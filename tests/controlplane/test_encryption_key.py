@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A control plane notices that its encryption key is not the one of its database."""
 
-import asyncio
 import re
 import sqlite3
 from html import unescape
@@ -160,13 +159,6 @@ async def test_a_database_of_upstream_opens_with_a_wrong_key_and_later_with_the_
             f"{UNREADABLE}, the GitHub client id and secret of project old"
         ]
     assert await warnings_of_start(tmp_path, FIRST) == []
-
-
-async def test_two_servers_that_start_at_once_agree_on_a_key(tmp_path: Path) -> None:
-    async with control_plane(settings(tmp_path, FIRST)) as plane:
-        key = plane.stores.encryption_key
-        await key.record("a")
-        assert await asyncio.gather(*(key.recorded_or(str(n)) for n in range(8))) == ["a"] * 8
 
 
 @pytest.mark.parametrize(

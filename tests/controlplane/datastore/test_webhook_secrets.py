@@ -19,6 +19,12 @@ async def test_a_secret_is_stored_by_project(stores: Stores) -> None:
     assert await stores.webhook_secrets.get("Shop") is None
 
 
+async def test_all_secrets_are_listed_by_project(stores: Stores) -> None:
+    for project in ("shop", "blog"):
+        await stores.webhook_secrets.update(project, lambda _: FIRST)
+    assert await stores.webhook_secrets.list() == (("blog", FIRST), ("shop", FIRST))
+
+
 async def test_an_update_gets_the_current_secret(stores: Stores) -> None:
     await stores.webhook_secrets.update("shop", lambda _: FIRST)
     second = EncryptedSecret("encrypted-2", 1_700_000_001, "encrypted-1", 1_700_086_401)
