@@ -16,23 +16,32 @@ Targets = Mapping[str, DeployTargets]
 
 
 async def add_application(
-    connection: Connection, application: pb.AddApplicationRequest, targets: Targets
+    connection: Connection,
+    application: pb.AddApplicationRequest,
+    targets: Targets,
+    *,
+    disabled: bool = False,
 ) -> str:
     """Adds an application and returns its id.
 
-    In one call, as a piped that sees it before it has its targets would deploy it without them.
+    In one call, as a piped that sees it before it has its targets would deploy it without them,
+    and one that is to be disabled would be deployed.
     """
-    if not targets:
+    if not targets and not disabled:
         added = attempt("add application", connection.api.AddApplication(application))
         return (await added).application_id
     request = AddApplicationToTargetsRequest(
-        application=application, deploy_targets_by_plugin=targets
+        application=application, deploy_targets_by_plugin=targets, disabled=disabled
     )
     rpc = connection.own_rpc("AddApplicationToTargets", request, AddApplicationToTargetsResponse)
     try:
         return (await attempt("add application", rpc)).application_id
     except Unsupported:
-        return await _add_in_two_steps(connection.api, application, targets)
+        id = await _add_in_two_steps(connection.api, application, targets)
+        if disabled:
+            disable = pb.DisableApplicationRequest(application_id=id)
+            await attempt("disable application", connection.api.DisableApplication(disable))
+        return id
 
 
 async def _add_in_two_steps(
@@ -44,6 +53,8 @@ async def _add_in_two_steps(
     """
     added = await attempt("add application", api.AddApplication(application))
     application_id = added.application_id
+    if not targets:
+        return application_id
     update = pb.UpdateApplicationDeployTargetsRequest(
         application_id=application_id, deploy_targets_by_plugin=targets
     )

@@ -196,11 +196,8 @@ async def _restore(connection: Connection, old: Application, pipeds: Mapping[str
         description=old.description,
         labels=old.labels,
     )
-    new = await add_application(connection, request, old.deploy_targets_by_plugin)
-    if old.disabled:
-        await call(
-            connection.api.DisableApplication(pb.DisableApplicationRequest(application_id=new))
-        )
+    targets = old.deploy_targets_by_plugin
+    new = await add_application(connection, request, targets, disabled=old.disabled)
     logger.info("application restored", application=old.name, id=new)
 
 

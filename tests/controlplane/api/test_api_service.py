@@ -60,7 +60,7 @@ OF_THE_CALLER = {
 RPCS = [rpc.name for rpc in SERVICE.methods]
 
 
-async def test_an_application_is_added_with_its_deploy_targets(
+async def test_an_application_is_added_disabled_with_its_deploy_targets(
     api_channel: grpc.aio.Channel, piped: PipedCaller
 ) -> None:
     request = AddApplicationToTargetsRequest(
@@ -72,6 +72,7 @@ async def test_an_application_is_added_with_its_deploy_targets(
             ),
         ),
         deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["dev"])},
+        disabled=True,
     )
     add = extension_rpc(
         api_channel, API_SERVICE, "AddApplicationToTargets", AddApplicationToTargetsResponse
@@ -79,6 +80,7 @@ async def test_an_application_is_added_with_its_deploy_targets(
     id = (await add(request)).application_id
     stub = APIServiceStub(api_channel)
     got = await stub.GetApplication(pb.GetApplicationRequest(application_id=id))
+    assert got.application.disabled
     targets = got.application.deploy_targets_by_plugin
     assert {name: list(each.deploy_targets) for name, each in targets.items()} == {
         "kubernetes": ["dev"]

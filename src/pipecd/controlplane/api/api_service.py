@@ -281,12 +281,13 @@ class ApiPipedListRpcs(RpcHandlers):
 
 
 class ApiApplicationTargetRpcs(RpcHandlers):
-    """An RPC of ours that adds an application with its deploy targets; upstream needs two."""
+    """An RPC of ours that adds an application with its deploy targets; upstream needs several."""
 
     async def AddApplicationToTargets(
         self, request: application_targets.AddApplicationToTargetsRequest, caller: ApiKeyCaller
     ) -> application_targets.AddApplicationToTargetsResponse:
         draft = application_draft(request.application)
+        draft.disabled = request.disabled
         for plugin, targets in request.deploy_targets_by_plugin.items():
             draft.deploy_targets_by_plugin[plugin].CopyFrom(targets)
         id = await self._cases.applications.add(draft, by=caller)

@@ -112,7 +112,7 @@ class ApplicationUseCases:
         """Registers an application and returns its id.
 
         The draft carries name, kind, piped, git path, platform provider or deploy targets,
-        description and labels; its repository must be one of the piped's.
+        description, labels and whether it is disabled; its repository must be one of the piped's.
         """
         scope = await self._access.scope(by, _CREATE)
         check_scope(scope, draft)
@@ -136,6 +136,7 @@ class ApplicationUseCases:
             deploy_targets_by_plugin=draft.deploy_targets_by_plugin,
             description=draft.description,
             labels=draft.labels,
+            disabled=draft.disabled,
         )
         await self._stores.applications.add(application)
         await self._signal(application)

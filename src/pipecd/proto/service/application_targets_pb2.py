@@ -27,7 +27,7 @@ from pipecd.proto import rules_pb2 as pipecd_dot_proto_dot_rules__pb2
 from pipecd.proto.service import api_pb2 as pipecd_dot_proto_dot_service_dot_api__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.pipecd/proto/service/application_targets.proto\x12\x19pipecd.applicationtargets\x1a#pipecd/proto/model/deployment.proto\x1a\x18pipecd/proto/rules.proto\x1a\x1epipecd/proto/service/api.proto\"\xb9\x02\n\x1e\x41\x64\x64\x41pplicationToTargetsRequest\x12K\n\x0b\x61pplication\x18\x01 \x01(\x0b\x32..grpc.service.apiservice.AddApplicationRequestB\x06\xd2\xf9\x1c\x02\x08\x01\x12v\n\x18\x64\x65ploy_targets_by_plugin\x18\x02 \x03(\x0b\x32T.pipecd.applicationtargets.AddApplicationToTargetsRequest.DeployTargetsByPluginEntry\x1aR\n\x1a\x44\x65ployTargetsByPluginEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.model.DeployTargets:\x02\x38\x01\"9\n\x1f\x41\x64\x64\x41pplicationToTargetsResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t2\xa7\x01\n\x12\x41pplicationTargets\x12\x90\x01\n\x17\x41\x64\x64\x41pplicationToTargets\x12\x39.pipecd.applicationtargets.AddApplicationToTargetsRequest\x1a:.pipecd.applicationtargets.AddApplicationToTargetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.pipecd/proto/service/application_targets.proto\x12\x19pipecd.applicationtargets\x1a#pipecd/proto/model/deployment.proto\x1a\x18pipecd/proto/rules.proto\x1a\x1epipecd/proto/service/api.proto\"\xcb\x02\n\x1e\x41\x64\x64\x41pplicationToTargetsRequest\x12K\n\x0b\x61pplication\x18\x01 \x01(\x0b\x32..grpc.service.apiservice.AddApplicationRequestB\x06\xd2\xf9\x1c\x02\x08\x01\x12v\n\x18\x64\x65ploy_targets_by_plugin\x18\x02 \x03(\x0b\x32T.pipecd.applicationtargets.AddApplicationToTargetsRequest.DeployTargetsByPluginEntry\x12\x10\n\x08\x64isabled\x18\x03 \x01(\x08\x1aR\n\x1a\x44\x65ployTargetsByPluginEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.model.DeployTargets:\x02\x38\x01\"9\n\x1f\x41\x64\x64\x41pplicationToTargetsResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t2\xa7\x01\n\x12\x41pplicationTargets\x12\x90\x01\n\x17\x41\x64\x64\x41pplicationToTargets\x12\x39.pipecd.applicationtargets.AddApplicationToTargetsRequest\x1a:.pipecd.applicationtargets.AddApplicationToTargetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,11 +39,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDAPPLICATIONTOTARGETSREQUEST'].fields_by_name['application']._loaded_options = None
   _globals['_ADDAPPLICATIONTOTARGETSREQUEST'].fields_by_name['application']._serialized_options = b'\322\371\034\002\010\001'
   _globals['_ADDAPPLICATIONTOTARGETSREQUEST']._serialized_start=173
-  _globals['_ADDAPPLICATIONTOTARGETSREQUEST']._serialized_end=486
-  _globals['_ADDAPPLICATIONTOTARGETSREQUEST_DEPLOYTARGETSBYPLUGINENTRY']._serialized_start=404
-  _globals['_ADDAPPLICATIONTOTARGETSREQUEST_DEPLOYTARGETSBYPLUGINENTRY']._serialized_end=486
-  _globals['_ADDAPPLICATIONTOTARGETSRESPONSE']._serialized_start=488
-  _globals['_ADDAPPLICATIONTOTARGETSRESPONSE']._serialized_end=545
-  _globals['_APPLICATIONTARGETS']._serialized_start=548
-  _globals['_APPLICATIONTARGETS']._serialized_end=715
+  _globals['_ADDAPPLICATIONTOTARGETSREQUEST']._serialized_end=504
+  _globals['_ADDAPPLICATIONTOTARGETSREQUEST_DEPLOYTARGETSBYPLUGINENTRY']._serialized_start=422
+  _globals['_ADDAPPLICATIONTOTARGETSREQUEST_DEPLOYTARGETSBYPLUGINENTRY']._serialized_end=504
+  _globals['_ADDAPPLICATIONTOTARGETSRESPONSE']._serialized_start=506
+  _globals['_ADDAPPLICATIONTOTARGETSRESPONSE']._serialized_end=563
+  _globals['_APPLICATIONTARGETS']._serialized_start=566
+  _globals['_APPLICATIONTARGETS']._serialized_end=733
 # @@protoc_insertion_point(module_scope)

@@ -47,7 +47,7 @@ class ApplicationTargetsServicer:
     """
 
     def AddApplicationToTargets(self, request, context):
-        """Adds an application with the deploy targets of its plugins.
+        """Adds an application with the deploy targets of its plugins, enabled or disabled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

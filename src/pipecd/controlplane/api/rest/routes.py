@@ -58,7 +58,7 @@ ROUTES = (
         "POST",
         "/applications/with-deploy-targets",
         "AddApplicationToTargets",
-        "Adds an application with its deploy targets.",
+        "Adds an application with its deploy targets, enabled or disabled.",
     ),
     RestRoute(
         "POST",
