@@ -79,7 +79,8 @@ async def test_a_server_keeps_silent_by_default(table: RpcTable[str]) -> None:
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await ask(channel, "v1alpha", pb.ServerReflectionRequest(list_services=""))
+            # A message that is sent after the refusal would be an internal error of grpc.aio.
+            await ask(channel, "v1alpha")
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
