@@ -63,7 +63,7 @@ async def test_checks_may_refer_to_analysis_templates(
         result = await run(tested, "1h", check)
         assert result.message.endswith("is above 1")
         result = await run(make_bench(), "1h", https=[{"template": {"name": "health"}}])
-        assert "http-0 failed once" in result.message
+        assert "HTTP check 1 (GET http://127.0.0.1:1/) failed once" in result.message
 
 
 async def test_a_query_has_the_namespace_of_a_v0_application(
@@ -88,10 +88,10 @@ spec:
 
 
 MISTAKES = [
-    pytest.param(metric(provider="datadog"), "metrics-0: unknown provider name datadog; .* defined there: prom", id="a provider that does not exist"),
-    pytest.param(metric(strategy="GUESS"), 'metrics-0: unknown strategy "GUESS" given; use one of THRESHOLD, ', id="a strategy that does not exist"),
-    pytest.param(metric(expected={}), 'metrics-0: "expected" is required to analyze with the THRESHOLD strategy', id="a threshold without a range"),
-    pytest.param(metric(query="{{ .Oops }}"), "metrics-0: template: query:1: .*Oops", id="a query that cannot be filled in"),
+    pytest.param(metric(provider="datadog"), "metric check 1: unknown provider name datadog; .* defined there: prom", id="a provider that does not exist"),
+    pytest.param(metric(strategy="GUESS"), 'metric check 1: unknown strategy "GUESS" given; use one of THRESHOLD, ', id="a strategy that does not exist"),
+    pytest.param(metric(expected={}), 'metric check 1: "expected" is required to analyze with the THRESHOLD strategy', id="a threshold without a range"),
+    pytest.param(metric(query="{{ .Oops }}"), "metric check 1: template: query:1: .*Oops", id="a query that cannot be filled in"),
     pytest.param({"template": {"name": "x"}}, "analysis template x not found despite template specified; .*: chained, error-rate", id="a template that does not exist"),
     pytest.param({"template": {"name": "chained"}}, "analysis template chained names a template itself", id="a template of a template"),
 ]  # fmt: skip
@@ -110,7 +110,9 @@ async def test_a_mistake_fails_the_stage_before_its_first_query(
 
 async def test_an_http_check_requires_a_status_code(make_bench: MakeBench) -> None:
     result = await run(make_bench(), "1h", https=[{"url": "http://x", "interval": "1s"}])
-    assert result.message == "http-0: expectedCode must be set; write the status code of success"
+    assert (
+        result.message == "HTTP check 1: expectedCode must be set; write the status code of success"
+    )
 
 
 async def test_a_planned_stage_can_be_skipped() -> None:

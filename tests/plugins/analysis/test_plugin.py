@@ -57,11 +57,11 @@ async def test_the_stage_succeeds_if_every_check_is_as_expected(
     assert end >= begun + 0.019
     assert tested.host.lines[:4] == [
         "Analysing for 100ms",
-        "[metrics-0] every 20ms, 0 failures allowed",
-        "[metrics-0] THRESHOLD of prom",
-        "[metrics-0] primary: errors",
+        "[metric check 1] every 20ms, 0 failures allowed",
+        "[metric check 1] THRESHOLD of prom",
+        "[metric check 1] primary: errors",
     ]
-    assert tested.host.lines[4] == "[metrics-0] fine: 1 point, 0.5, is at most 1"
+    assert tested.host.lines[4] == "[metric check 1] fine: 1 point, 0.5, is at most 1"
     saved = json.loads(tested.host.objects["latest-analysis-result"])
     assert begun - 1 < saved["start_time"] <= end
 
@@ -74,11 +74,12 @@ async def test_failures_beyond_the_limit_fail_the_stage(
         result = await run(tested, "1h", metric(failureLimit=2), metric(interval="30m"))
     assert result.status is FAILURE
     assert result.message == (
-        "metrics-0 failed 3 times, 2 allowed; the last time: 7 at 00:00:00 is above 1"
+        "metric check 1 (prom: errors) failed 3 times, 2 allowed; "
+        "the last time: 7 at 00:00:00 is above 1"
     )
     failures = [line for line in tested.host.lines if "failure " in line]
     assert failures == [
-        f"[metrics-0] failure {n}, 2 allowed: 7 at 00:00:00 is above 1" for n in (1, 2, 3)
+        f"[metric check 1] failure {n}, 2 allowed: 7 at 00:00:00 is above 1" for n in (1, 2, 3)
     ]
     assert "latest-analysis-result" not in tested.host.objects
 
@@ -104,7 +105,10 @@ async def test_a_check_with_the_duration_as_interval_runs_once(
 async def test_a_check_with_a_longer_interval_never_runs(make_bench: MakeBench) -> None:
     tested = make_bench()
     assert (await run(tested, "20ms", metric(interval="1m"))).status is SUCCESS
-    assert "[metrics-0] will not run: its interval is longer than the analysis" in tested.host.lines
+    assert (
+        "[metric check 1] will not run: its interval is longer than the analysis"
+        in tested.host.lines
+    )
 
 
 ERRORS = [
@@ -139,7 +143,7 @@ async def test_no_data_may_be_skipped(serve: Serve, make_bench: MakeBench) -> No
         tested = make_bench(server.address)
         check = metric(query="nan", skipOnNoData=True)
         assert (await run(tested, "50ms", check)).status is SUCCESS
-    assert "[metrics-0] fine: no data: a value is not a number" in tested.host.lines
+    assert "[metric check 1] fine: no data: a value is not a number" in tested.host.lines
 
 
 CANARIES = [
@@ -177,7 +181,7 @@ async def test_a_deployment_is_compared_with_the_previous_one(
     with serve(responses := Metrics(errors=1)) as server:
         tested = make_bench(server.address, plugin=AnalysisPlugin(now=lambda: clock[0]))
         assert (await run(tested, "20ms", check)).status is SUCCESS
-        line = "[metrics-0] fine: there is no earlier analysis to compare with"
+        line = "[metric check 1] fine: there is no earlier analysis to compare with"
         assert line in tested.host.lines
         assert responses.windows == []
         assert tested.host.objects == {"latest-analysis-result": b'{"start_time": 1700000000}'}
@@ -255,7 +259,9 @@ async def test_an_analysis_resumes_after_a_restart(serve: Serve, make_bench: Mak
         tested.host.stage_metadata["failures"] = '{"metrics-0": 1000}'
         tested.host.stage_metadata["elapsedTime"] = "1s"
         result = await run(tested, "1h", metric(failureLimit=1000))
-        assert result.message.startswith("metrics-0 failed 1001 times, 1000 allowed")
+        assert result.message.startswith(
+            "metric check 1 (prom: errors) failed 1001 times, 1000 allowed"
+        )
 
 
 async def test_a_finished_analysis_is_not_repeated(make_bench: MakeBench) -> None:
@@ -273,9 +279,33 @@ async def test_http_endpoints_are_checked(serve: Serve, make_bench: MakeBench) -
         tested = make_bench()
         result = await run(tested, "1h", https=[{**check, "failureLimit": 1}])
     assert result.message == (
-        "http-0 failed 2 times, 1 allowed; the last time: answered with 500 instead of 200"
+        f"HTTP check 1 (GET {server.address}/health) failed 2 times, 1 allowed; "
+        "the last time: answered with 500 instead of 200"
     )
-    assert f"[http-0] GET {server.address}/health, expected status code 200" in tested.host.lines
+    assert (
+        f"[HTTP check 1] GET {server.address}/health, expected status code 200" in tested.host.lines
+    )
+
+
+async def test_the_reason_of_a_failure_has_no_secrets_of_an_address(
+    serve: Serve, make_bench: MakeBench
+) -> None:
+    with serve(lambda _: (500, "")) as server:
+        host = server.address.removeprefix("http://")
+        url = f"http://maria:pass-word@{host}/health?token=to-ken#part"
+        check = {"url": url, "method": "HEAD", "expectedCode": 200, "interval": "20ms"}
+        result = await run(make_bench(), "1h", https=[check])
+    assert result.message.startswith(f"HTTP check 1 (HEAD {server.address}/health) failed once")
+
+
+async def test_the_reason_of_a_failure_has_the_beginning_of_a_long_query(
+    serve: Serve, make_bench: MakeBench
+) -> None:
+    query = "sum(\n  errors)" + " + 0" * 30
+    with serve(Metrics(**{query: 7})) as server:
+        result = await run(make_bench(server.address), "1h", metric(query=query))
+    begun = ("sum( errors)" + " + 0" * 30)[:59]
+    assert result.message.startswith(f"metric check 1 (prom: {begun}…) failed once")
 
 
 async def test_logs_are_searched(
@@ -298,7 +328,7 @@ async def test_logs_are_searched(
         checks = [{**check, "query": "quiet"}, {**check, "query": "panic"}]
         result = await run(bench, "1h", logs=checks)
     assert result.message == (
-        "log-1 failed once, 0 allowed; the last time: log entry: panic: out of luck"
+        "log check 2 (logs: panic) failed once, 0 allowed; the last time: log entry: panic: out of luck"
     )
 
 

@@ -74,11 +74,11 @@ async def test_the_stage_succeeds_if_all_values_are_expected(
         lines = await scene.log_lines(done, done.stages[0])
         assert lines[:4] == [
             "Analysing for 2s",
-            "[metrics-0] every 1s, 0 failures allowed",
-            "[metrics-0] THRESHOLD of prom",
-            '[metrics-0] primary: latency{app="shop", pod=~"web.*"}',
+            "[metric check 1] every 1s, 0 failures allowed",
+            "[metric check 1] THRESHOLD of prom",
+            '[metric check 1] primary: latency{app="shop", pod=~"web.*"}',
         ]
-        fine = [line for line in lines if line.startswith("[metrics-0] fine: 4 points, ")]
+        fine = [line for line in lines if line.startswith("[metric check 1] fine: 4 points, ")]
         assert len(fine) == 2, lines
         assert lines[-1] == "The analysis found nothing unexpected"
         name = SharedObjectKey(scene.application_id, "analysis", "latest-analysis-result")
@@ -104,7 +104,7 @@ async def test_unexpected_values_fail_the_deployment(
         done = await scene.completed(scene.push(APP.format(duration="1h", metrics=bad)))
         assert DeploymentStatus(done.status) is DeploymentStatus.FAILURE
         line = (await scene.log_lines(done, done.stages[0]))[-1]
-        assert line.startswith("metrics-0 failed 2 times, 1 allowed; the last time: 9 at ")
+        assert line.startswith("metric check 1 (prom: vector(9)) failed 2 times, 1 allowed; ")
 
 
 async def test_an_analysis_resumes_after_piped_was_killed_and_a_user_skips_it(

@@ -244,20 +244,21 @@ class MeasurementFactory:
 
 @dataclass(frozen=True)
 class Analyzer:
-    """One check of the stage, named as upstream names it: metrics-0, log-0, http-0."""
+    """One check of the stage; its id in the metadata is that of upstream, such as http-0."""
 
     id: str
+    name: str
     check: Check
     measurement: Measurement
 
     async def run(self, progress: AnalysisProgress, log: StageLog) -> str | None:
         """Logs the check and repeats it; returns why it failed, None if it did not."""
         check = self.check
-        log.info(f"[{self.id}] every {check.interval}, {check.failure_limit} failures allowed")
+        log.info(f"[{self.name}] every {check.interval}, {check.failure_limit} failures allowed")
         for line in self.measurement.description.splitlines():
-            log.info(f"[{self.id}] {line}")
+            log.info(f"[{self.name}] {line}")
         if check.interval > progress.duration:
-            log.error(f"[{self.id}] will not run: its interval is longer than the analysis")
+            log.error(f"[{self.name}] will not run: its interval is longer than the analysis")
         async for _ in progress.schedule(check.interval):
             try:
                 result = await self.measurement()
@@ -267,14 +268,15 @@ class Analyzer:
                 result = CheckResult(False, str(e))
             progress.check_completed()
             if result.is_expected:
-                log.success(f"[{self.id}] fine: {result.reason}")
+                log.success(f"[{self.name}] fine: {result.reason}")
             else:
                 count, limit = progress.failed(self.id), check.failure_limit
-                log.error(f"[{self.id}] failure {count}, {limit} allowed: {result.reason}")
+                log.error(f"[{self.name}] failure {count}, {limit} allowed: {result.reason}")
                 if count > limit:
                     times = "once" if count == 1 else f"{count} times"
                     last = f"the last time: {result.reason}"
-                    return f"{self.id} failed {times}, {limit} allowed; {last}"
+                    failed = f"{self.name} ({self.check.subject}) failed {times}"
+                    return f"{failed}, {limit} allowed; {last}"
             if result.is_terminal:
                 return None
         await progress.wait_until(progress.duration)
@@ -286,20 +288,21 @@ async def build_analyzers(
 ) -> AsyncIterator[Analyzer]:
     """Yields the analyzers of all checks of a stage."""
     for i, metric in enumerate(options.metrics):
-        yield await _analyzer(f"metrics-{i}", metric, measurements.metric)
+        yield await _analyzer("metrics", i, metric, measurements.metric)
     for i, log in enumerate(options.logs):
-        yield await _analyzer(f"log-{i}", log, measurements.log)
+        yield await _analyzer("log", i, log, measurements.log)
     for i, http in enumerate(options.https):
-        yield await _analyzer(f"http-{i}", http, measurements.http)
+        yield await _analyzer("http", i, http, measurements.http)
 
 
 async def _analyzer(
-    id: str, check: CheckT, measure: Callable[[CheckT], Awaitable[Measurement]]
+    prefix: str, index: int, check: CheckT, measure: Callable[[CheckT], Awaitable[Measurement]]
 ) -> Analyzer:
+    name = f"{check.kind} {index + 1}"
     try:
-        return Analyzer(id, check, await measure(check))
+        return Analyzer(f"{prefix}-{index}", name, check, await measure(check))
     except UserMistake as e:
-        raise UserMistake(f"{id}: {e.message}", hint=e.hint) from e
+        raise UserMistake(f"{name}: {e.message}", hint=e.hint) from e
 
 
 async def run_analyzers(

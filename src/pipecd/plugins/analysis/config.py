@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of the analysis plugin: checks, templates, providers and the stage."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Self, TypeVar
 
@@ -11,6 +12,10 @@ from pipecd.sdk.config import Duration, PluginConfig, Reference, SkipOn, Spec, V
 
 TEMPLATE_KIND = "AnalysisTemplate"
 DEVIATIONS = ("EITHER", "HIGH", "LOW")
+
+
+_SHOWN_QUERY = 60
+"""The length of a query in the name of its check."""
 
 
 class TemplateReference(Spec):
@@ -32,6 +37,8 @@ class Check(Spec):
 
     section: ClassVar[str]
     """The key of such checks in a stage and in a template."""
+    kind: ClassVar[str]
+    """What people call such a check."""
 
     interval: Duration = Duration(0)
     failure_limit: int = 0
@@ -57,6 +64,11 @@ class Check(Spec):
         )
         return self
 
+    @property
+    def subject(self) -> str:
+        """What is checked, short enough for the reason of a failure."""
+        raise NotImplementedError
+
     def references(self) -> Iterator[Reference]:
         """Yields the template that replaces the check."""
         if self.template.name:
@@ -67,6 +79,7 @@ class MetricCheck(Check):
     """A query whose result must be in a range, or like that of another variant."""
 
     section = "metrics"
+    kind = "metric check"
     strategy: str = "THRESHOLD"
     provider: str = ""
     query: str = ""
@@ -75,6 +88,10 @@ class MetricCheck(Check):
     canary_args: Mapping[str, str] = Field(default_factory=dict[str, str])
     baseline_args: Mapping[str, str] = Field(default_factory=dict[str, str])
     primary_args: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+    @property
+    def subject(self) -> str:
+        return _provider_query(self.provider, self.query)
 
     @model_validator(mode="after")
     def _has_required_fields(self) -> Self:
@@ -96,8 +113,13 @@ class LogCheck(Check):
     """A search in logs that must match no entry."""
 
     section = "logs"
+    kind = "log check"
     provider: str = ""
     query: str = ""
+
+    @property
+    def subject(self) -> str:
+        return _provider_query(self.provider, self.query)
 
 
 class HttpHeader(Spec):
@@ -111,11 +133,24 @@ class HttpCheck(Check):
     """A request that must return the expected status code; the default method is GET."""
 
     section = "https"
+    kind = "HTTP check"
     url: str = ""
     method: str = ""
     headers: tuple[HttpHeader, ...] = ()
     expected_code: int = 0
     expected_response: str = ""
+
+    @property
+    def subject(self) -> str:
+        # A password or a token of the address is nothing for a reason, which notifications repeat.
+        address = re.sub(r"//[^/?#]*@", "//", re.split(r"[?#]", self.url, maxsplit=1)[0])
+        return f"{self.method or 'GET'} {address}"
+
+
+def _provider_query(provider: str, query: str) -> str:
+    line = " ".join(query.split())
+    shown = line if len(line) <= _SHOWN_QUERY else line[: _SHOWN_QUERY - 1] + "…"
+    return f"{provider}: {shown}"
 
 
 PROMETHEUS = "PROMETHEUS"
