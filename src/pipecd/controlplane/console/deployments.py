@@ -53,6 +53,7 @@ from pipecd.controlplane.console.resource_changes import (
     deployment_resource_changes,
     missing_changes,
 )
+from pipecd.controlplane.console.roll_back_view import later_success
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
 from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
@@ -62,6 +63,7 @@ from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
 from pipecd.model.clock import to_unix
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
@@ -137,7 +139,9 @@ class DeploymentPages:
         pipeds = await self._context.visible_pipeds(user)
         piped = piped_status(deployment.piped_id, pipeds)
         now = self._context.local_now(request)
-        view = deployment_view(deployment, piped, user.name, now)
+        application = await self._application(deployment, user)
+        later_commit = later_success(deployment, application)
+        view = deployment_view(deployment, piped, user.name, now, later_commit)
         stage = selected_stage(view, params.get("stage", ""))
         query = parse_log_query(params)
         tab = params.get("tab", "") if params.get("tab", "") in _TABS else ""
@@ -171,7 +175,7 @@ class DeploymentPages:
             timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
             chain=await self._chain(deployment, user),
             trace=deployment.deployment_trace_commit_hash,
-            can_sync=view.completed and await self._can_sync(deployment, user),
+            can_sync=view.completed and await self._can_sync(application, user),
             zone=zone_name(now),
             can_reject=bool(view.approvals)
             and await self._context.cases.deployments.can_reject(deployment),
@@ -231,15 +235,16 @@ class DeploymentPages:
             return chain_view(document, deployment.deployment_chain_block_index)
         return None
 
-    async def _can_sync(self, deployment: Deployment, user: User) -> bool:
-        """Whether the user can sync the application of the deployment."""
-        try:
-            applications = self._context.cases.applications
-            application = await applications.get(deployment.application_id, by=user)
-        except (NotFound, Denied):
+    async def _application(self, deployment: Deployment, user: User) -> Application | None:
+        """The application of the deployment, None if it is gone or hidden from the user."""
+        with suppress(Denied, NotFound):
+            return await self._context.cases.applications.get(deployment.application_id, by=user)
+        return None
+
+    async def _can_sync(self, application: Application | None, user: User) -> bool:
+        if application is None or application.deleted or application.disabled:
             return False
-        is_active = not (application.deleted or application.disabled)
-        return is_active and not await self._context.denied_reason(user, _SYNC, application)
+        return not await self._context.denied_reason(user, _SYNC, application)
 
     async def cancel(self, request: Request, session: BrowserSession) -> Response:
         mode = str((await request.form()).get("mode", ""))

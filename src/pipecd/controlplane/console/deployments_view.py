@@ -218,7 +218,11 @@ _NEWS = {
 
 
 def deployment_view(
-    deployment: Deployment, piped: PipedStatus, user: str, now: datetime
+    deployment: Deployment,
+    piped: PipedStatus,
+    user: str,
+    now: datetime,
+    later_commit: str = "",
 ) -> DeploymentView:
     row = deployment_row(deployment, now)
     pipeline = pipeline_view(deployment, now)
@@ -242,7 +246,7 @@ def deployment_view(
         approvals=approval_views(deployment, user, now),
         skippable=tuple(stage for stage in pipeline.stages if stage.id in skippable),
         completed=status.is_completed,
-        roll_back=roll_back_view(deployment, pipeline),
+        roll_back=roll_back_view(deployment, pipeline, later_commit),
     )
 
 

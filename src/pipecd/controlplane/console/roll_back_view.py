@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from pipecd.controlplane.console.pipeline_view import PipelineView
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ApplicationGitRepository
 from pipecd.proto.model.deployment_pb2 import Deployment
 
@@ -21,7 +22,10 @@ class RollBackView:
     commands: str
 
 
-def roll_back_view(deployment: Deployment, pipeline: PipelineView) -> RollBackView:
+def roll_back_view(
+    deployment: Deployment, pipeline: PipelineView, later_commit: str = ""
+) -> RollBackView:
+    """The way back; `later_commit` is that of a later deployment that has succeeded."""
     repository = deployment.git_path.repo
     was_rolled_back = pipeline.rollback and all(s.status == "SUCCESS" for s in pipeline.rollback)
     why = (
@@ -35,6 +39,13 @@ def roll_back_view(deployment: Deployment, pipeline: PipelineView) -> RollBackVi
             "No deployment has succeeded before this one, so no version can come back. "
             "To undo the commit:"
         )
+    if later_commit == deployment.trigger.commit.hash:
+        why = "A later deployment of the same commit has succeeded, so it runs. To go back:"
+    elif later_commit:
+        why = (
+            f"A later deployment has succeeded: commit {later_commit[:7]} runs. "
+            "If Git still has the change of this one:"
+        )
     revert = f"git revert --no-edit {_reverted(deployment.trigger.commit.hash)}"
     if directory := _working_copy(repository):
         text = f"{why} revert the commit in the repository. The revert is deployed by itself."
@@ -42,6 +53,15 @@ def roll_back_view(deployment: Deployment, pipeline: PipelineView) -> RollBackVi
     where = f"a clone of {repository.id}" if repository.id else "a clone of the repository"
     text = f"{why} revert the commit in {where} and push. The revert is deployed by itself."
     return RollBackView(text, f"{revert}\ngit push")
+
+
+def later_success(deployment: Deployment, application: Application | None) -> str:
+    """The commit of a deployment that succeeded after this one; empty if there is none."""
+    if application is None:
+        return ""
+    last = application.most_recently_successful_deployment
+    is_later = last.deployment_id != deployment.id and last.started_at > deployment.created_at
+    return last.trigger.commit.hash if is_later else ""
 
 
 def _reverted(commit: str) -> str:

@@ -112,6 +112,26 @@ async def test_an_application_leads_to_the_commands_that_roll_it_back(
     await page.reload()
     await expect(text).to_contain_text("Git says what runs")
 
+    def succeed_again(stored: Application) -> None:
+        last = stored.most_recently_successful_deployment
+        last.deployment_id, last.started_at = "the-sync", running.created_at + 1
+        last.trigger.CopyFrom(running.trigger)
+
+    await stores.applications.update(running.application_id, succeed_again)
+    await page.reload()
+    await expect(text).to_contain_text("A later deployment of the same commit has succeeded")
+
+    def succeed_later(stored: Application) -> None:
+        last = stored.most_recently_successful_deployment
+        last.deployment_id = "the-revert"
+        last.trigger.commit.hash = "cafe" * 10
+
+    await stores.applications.update(running.application_id, succeed_later)
+    await page.reload()
+    await expect(text).to_contain_text("A later deployment has succeeded: commit cafecaf runs.")
+    await text.get_by_role("link", name="See what runs").click()
+    await page.wait_for_url(f"**/applications/{running.application_id}")
+
 
 async def test_an_ended_deployment_does_not_boast_of_its_approval(
     *,
