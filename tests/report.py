@@ -38,6 +38,17 @@ def record_flaky(nodes: list[str], now: datetime) -> None:
         report.writelines(f"{now:%Y-%m-%dT%H:%M:%SZ} {node}\n" for node in nodes)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Drops the group that pytest-xdist adds to the name of a test.
+
+    `--last-failed` does not find a test by its name with the group, and would repeat it never.
+    """
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not is_worker and report.nodeid.rfind("@") > report.nodeid.rfind("]"):
+        report.nodeid = report.nodeid.rpartition("@")[0]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if hasattr(terminalreporter.config, "workerinput"):

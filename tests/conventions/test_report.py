@@ -53,3 +53,27 @@ def test_a_test_that_passes_at_once_is_not_flaky(passing: Path) -> None:
 
 def test_a_run_with_durations_prints_the_seconds_per_directory(passing: Path) -> None:
     assert "seconds of test time per directory" in run_pytest(passing, "--durations", "3")
+
+
+GROUPED = """
+import os, pathlib, pytest
+@pytest.mark.xdist_group("servers")
+@pytest.mark.parametrize("text", ["a", "b c", "d@e", "f", "g", "h"])
+def test_worker(text):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "none")
+    pathlib.Path("workers", worker).touch()
+    assert text in "afgh"
+"""
+
+
+def test_tests_of_a_group_share_a_worker_and_are_repeated_if_they_fail(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "tests/test_grouped.py").write_text(GROUPED)
+    (tmp_path / "tests/test_other.py").write_text("def test_one(): pass\n")
+    printed = run_pytest(tmp_path, "-n", "3", "--dist", "loadgroup")
+    assert "2 failed, 5 passed" in printed
+    assert "FAILED tests/test_grouped.py::test_worker[d@e] -" in printed
+    assert len(list((tmp_path / "workers").iterdir())) == 1
+    repeated = run_pytest(tmp_path, "--last-failed", repeated=True)
+    assert "2 failed" in repeated
