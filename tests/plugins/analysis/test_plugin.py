@@ -47,16 +47,16 @@ async def test_the_stage_succeeds_if_every_check_is_as_expected(
 ) -> None:
     with serve(responses := Metrics(errors=0.5)) as server:
         tested, begun = make_bench(server.address), time.time()
-        result = await run(tested, "100ms", metric())
+        result = await run(tested, "1s", metric())
     assert (result.status, result.message) == (SUCCESS, "The analysis found nothing unexpected")
-    assert time.time() - begun >= 0.1
-    assert 2 <= len(responses.windows) <= 5, "first after one interval, last at the end"
+    assert time.time() - begun >= 1
+    assert 2 <= len(responses.windows) <= 50, "first after one interval, last at the end"
     query, start, end = responses.windows[0]
     assert query == "errors"
     assert end - start == pytest.approx(0.02, abs=0.002)
     assert end >= begun + 0.019
     assert tested.host.lines[:4] == [
-        "Analysing for 100ms",
+        "Analysing for 1s",
         "[metric check 1] every 20ms, 0 failures allowed",
         "[metric check 1] THRESHOLD of prom",
         "[metric check 1] primary: errors",
