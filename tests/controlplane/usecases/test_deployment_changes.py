@@ -146,3 +146,33 @@ async def test_a_deployment_is_compared_with_the_success_before_it(
 
     found = [await previous(each) for each in (first, second, failed, last)]
     assert found == ["", first.id, second.id, second.id]
+
+
+async def test_deployments_of_one_second_are_told_apart_by_the_commit_that_ran(
+    cases: UseCases, viewer: User, piped: PipedCaller, new_deployment: Callable[[], Deployment]
+) -> None:
+    reports = cases.deployment_reports
+    made: list[Deployment] = []
+    for commit, running in (("c1", ""), ("c2", "c1"), ("c3", "c2")):
+        deployment = new_deployment()
+        deployment.trigger.commit.hash = commit
+        await reports.create(deployment, by=piped)
+        await reports.report_planned(
+            rpc.ReportDeploymentPlannedRequest(
+                deployment_id=deployment.id, running_commit_hash=running
+            ),
+            by=piped,
+        )
+        await reports.report_completed(
+            rpc.ReportDeploymentCompletedRequest(
+                deployment_id=deployment.id, status=pb.DEPLOYMENT_SUCCESS, completed_at=1
+            ),
+            by=piped,
+        )
+        made.append(deployment)
+    found = list[str]()
+    for deployment in made:
+        stored = await cases.deployments.get(deployment.id, by=viewer)
+        previous = await cases.deployments.previous_success(stored, by=viewer)
+        found.append(previous.trigger.commit.hash if previous else "")
+    assert found == ["", "c1", "c2"]

@@ -137,13 +137,9 @@ class DeploymentUseCases:
         # An application has one deployment at a time, in the order of their triggers: those before
         # had ended when this one was planned, perhaps after it was triggered. The last update is by
         # the clock of the control plane, so that the clock of the piped does not matter.
-        before = encode_cursor(Position("", deployment.updated_at), "UpdatedAt")
-        found = await self.list(filter, PageRequest(at_most, before), by=by)
-        return tuple(
-            d
-            for d in found.items
-            if d.id != deployment.id and d.created_at <= deployment.created_at
-        )
+        before = encode_cursor(Position("", deployment.updated_at + 1), "UpdatedAt")
+        found = await self.list(filter, PageRequest(at_most + 1, before), by=by)
+        return tuple(each for each in found.items if _succeeded_before(each, deployment))[:at_most]
 
     async def get_many(self, ids: Collection[str], *, by: UserOrApiKey) -> dict[str, Deployment]:
         """Those of the deployments that exist and that the caller may list, by id."""
@@ -325,3 +321,15 @@ def _decision_on(deployment: Deployment, stage: PipelineStage, by: UserOrApiKey)
     if isinstance(by, ApiKeyCaller):
         command.metadata.update({API_KEY_NAME: by.name, API_KEY_ID: by.key_id})
     return command
+
+
+def _succeeded_before(success: Deployment, deployment: Deployment) -> bool:
+    """Whether a successful deployment of the same application had ended when this one began.
+
+    Within one second only the commit tells that the piped found running when it planned.
+    """
+    if success.id == deployment.id or success.created_at > deployment.created_at:
+        return False
+    if success.updated_at == deployment.updated_at:
+        return success.trigger.commit.hash == deployment.running_commit_hash
+    return success.updated_at < deployment.updated_at
