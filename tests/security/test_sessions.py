@@ -18,6 +18,7 @@ from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.clock import to_unix, utc_now
 from pipecd.model.errors import AlreadyExists, Conflict, Unauthenticated
 from pipecd.proto.model.project_pb2 import (
+    Project,
     ProjectRBACConfig,
     ProjectRBACPolicy,
     ProjectRBACResource,
@@ -196,6 +197,13 @@ async def remove_sso(world: World, _token: str) -> None:
     await world.cases.projects.remove_sso(by=world.admin)
 
 
+async def share_a_provider(world: World, _token: str) -> None:
+    def change(project: Project) -> None:
+        project.shared_sso_name = "company"
+
+    await world.cases.projects.change(change, by=world.admin)
+
+
 async def nothing(_world: World, _token: str) -> None:
     """The session is too old as it is."""
 
@@ -273,6 +281,7 @@ ATTACKS: dict[str, Attack] = {
     "upstream's session of a former provider": Attack(by_upstream(VERA), change_issuer),
     "a session with roles of a former claim": Attack(by_sso(VERA), change_claim),
     "a session of a provider that was removed": Attack(by_sso(VERA), remove_sso),
+    "a session of a project's own provider": Attack(by_sso(VERA), share_a_provider),
     "a session of ten years in its second": Attack(
         by_upstream(VERA, age_days=370, hours=87_600), nothing, was_valid=False
     ),

@@ -69,7 +69,9 @@ def touched_by(before: Project, after: Project) -> tuple[EndingTarget, ...]:
     is_disabled = after.static_admin_disabled and not before.static_admin_disabled
     if is_disabled or admin != (after.static_admin.username, after.static_admin.password_hash):
         targets[EndingTarget(EndingScope.STATIC_ADMIN, before.static_admin.username)] = None
-    if before.HasField("sso") and _provider(before.sso) != _provider(after.sso):
+    had_sso = before.HasField("sso") or before.shared_sso_name
+    is_another = before.shared_sso_name != after.shared_sso_name
+    if had_sso and (is_another or _provider(before.sso) != _provider(after.sso)):
         targets[EndingTarget(EndingScope.SSO)] = None
     policies = {role.name: list(role.policies) for role in rbac.roles_of(after)}
     groups = {group.sso_group: group.role for group in rbac.user_groups_of(after)}
