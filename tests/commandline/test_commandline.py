@@ -78,6 +78,7 @@ def test_a_flag_is_read(line: str, expected: dict[str, object]) -> None:
     ("line", "words"),
     [
         pytest.param("thing make", 'required flag(s) "name" not set', id="a required flag is missing"),
+        pytest.param("thing make --thing-id --name a", 'required flag(s) "name" not set', id="a required flag as the value of another"),
         pytest.param("thing make --name a --wait 10", "missing unit in duration", id="a duration without a unit"),
         pytest.param("thing make --nam a", "No such option", id="an unknown flag"),
         pytest.param("thing make --id a", "No such option '--id'. Did you mean '--thing-id'?", id="the end of a flag"),

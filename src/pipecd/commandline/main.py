@@ -53,8 +53,8 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 def error_text(error: Exception, words: Sequence[str]) -> str:
     """Returns the text that is printed for an expected error."""
     match error:
-        case click.MissingParameter(ctx=click.Context() as context, param=click.Option()):
-            return f"required flag(s) {missing_flags(context.command, words)} not set"
+        case click.MissingParameter(ctx=click.Context() as context, param=click.Option() as first):
+            return f"required flag(s) {missing_flags(context.command, words, first)} not set"
         case click.NoSuchOption(ctx=click.Context() as context):
             return f"{_unknown_option(error)}\nSee `{context.command_path} --help`."
         case click.UsageError(ctx=click.Context() as context):
@@ -78,13 +78,17 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     return f"{error.message}{suggestion}"
 
 
-def missing_flags(command: click.Command, words: Sequence[str]) -> str:
-    """Returns the missing required flags, sorted, as `"app-id", "name"`."""
+def missing_flags(command: click.Command, words: Sequence[str], first: click.Option) -> str:
+    """Returns the missing required flags, sorted, as `"app-id", "name"`.
+
+    `first` is one that is missing for sure: a word such as `--data` may be the value of the flag
+    before it, whose own value somebody left out.
+    """
     given = {word.partition("=")[0] for word in words}
     missing = (
         option.opts[0].lstrip("-")
         for option in command.params
-        if option.required and not given & set(option.opts)
+        if option is first or (option.required and not given & set(option.opts))
     )
     return ", ".join(f'"{name}"' for name in sorted(missing))
 
