@@ -164,6 +164,25 @@ async def test_an_application_can_be_removed(service: Service) -> None:
     assert list(find_programs(directory)) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        pytest.param("--help", 2, "DIRECTORY --remove APPLICATION", id="a word that is no directory"),
+        pytest.param(". --remove", 2, "DIRECTORY --remove APPLICATION", id="no application"),
+        pytest.param("programs --remove shop", 1, "no supervisor runs in", id="no supervisor"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_command_starts_no_supervisor(
+    words: str, code: int, text: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipecd.plugins.process.supervisor", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, text in done.stderr) == (code, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_a_supervisor_whose_directory_is_removed_ends_with_its_programs(
     service: Service,
 ) -> None:

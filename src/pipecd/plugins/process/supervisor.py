@@ -35,6 +35,10 @@ _LOCK_SECONDS = 10.0
 _HAND_OVER_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _ANSWER_SIZE = 1024 * 1024
+_USAGE = """usage: python3 -m pipecd.plugins.process.supervisor DIRECTORY --remove APPLICATION
+
+Ends the programs of an application that nobody deploys any more.
+"""
 
 
 async def supervise(
@@ -71,7 +75,10 @@ def take_over(directory: SupervisorDirectory) -> dict[str, socket.socket]:
 
 def remove(directory: SupervisorDirectory, application: str) -> None:
     """Ends the programs of an application, and forgets it."""
-    answer, _ = _ask(directory, {"request": "remove", "application": application})
+    try:
+        answer, _ = _ask(directory, {"request": "remove", "application": application})
+    except (FileNotFoundError, ConnectionRefusedError) as e:
+        raise ValueError(f"no supervisor runs in {directory.path}") from e
     if error := answer.get("error"):
         raise ValueError(error)
 
@@ -95,8 +102,13 @@ def _ask(
 
 def main() -> int:
     """Becomes a daemon: the first process ends when the supervisor is ready or cannot be."""
+    match sys.argv[1:]:
+        case [path] | [path, "--take-over"] | [path, "--remove", _] if not path.startswith("-"):
+            options = sys.argv[2:]
+        case _:
+            sys.stderr.write(_USAGE)
+            return 2
     os.umask(0o077)
-    path, *options = sys.argv[1:]
     # Its own name is not resolved: where it is a link, the directory is refused.
     named = Path(path).absolute()
     directory = SupervisorDirectory(named.parent.resolve() / named.name)
