@@ -35,6 +35,7 @@ OURS = {
     "pipecd.deploymentcontrol",
     "pipecd.sessioncontrol",
     "pipecd.pipedlist",
+    "pipecd.applicationtargets",
     "pipecd.planpreviewpages",
     "pipecd.batch",
     "pipecd.pluginfailures",

@@ -103,12 +103,16 @@ class ApplyRecords:
         """Reports whether certainly no process runs that may have taken a lock of this machine."""
         return await asyncio.to_thread(_holders, lock) == ()
 
-    async def wait_for_holders(self, lock: StateLock, log: Log) -> None:
-        """Waits until no process runs that may have taken a lock of this machine."""
-        if holders := await asyncio.to_thread(_holders, lock):
-            what = "an apply of this machine that may have locked the state"
-            log(f"{_sentence(what)} still runs ({process_names(holders)}): waiting until it ends")
-            await _wait(lambda: _holders(lock), log, what, self.longest_lock_wait)
+    async def holders_ended(self, lock: StateLock, log: Log) -> bool:
+        """Waits until no process runs that may have taken a lock of this machine.
+
+        Returns False if some run on, or if that is not known.
+        """
+        if not (holders := await asyncio.to_thread(_holders, lock)):
+            return holders is not None
+        what = "an apply of this machine that may have locked the state"
+        log(f"{_sentence(what)} still runs ({process_names(holders)}): waiting until it ends")
+        return await _wait(lambda: _holders(lock), log, what, self.longest_lock_wait) == ()
 
     @asynccontextmanager
     async def applying(

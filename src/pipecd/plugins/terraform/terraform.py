@@ -59,6 +59,8 @@ Log: TypeAlias = Callable[[str], None]
 # not get a signal that ends them, and SIGTERM would.
 _STOP, _GRACE = signal.SIGINT, 18.0
 _SHOW_TIMEOUT = 120.0
+# How often an apply is repeated when those that may have locked the state have ended.
+_LOCKED_ATTEMPTS = 3
 _NO_CHANGES, _CHANGES = 0, 2
 _RULE = "─"
 _PROGRESS = re.compile(r": (Refreshing state|Reading|Read complete|Still reading|Preparing import)")
@@ -124,13 +126,17 @@ class Terraform:
         """Applies a saved plan; without one it plans itself."""
         killed = await self.applies.unfinished(self.application_id)
         done = await self._apply(saved, after=killed)
-        lock = _lock_of(killed, done)
-        if lock and not await self.applies.has_no_holder(lock):
-            # Another apply may have taken the lock, and then it also unlocks the state.
-            await self.applies.wait_for_holders(lock, self.log)
+        lock, has_no_holder = _lock_of(killed, done), False
+        for _ in range(_LOCKED_ATTEMPTS):
+            if lock is None or (has_no_holder := await self.applies.has_no_holder(lock)):
+                break
+            # Another apply may have taken the lock, and then it also unlocks the state. A command
+            # of another application that is just ending looks like one.
+            if not await self.applies.holders_ended(lock, self.log):
+                break
             done = await self._apply(saved, after=killed)
             lock = _lock_of(killed, done)
-        if lock and await self.applies.has_no_holder(lock):
+        if lock and has_no_holder:
             self.log("The state is locked by an apply that was killed; its lock is removed")
             unlocked = await self._run(["force-unlock", "-force", lock.id], "force-unlock")
             if unlocked.code != 0:

@@ -112,7 +112,8 @@ async def test_only_what_a_role_covers_is_on_the_page(
     page = await open_page("/applications/drift", user=User("shop", "paul", ("production",)))
     await expect(page.get_by_test_id("drifted")).to_have_count(1)
     await expect(page.get_by_test_id("summary")).to_have_text("1 application differs from Git.")
-    assert drifted[0] not in await page.content()
+    # An id may begin like a name.
+    assert f">{drifted[0]}<" not in await page.content()
 
 
 async def test_all_are_unfolded_and_folded_at_once(open_page: OpenPage, drifted: list[str]) -> None:
