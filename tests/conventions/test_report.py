@@ -18,11 +18,12 @@ def run_pytest(directory: Path, *arguments: str, repeated: bool = False) -> str:
     (directory / "tests/report.py").write_text(plugin)
     # Without a root a file such as setup.py in a directory above would name it.
     options = (f"--rootdir={directory}", "-q", "-p", "report")
+    outer = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments, "tests"],
         cwd=directory,
         env={
-            **os.environ,
+            **outer,
             "PYTHONPATH": str(directory / "tests"),
             "PIPECD_TESTS_REPEATED": "1" if repeated else "0",
         },

@@ -257,7 +257,7 @@ class StageLog:
 
     async def _send_checkpoint(self, *, completed: bool) -> None:
         remaining = len(self._unsaved)
-        for blocks in _batches(list(self._unsaved)):
+        for blocks in in_batches(list(self._unsaved)):
             remaining -= len(blocks)
             await self._sink.ReportStageLogsFromLastCheckpoint(
                 pb.ReportStageLogsFromLastCheckpointRequest(
@@ -273,7 +273,7 @@ class StageLog:
         self._last_checkpoint = self._monotonic()
 
     async def _send_report(self) -> None:
-        for blocks in _batches(self._unsaved[self._sent :]):
+        for blocks in in_batches(self._unsaved[self._sent :]):
             if blocks:
                 await self._sink.ReportStageLogs(
                     pb.ReportStageLogsRequest(
@@ -283,7 +283,7 @@ class StageLog:
                 self._sent += len(blocks)
 
 
-def _batches(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
+def in_batches(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
     """Splits blocks into requests below the size limit; no blocks yield one empty request."""
     batch: list[LogBlock] = []
     size = 0

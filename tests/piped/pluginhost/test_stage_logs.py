@@ -12,6 +12,7 @@ from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
 from pipecd.piped.pluginhost.stage_logs import LogRelay, LogSpool, read_spool
 from pipecd.proto.model.logblock_pb2 import LogBlock
 from pipecd.proto.plugin import host_pb2 as pb
+from pipecd.sdk.log import FlushTimeouts, StageLog
 
 
 @pytest.fixture
@@ -86,6 +87,18 @@ async def test_lines_of_a_cancelled_call_are_not_sent_twice() -> None:
     unsent = relay.take_unsent("d", "s")
     assert [[block.index for block in each.blocks] for each in unsent] == [[0], [1, 2, 3]]
     assert [each.completed for each in unsent] == [False, True]
+
+
+async def test_lines_that_a_stage_had_no_time_to_hand_over_are_left_to_send(tmp_path: Path) -> None:
+    silent: Any = SilentControlPlane()
+    relay = LogRelay(silent, logs=lambda deployment: tmp_path / deployment)
+    stage_log = StageLog(relay, "d", "s", spool=relay.spool("d", "s"))
+    async with stage_log.kept(FlushTimeouts(completed=0.1, left_open=0.1)) as lines:
+        for number in range(5000):
+            lines.info(f"line {number}")
+    unsent = relay.take_unsent("d", "s")
+    expected = [f"line {number}" for number in range(5000)]
+    assert [block.log.strip() for each in unsent for block in each.blocks] == expected
 
 
 def test_a_spool_that_cannot_be_written_fails_no_stage(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pipecd.proto.service import piped_pb2
 from pipecd.proto.service.piped_pb2 import (
     ReportStageLogsFromLastCheckpointRequest as Checkpoint,
 )
-from pipecd.sdk.log import MAX_LOG_LENGTH, TRUNCATED
+from pipecd.sdk.log import MAX_LOG_LENGTH, TRUNCATED, in_batches
 
 log = structlog.get_logger()
 
@@ -77,6 +77,11 @@ class LogSpool:
         masked = self._masker.hide(blocks)
         self._blocks += masked
         self._write(lambda: _append(self._path, masked))
+
+    @property
+    def blocks(self) -> Sequence[LogBlock]:
+        """The lines, as far as the control plane has not received them."""
+        return self._blocks
 
     def forget_through(self, index: int) -> None:
         """Drops the lines up to this one, which the control plane has received."""
@@ -188,10 +193,28 @@ class LogRelay:
             spool.forget_through(sys.maxsize)
 
     def take_unsent(self, deployment_id: str, stage_id: str) -> tuple[Checkpoint, ...]:
-        """Returns what is left to send of the log of a stage that has ended."""
-        for by_stage in (self._limits, self._reported, self._checkpointed):
-            by_stage.pop((deployment_id, stage_id), None)
-        return _without_repeated(self._unsent.pop((deployment_id, stage_id), ()))
+        """Returns what is left to send of the log of a stage that has ended.
+
+        In an outage a stage may end before it could hand over all of its lines; its spool has them.
+        """
+        key = (deployment_id, stage_id)
+        limit = self._limits.pop(key, None) or _SizeLimit()
+        for by_stage in (self._reported, self._checkpointed):
+            by_stage.pop(key, None)
+        unsent = _without_repeated(self._unsent.pop(key, ()))
+        spool = self._spools.get(key)
+        if spool is None or any(checkpoint.completed for checkpoint in unsent):
+            return unsent
+        known = {block.index for checkpoint in unsent for block in checkpoint.blocks}
+        rest = [block for block in spool.blocks if block.index not in known]
+        if not rest:
+            return unsent
+        return unsent + tuple(
+            Checkpoint(
+                deployment_id=deployment_id, stage_id=stage_id, blocks=_truncate_lines(blocks)
+            )
+            for blocks in in_batches(list(limit.apply(rest, is_end=True)))
+        )
 
     async def ReportStageLogs(
         self, request: pb.ReportStageLogsRequest
