@@ -99,6 +99,7 @@ async def test_lines_that_a_stage_had_no_time_to_hand_over_are_left_to_send(tmp_
     unsent = relay.take_unsent("d", "s")
     expected = [f"line {number}" for number in range(5000)]
     assert [block.log.strip() for each in unsent for block in each.blocks] == expected
+    assert [each.completed for each in unsent] == [False] * (len(unsent) - 1) + [True]
 
 
 def test_a_spool_that_cannot_be_written_fails_no_stage(tmp_path: Path) -> None:

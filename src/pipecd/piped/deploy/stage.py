@@ -150,9 +150,9 @@ class StageExecutor:
         callbacks, id, stage_id = self.context.callbacks, self.deployment.id, self.stage.id
         before = self.journal.stages.get(stage_id)
         checkpoints = (*(before.log if before else ()), *callbacks.take_unsent(id, stage_id))
-        for checkpoint in checkpoints:
-            # Only the last part of a log closes it, also if the stage had no time to do so.
-            checkpoint.completed = checkpoint is checkpoints[-1]
+        for checkpoint in checkpoints[:-1]:
+            # Only the last part of a log closes it.
+            checkpoint.completed = False
         entry = StageEntry(ended.status, ended.message, checkpoints)
         # With the last stage the deployment has succeeded, which is on disk at the same time.
         is_end = self.is_last and outcome_after(self.stage, ended) is None

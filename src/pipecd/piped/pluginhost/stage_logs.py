@@ -209,11 +209,16 @@ class LogRelay:
         rest = [block for block in spool.blocks if block.index not in known]
         if not rest:
             return unsent
+        batches = list(in_batches(list(limit.apply(rest, is_end=True))))
         return unsent + tuple(
             Checkpoint(
-                deployment_id=deployment_id, stage_id=stage_id, blocks=_truncate_lines(blocks)
+                deployment_id=deployment_id,
+                stage_id=stage_id,
+                blocks=_truncate_lines(blocks),
+                # The stage had no time to close its log either.
+                completed=blocks is batches[-1],
             )
-            for blocks in in_batches(list(limit.apply(rest, is_end=True)))
+            for blocks in batches
         )
 
     async def ReportStageLogs(
