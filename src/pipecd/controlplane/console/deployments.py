@@ -62,6 +62,7 @@ from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentF
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
 from pipecd.model.clock import to_unix
+from pipecd.model.deployment import DeploymentStatus
 from pipecd.model.errors import Conflict, Denied, NotFound, UserMistake
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
@@ -139,7 +140,9 @@ class DeploymentPages:
         pipeds = await self._context.visible_pipeds(user)
         piped = piped_status(deployment.piped_id, pipeds)
         now = self._context.local_now(request)
-        application = await self._application(deployment, user)
+        application = None
+        if DeploymentStatus(deployment.status).is_completed:
+            application = await self._application(deployment, user)
         later_commit = later_success(deployment, application)
         view = deployment_view(deployment, piped, user.name, now, later_commit)
         stage = selected_stage(view, params.get("stage", ""))
@@ -175,7 +178,7 @@ class DeploymentPages:
             timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
             chain=await self._chain(deployment, user),
             trace=deployment.deployment_trace_commit_hash,
-            can_sync=view.completed and await self._can_sync(application, user),
+            can_sync=await self._can_sync(application, user),
             zone=zone_name(now),
             can_reject=bool(view.approvals)
             and await self._context.cases.deployments.can_reject(deployment),
