@@ -110,6 +110,9 @@ class TcpProxy:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._carry(link, reader, upstream[1], to_client=False))
                 tasks.create_task(self._carry(link, upstream[0], writer, to_client=True))
+        except asyncio.CancelledError:
+            # The end of the proxy; asyncio prints a traceback for a handler that was cancelled.
+            pass
         finally:
             self.links.discard(link)
             link.abort()

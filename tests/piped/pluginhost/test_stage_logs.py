@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pipecd.model.errors import Unavailable
 from pipecd.piped.pluginhost.masking import LogMasker, SecretMasks
 from pipecd.piped.pluginhost.stage_logs import LogRelay, LogSpool, read_spool
 from pipecd.proto.model.logblock_pb2 import LogBlock
@@ -58,6 +59,13 @@ def test_a_kill_while_lines_are_dropped_leaves_the_others(
     assert lines(path)[-2:] == [2, 3]
 
 
+class UnavailableControlPlane:
+    """Refuses everything."""
+
+    async def report_stage_logs_from_last_checkpoint(self, _: object) -> None:
+        raise Unavailable("connection refused")
+
+
 class SilentControlPlane:
     """Never answers."""
 
@@ -100,6 +108,24 @@ async def test_lines_that_a_stage_had_no_time_to_hand_over_are_left_to_send(tmp_
     expected = [f"line {number}" for number in range(5000)]
     assert [block.log.strip() for each in unsent for block in each.blocks] == expected
     assert [each.completed for each in unsent] == [False] * (len(unsent) - 1) + [True]
+
+
+async def test_lines_of_an_earlier_process_stay_on_disk_while_they_cannot_be_sent(
+    spool: LogSpool, path: Path
+) -> None:
+    unavailable: Any = UnavailableControlPlane()
+    for _ in range(2):
+        relay = LogRelay(unavailable, logs=lambda deployment: path.parent.parent / deployment)
+        await relay.send_spooled("deployment", "stage")
+        assert lines(path) == [block.index for block in spool.blocks]
+    resumed = relay.spool("deployment", "stage")
+    assert resumed is not None
+    resumed.add(LogBlock(index=4, log="line 4\n"))
+    assert lines(path) == [0, 1, 2, 3, 4]
+    unsent = relay.take_unsent("deployment", "stage")
+    assert [block.index for each in unsent for block in each.blocks] == [0, 1, 2, 3, 4]
+    relay.forget_spooled("deployment", "stage")
+    assert lines(path) == []
 
 
 def test_a_spool_that_cannot_be_written_fails_no_stage(tmp_path: Path) -> None:

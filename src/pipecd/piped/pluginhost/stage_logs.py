@@ -65,10 +65,11 @@ class _SizeLimit:
 class LogSpool:
     """The lines of a stage on disk, masked, until the control plane has received them."""
 
-    def __init__(self, path: Path, masker: LogMasker) -> None:
+    def __init__(self, path: Path, masker: LogMasker, blocks: Sequence[LogBlock] = ()) -> None:
+        """`blocks` are the lines that an earlier process left in the file."""
         self._state = StateFile(path, "a restart may lose lines of this stage")
         self._path, self._masker = path, masker
-        self._blocks: list[LogBlock] = []
+        self._blocks = list(blocks)
         # While the file cannot be written: when it is tried again.
         self._retry_at: float | None = None
 
@@ -175,17 +176,21 @@ class LogRelay:
         return _get_or_add(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, masker))
 
     async def send_spooled(self, deployment_id: str, stage_id: str) -> None:
-        """Sends what a killed piped had not sent."""
+        """Sends what an earlier process had not sent; it stays on disk until it is received."""
         if self._logs is None:
             return
         path = self._logs(deployment_id) / stage_id
-        if blocks := await asyncio.to_thread(read_spool, path):
-            await self.ReportStageLogsFromLastCheckpoint(
+        if not (blocks := await asyncio.to_thread(read_spool, path)):
+            return
+        key, masker = (deployment_id, stage_id), LogMasker(self.masks, deployment_id)
+        _get_or_add(self._spools, key, lambda: LogSpool(path, masker, blocks))
+        for batch in in_batches(blocks):
+            self._add_unsent(
                 pb.ReportStageLogsFromLastCheckpointRequest(
-                    deployment_id=deployment_id, stage_id=stage_id, blocks=blocks
+                    deployment_id=deployment_id, stage_id=stage_id, blocks=batch
                 )
             )
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+        await self._send_unsent(key)
 
     def forget_spooled(self, deployment_id: str, stage_id: str) -> None:
         """Deletes the spool of a stage that has ended; the rest of its log is in the journal."""
@@ -241,6 +246,12 @@ class LogRelay:
     async def ReportStageLogsFromLastCheckpoint(
         self, request: pb.ReportStageLogsFromLastCheckpointRequest
     ) -> pb.ReportStageLogsFromLastCheckpointResponse:
+        self._add_unsent(request)
+        if not request.completed:
+            await self._send_unsent((request.deployment_id, request.stage_id))
+        return pb.ReportStageLogsFromLastCheckpointResponse()
+
+    def _add_unsent(self, request: pb.ReportStageLogsFromLastCheckpointRequest) -> None:
         key, is_end = (request.deployment_id, request.stage_id), request.completed
         passed = _get_or_add(self._limits, key, _SizeLimit).apply(request.blocks, is_end=is_end)
         masked = self._masker(self._checkpointed, key).hide(list(passed), is_end=is_end)
@@ -252,10 +263,9 @@ class LogRelay:
             completed=request.completed,
         )
         _get_or_add(self._unsent, key, list[Checkpoint]).append(checkpoint)
-        response = pb.ReportStageLogsFromLastCheckpointResponse()
-        if request.completed:
-            return response
-        # In order, as far as the control plane accepts them.
+
+    async def _send_unsent(self, key: tuple[str, str]) -> None:
+        """Sends in order, as far as the control plane accepts it."""
         try:
             while unsent := self._unsent.get(key):
                 await self._api.report_stage_logs_from_last_checkpoint(unsent[0])
@@ -265,11 +275,10 @@ class LogRelay:
         except Unavailable as e:
             log.warning(
                 "stage log not sent, retrying later",
-                deployment=request.deployment_id,
-                stage_id=request.stage_id,
+                deployment=key[0],
+                stage_id=key[1],
                 error=str(e),
             )
-        return response
 
     def _masker(self, of: dict[tuple[str, str], LogMasker], key: tuple[str, str]) -> LogMasker:
         return _get_or_add(of, key, lambda: LogMasker(self.masks, key[0]))
