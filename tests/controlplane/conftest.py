@@ -184,6 +184,8 @@ def new_deployment(application: Application) -> Callable[[], Deployment]:
             piped_id=application.piped_id,
             project_id=application.project_id,
             kind=application.kind,
+            platform_provider=application.platform_provider,
+            deploy_targets_by_plugin=application.deploy_targets_by_plugin,
             git_path=application.git_path,
             labels=application.labels,
             trigger=DeploymentTrigger(commit=commit, timestamp=1),

@@ -11,8 +11,9 @@ from pipecd.controlplane.console import application_list as view
 from pipecd.controlplane.console.application_summary import application_summary
 from pipecd.controlplane.console.list_filters import parse_application_query
 from pipecd.model.application import SyncStatus
+from pipecd.proto.model import common_pb2 as common
 from pipecd.proto.model.application_pb2 import Application, ApplicationSyncState
-from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_FAILURE, Deployment
+from pipecd.proto.model.deployment_pb2 import DEPLOYMENT_FAILURE, Deployment, DeployTargets
 
 
 def listed(
@@ -153,3 +154,21 @@ def test_an_application_deleted_in_the_meantime_has_no_row(noon: datetime) -> No
     listing = view.application_list(summaries, parse_application_query(QueryParams("")))
     left = {each.id: each for each in APPLICATIONS if each.id != "mailer"}
     assert [row.name for row in view.with_rows(listing, left, noon).rows] == ["checkout", "Cart"]
+
+
+def test_a_platform_is_the_kind_of_v0_and_the_plugin_of_v1(now: datetime) -> None:
+    targets = DeployTargets(deploy_targets=["dev"])
+    applications = [
+        Application(id="1", name="a", kind=common.TERRAFORM, platform_provider="tf"),
+        Application(id="2", name="b", deploy_targets_by_plugin={"terraform": targets}),
+        Application(id="3", name="c", deploy_targets_by_plugin={"process": targets}),
+        Application(id="4", name="d", platform_provider="k8s"),
+    ]
+
+    def names(query: str) -> list[str]:
+        return [row.name for row in listed(applications, query, now).rows]
+
+    assert names("kind=1") == ["a", "b"]
+    assert names("kind=0") == ["d"]
+    assert names("kind=process,0") == ["c", "d"]
+    assert listed(applications, "kind=1", now).total == 2

@@ -9,10 +9,16 @@ from pipecd.controlplane.console.deploy_targets import (
     NO_TARGET,
     TargetOption,
     TargetSelection,
+    platform_choices,
+    platform_name,
+    platforms,
     target_options,
 )
 from pipecd.model.application import ApplicationKind
 from pipecd.model.errors import UserMistake
+from pipecd.proto.model import common_pb2 as common
+from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.deployment_pb2 import DeployTargets
 from pipecd.proto.model.piped_pb2 import Piped
 
 PROVIDERS = Piped(
@@ -119,3 +125,48 @@ def test_a_selection(piped: Piped, values: list[str], selection: TargetSelection
 def test_an_invalid_selection_is_rejected(piped: Piped, values: list[str], mistake: str) -> None:
     with pytest.raises(UserMistake, match=mistake):
         target_options(piped).select(values)
+
+
+def application(*plugins: str, kind: ApplicationKind | None = None) -> Application:
+    """An application of plugins, or of a v0 kind."""
+    made = Application(
+        deploy_targets_by_plugin={
+            plugin: DeployTargets(deploy_targets=["dev"]) for plugin in plugins
+        }
+    )
+    if kind is not None:
+        made.kind = common.ApplicationKind.ValueType(int(kind))
+        made.platform_provider = "dev"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("application", "values", "text"),
+    [
+        pytest.param(application(kind=ApplicationKind.ECS), ("5",), "ECS", id="a kind of v0"),
+        pytest.param(application("terraform"), ("1",), "Terraform", id="the plugin of a kind"),
+        pytest.param(application("process"), ("process",), "process", id="another plugin"),
+        pytest.param(
+            application("process", "kubernetes", "kubernetes_multicluster"),
+            ("0", "process"),
+            "Kubernetes, process",
+            id="several plugins",
+        ),
+        pytest.param(application(), (), "", id="neither, as with scripts only"),
+    ],
+)
+def test_the_platforms_of_an_application(
+    application: Application, values: tuple[str, ...], text: str
+) -> None:
+    assert (platforms(application), platform_name(application)) == (values, text)
+
+
+def test_a_filter_offers_all_kinds_and_the_other_plugins_that_deploy() -> None:
+    other = Piped(
+        plugins=[
+            Piped.Plugin(name="process", deploy_targets=["vm"]),
+            Piped.Plugin(name="scriptrun"),
+        ]
+    )
+    offered = [text for _, text in platform_choices([TARGETS, other])]
+    assert offered == ["Kubernetes", "Terraform", "Lambda", "Cloud Run", "ECS", "process"]

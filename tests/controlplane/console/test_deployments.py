@@ -15,6 +15,7 @@ from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.chains import Matcher
 from pipecd.model.command import CommandKind
 from pipecd.model.deployment import DeploymentStatus, StageStatus
+from pipecd.model.ids import new_id
 from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.project_pb2 import ProjectRBACPolicy, ProjectRBACResource
@@ -55,6 +56,47 @@ async def test_filters_are_in_the_url(
 ) -> None:
     page = (await admin_browser.get(f"/deployments?{query}")).text
     assert (f'id="dep-{deployment.id}"' in page) is is_there
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        pytest.param("kind=0", {"cart"}, id="the kind of v0"),
+        pytest.param("kind=1", {"network"}, id="the plugin of a kind"),
+        pytest.param("kind=process", {"router"}, id="another plugin"),
+        pytest.param("kind=process,1", {"network", "router"}, id="two of them"),
+        pytest.param("kind=5", set[str](), id="one that no application has"),
+    ],
+)
+async def test_deployments_are_filtered_by_platform_in_both_generations(
+    *,
+    query: str,
+    found: set[str],
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    admin: User,
+    piped: PipedCaller,
+    draft: Application,
+    deployment: Deployment,
+) -> None:
+    assert deployment.application_name == "cart"
+    for plugin, name in (("terraform", "network"), ("process", "router")):
+        draft.name, draft.git_path.path = name, f"apps/{name}"
+        draft.platform_provider = ""
+        draft.deploy_targets_by_plugin.clear()
+        draft.deploy_targets_by_plugin[plugin].deploy_targets.append("dev")
+        id = await cases.applications.add(draft, by=admin)
+        made = Deployment()
+        made.CopyFrom(deployment)
+        made.id, made.application_id, made.application_name = new_id(), id, name
+        made.platform_provider = ""
+        made.deploy_targets_by_plugin[plugin].deploy_targets.append("dev")
+        await cases.deployment_reports.create(made, by=piped)
+    page = (await admin_browser.get(f"/deployments?{query}")).text
+    rows = re.findall(r'<tr id="dep-.*?</tr>', page, re.DOTALL)
+    assert {name for name in ("cart", "network", "router") if any(name in row for row in rows)} == (
+        found
+    )
 
 
 async def test_all_pages_of_a_long_list_have_each_deployment_once(

@@ -18,8 +18,8 @@ def test_a_bookmark_of_the_upstream_console_means_the_same() -> None:
         QueryParams("kind=0&syncStatus=3&labels%5B0%5D=env:dev&page=2&activeStatus=enabled")
     )
     datastore_filter = query.filter("shop")
-    assert (datastore_filter.kinds, query.statuses, dict(datastore_filter.labels)) == (
-        (0,),
+    assert (query.platforms, query.statuses, dict(datastore_filter.labels)) == (
+        ("0",),
         ("3",),
         {"env": "dev"},
     )
@@ -122,7 +122,7 @@ def test_a_label_is_added_to_the_filters() -> None:
         pytest.param("labels[x]=a:b", id="a label without a number"),
         pytest.param("activeStatus=x", id="neither enabled nor disabled"),
         pytest.param("waiting=approval&since=24h&applicationId=a1", id="filters of another list"),
-        pytest.param("kind=2&syncStatus=99&health=x", id="values that do not exist"),
+        pytest.param("kind=2,1e9,%3Cb&syncStatus=99&health=x", id="values that do not exist"),
         pytest.param("sort=name&dir=desc&size=20&page=2&cmd=c1", id="order and page"),
     ],
 )
@@ -133,8 +133,9 @@ def test_what_filters_nothing_has_no_chip(text: str) -> None:
 
 
 def test_a_chip_names_platforms_as_they_are_written() -> None:
-    (kinds,) = parse_deployment_query(QueryParams("kind=5,3")).active_filters()
-    assert (kinds.param, kinds.value, kinds.text) == ("kind", "5,3", "ECS or Lambda")
+    (kinds,) = parse_deployment_query(QueryParams("kind=5,3,process")).active_filters()
+    assert (kinds.param, kinds.value) == ("kind", "5,3,process")
+    assert kinds.text == "ECS or Lambda or process"
 
 
 def test_labels_stay_when_one_is_removed_and_another_added() -> None:

@@ -68,8 +68,10 @@ def application_list(
     `waiting` are the ids of those that wait for approval; `health` is that of the live states.
     """
     matching = applications
+    if query.platforms:
+        matching = [a for a in matching if not set(query.platforms).isdisjoint(a.platforms)]
     if text := query.text.casefold():
-        matching = _with_text(applications, text)
+        matching = _with_text(matching, text)
     counts = status_counts(_status(a, waiting) for a in matching)
     listed = matching
     if query.statuses:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.deploy_targets import platforms
 from pipecd.controlplane.console.status_badge import application_status, sync_status
 from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.usecases.applications import ApplicationUseCases
@@ -27,6 +28,7 @@ class ApplicationSummary:
     piped_id: str
     disabled: bool
     labels: Mapping[str, str]
+    platforms: tuple[str, ...]
     status: str
     is_unknown: bool
     deployed_at: int
@@ -43,6 +45,7 @@ def application_summary(application: Application) -> ApplicationSummary:
         disabled=application.disabled,
         # Thousands of applications share a few labels.
         labels={intern(key): intern(value) for key, value in application.labels.items()},
+        platforms=tuple(map(intern, platforms(application))),
         status=application_status(application),
         is_unknown=sync_status(application) is SyncStatus.UNKNOWN,
         deployed_at=application.most_recently_triggered_deployment.started_at,

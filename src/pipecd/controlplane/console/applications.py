@@ -26,6 +26,7 @@ from pipecd.controlplane.console.bulk_result import (
     bulk_sync_topics,
 )
 from pipecd.controlplane.console.command_notice import command_notice
+from pipecd.controlplane.console.deploy_targets import platform_choices
 from pipecd.controlplane.console.deployments_view import deployment_row
 from pipecd.controlplane.console.drift_pages import drift_url
 from pipecd.controlplane.console.flash import Flash
@@ -121,6 +122,7 @@ class ApplicationPages:
                 ),
                 labels=tuple((text.replace(": ", ":", 1), text) for text in listing.labels),
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
+                platforms=platform_choices(pipeds),
             ),
             needs_piped=visible == (),
             offline=offline_pipeds(pipeds),

@@ -3,7 +3,7 @@
 # v0 objects use fields that the protobuf files call deprecated.
 # pyright: reportDeprecated=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipecd.model.application import ApplicationKind
@@ -23,13 +23,55 @@ KIND_NAMES = {
 }
 
 
-def platform_name(document: Deployment | Application) -> str:
-    """The platform of a v0 application, or the plugins of a v1 application."""
+# The plugins of the platforms that are kinds in v0.
+_PLUGIN_KINDS = {
+    "kubernetes": ApplicationKind.KUBERNETES,
+    "kubernetes_multicluster": ApplicationKind.KUBERNETES,
+    "terraform": ApplicationKind.TERRAFORM,
+    "lambda": ApplicationKind.LAMBDA,
+    "cloudrun": ApplicationKind.CLOUDRUN,
+    "ecs": ApplicationKind.ECS,
+}
+
+
+def platforms(document: Deployment | Application) -> tuple[str, ...]:
+    """The platforms as values of the filter: numbers of kinds, and names of other plugins.
+
+    The kind of a v1 application says nothing, it is that of Kubernetes for every plugin.
+    """
     if document.deploy_targets_by_plugin:
-        return ", ".join(sorted(document.deploy_targets_by_plugin))
+        values = {platform_of_plugin(name) for name in document.deploy_targets_by_plugin}
+        return tuple(sorted(values))
     if not _provider_name(document) or document.kind not in set(ApplicationKind):
-        return ""
-    return KIND_NAMES[ApplicationKind(document.kind)]
+        return ()
+    return (str(document.kind),)
+
+
+def platform_of_plugin(plugin: str) -> str:
+    """The platform of a plugin as a value of the filter."""
+    return str(int(_PLUGIN_KINDS[plugin])) if plugin in _PLUGIN_KINDS else plugin
+
+
+def platform_text(value: str) -> str:
+    """The name of a platform; those of plugins are as they are written."""
+    return KIND_NAMES[ApplicationKind(int(value))] if value.isdecimal() else value
+
+
+def platform_name(document: Deployment | Application) -> str:
+    """The platforms in words."""
+    return ", ".join(platform_text(value) for value in platforms(document))
+
+
+def platform_choices(pipeds: Iterable[Piped]) -> tuple[tuple[str, str], ...]:
+    """What a filter by platform offers: all kinds, and the other plugins that deploy."""
+    plugins = {
+        platform_of_plugin(plugin.name)
+        for piped in pipeds
+        for plugin in piped.plugins
+        if plugin.deploy_targets
+    }
+    kinds = [str(int(kind)) for kind in KIND_NAMES]
+    return tuple((each, platform_text(each)) for each in (*kinds, *sorted(plugins - {*kinds})))
 
 
 def target_names(document: Deployment | Application) -> str:

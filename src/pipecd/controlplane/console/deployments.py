@@ -3,6 +3,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from urllib.parse import quote
 
@@ -13,12 +14,14 @@ from starlette.routing import Route
 
 from pipecd.controlplane.auth.rbac import Action, Permission, Resource
 from pipecd.controlplane.auth.subject import User
+from pipecd.controlplane.console.application_summary import list_summaries
 from pipecd.controlplane.console.command_notice import (
     Notice,
     command_notice,
     is_approval_done,
     refusal_text,
 )
+from pipecd.controlplane.console.deploy_targets import platform_choices
 from pipecd.controlplane.console.deployment_changes import ChangesView, deployment_changes
 from pipecd.controlplane.console.deployment_timeline import TimelineStep, deployment_timeline
 from pipecd.controlplane.console.deployments_view import (
@@ -37,6 +40,7 @@ from pipecd.controlplane.console.flash import Flash
 from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.console.list_filters import (
     PERIODS,
+    DeploymentQuery,
     FilterChoices,
     PageUrl,
     canonical_params,
@@ -58,6 +62,7 @@ from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
 from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
 from pipecd.controlplane.console.usual_durations import COMPARED_DEPLOYMENTS
+from pipecd.controlplane.datastore.applications import ApplicationFilter
 from pipecd.controlplane.datastore.deployments import NOT_COMPLETED, DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
 from pipecd.controlplane.usecases.deployments import MAX_REJECTION_LENGTH
@@ -70,6 +75,9 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 _UPDATE = Permission(Resource.DEPLOYMENT, Action.UPDATE)
 _SYNC = Permission(Resource.APPLICATION, Action.UPDATE)
 _PAGE_SIZE = 50
+# A platform of more applications is found on every page of the list.
+_MAX_APPLICATIONS = 4096
+_NO_APPLICATION = ("-",)
 # What the page shows below the pipeline instead of a log.
 _TABS = ("changes", "timeline")
 # What the forms of the page send along, so that it looks the same after a command.
@@ -103,9 +111,10 @@ class DeploymentPages:
         found: list[Deployment] = []
         cursor = query.before
         since = to_unix(self._context.now()) - PERIODS[query.since] if query.since else 0
+        filter = await self._filter(query, user)
         while True:
             part = await self._context.cases.deployments.list(
-                query.filter(user.project), PageRequest(_PAGE_SIZE, cursor, since), by=user
+                filter, PageRequest(_PAGE_SIZE, cursor, since), by=user
             )
             found += (d for d in part.items if matches(d, query))
             cursor = part.cursor
@@ -129,10 +138,27 @@ class DeploymentPages:
             choices=FilterChoices(
                 statuses=tuple((value, badge.text) for value, badge in STATUS_FILTERS),
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
+                platforms=platform_choices(pipeds),
             ),
             offline=offline_pipeds(pipeds),
             counts=unfinished_counts(unfinished.items),
         )
+
+    async def _filter(self, query: DeploymentQuery, user: User) -> DeploymentFilter:
+        """What the datastore filters; of a platform that few applications have, these."""
+        filter = query.filter(user.project)
+        if not query.platforms or filter.application_ids:
+            return filter
+        try:
+            everything = ApplicationFilter(user.project)
+            found = await list_summaries(self._context.cases.applications, everything, by=user)
+        except Denied:
+            return filter
+        wanted = set(query.platforms)
+        ids = tuple(each.id for each in found if not wanted.isdisjoint(each.platforms))
+        if len(ids) > _MAX_APPLICATIONS:
+            return filter
+        return replace(filter, application_ids=ids or _NO_APPLICATION)
 
     async def show_page(self, request: Request, session: BrowserSession) -> Response:
         user, params = session.user, request.query_params

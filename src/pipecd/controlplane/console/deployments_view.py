@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from pipecd.controlplane.console.deploy_targets import platform_name, target_names
+from pipecd.controlplane.console.deploy_targets import platform_name, platforms, target_names
 from pipecd.controlplane.console.formatting import (
     Timestamp,
     day_heading,
@@ -323,8 +323,10 @@ class DeploymentDay:
 def matches(deployment: Deployment, query: DeploymentQuery) -> bool:
     """Whether a deployment that the datastore has found is in the list.
 
-    The datastore does not know which of the running ones wait for an approval.
+    The datastore does not know which of the running ones wait for an approval, nor the platforms.
     """
+    if query.platforms and set(query.platforms).isdisjoint(platforms(deployment)):
+        return False
     running = DeploymentStatus.RUNNING
     if deployment.status != running or not (query.statuses or query.waiting):
         return True

@@ -6,7 +6,7 @@ some of our own.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from pipecd.controlplane.console.deploy_targets import KIND_NAMES
+from pipecd.controlplane.console.deploy_targets import platform_text
 from pipecd.controlplane.console.status_badge import (
     APPLICATION_STATUSES,
     WAITING,
@@ -42,6 +42,7 @@ SORT_KEYS = ("status", "health", "name", "deployed", "updated")
 # What needs somebody is first.
 _DEFAULT_SORT = "status"
 _STATUS_KEY = re.compile(r"(?:syncStatus|status)(?:\[\d*\])?")
+_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_KEY = re.compile(r"labels\[([0-9]{1,9})\]")
 _PERIOD_TEXTS = {"24h": "last 24 hours", "7d": "last 7 days"}
 # Parameters whose texts are words of ours.
@@ -61,9 +62,6 @@ class ActiveFilter:
 
 
 Choice = tuple[str, str]
-KIND_CHOICES: tuple[Choice, ...] = tuple(
-    (str(int(kind)), name) for kind, name in KIND_NAMES.items()
-)
 ENABLED_CHOICES: tuple[Choice, ...] = (("enabled", "Enabled"), ("disabled", "Disabled"))
 
 
@@ -75,7 +73,7 @@ class FilterChoices:
     pipeds: tuple[Choice, ...] = ()
     healths: tuple[Choice, ...] = ()
     labels: tuple[Choice, ...] = ()
-    kinds: tuple[Choice, ...] = KIND_CHOICES
+    platforms: tuple[Choice, ...] = ()
     enabled: tuple[Choice, ...] = ENABLED_CHOICES
 
 
@@ -92,7 +90,7 @@ class ApplicationQuery:
     """Filters, order and page of the list of applications."""
 
     enabled: bool | None
-    kinds: tuple[int, ...]
+    platforms: tuple[str, ...]
     statuses: tuple[str, ...]
     name: str
     piped_id: str
@@ -105,11 +103,10 @@ class ApplicationQuery:
     size: int
 
     def filter(self, project: str) -> ApplicationFilter:
-        """What the datastore filters; `application_list` applies status, text and order."""
+        """What the datastore filters; `application_list` applies the rest and the order."""
         return ApplicationFilter(
             project=project,
             enabled=self.enabled,
-            kinds=self.kinds,
             name=self.name,
             piped_id=self.piped_id,
             labels=self.labels,
@@ -123,7 +120,7 @@ class ApplicationQuery:
             ActiveFilter("name", self.name, f"name: {self.name}"),
             ActiveFilter("syncStatus", ",".join(self.statuses), _sync_text(self.statuses)),
             ActiveFilter("health", self.health, self.health),
-            _kind_filter(self.kinds),
+            _platform_filter(self.platforms),
             _piped_filter(self.piped_id, names),
             ActiveFilter("activeStatus", enabled, enabled),
             *label_filters(self.labels),
@@ -152,7 +149,7 @@ class DeploymentQuery:
     """
 
     statuses: tuple[int, ...] = ()
-    kinds: tuple[int, ...] = ()
+    platforms: tuple[str, ...] = ()
     application_id: str = ""
     application_name: str = ""
     piped_id: str = ""
@@ -168,7 +165,6 @@ class DeploymentQuery:
         return DeploymentFilter(
             project=project,
             statuses=tuple(dict.fromkeys((*self.statuses, *waiting))),
-            kinds=self.kinds,
             application_ids=(self.application_id,) if self.application_id else (),
             application_name=self.application_name,
             piped_id=self.piped_id,
@@ -189,7 +185,7 @@ class DeploymentQuery:
         return _with_values(
             ActiveFilter("q", self.text, f"“{self.text}”"),
             ActiveFilter("status", ",".join(self.status_values), " or ".join(texts).lower()),
-            _kind_filter(self.kinds),
+            _platform_filter(self.platforms),
             ActiveFilter("applicationId", self.application_id, f"application: {application}"),
             ActiveFilter(
                 "applicationName", self.application_name, f"application: {self.application_name}"
@@ -237,7 +233,7 @@ def parse_application_query(params: QueryParams) -> ApplicationQuery:
     size = _number(params.get("size", ""), 0)
     return ApplicationQuery(
         enabled={"enabled": True, "disabled": False}.get(params.get("activeStatus", "")),
-        kinds=_enum_values(params, "kind", ApplicationKind),
+        platforms=_platforms(params),
         statuses=_application_statuses(",".join(params.getlist("syncStatus"))),
         name=params.get("name", ""),
         piped_id=params.get("pipedId", ""),
@@ -254,7 +250,7 @@ def parse_application_query(params: QueryParams) -> ApplicationQuery:
 def parse_deployment_query(params: QueryParams) -> DeploymentQuery:
     return DeploymentQuery(
         statuses=_enum_values(params, "status", DeploymentStatus),
-        kinds=_enum_values(params, "kind", ApplicationKind),
+        platforms=_platforms(params),
         application_id=params.get("applicationId", ""),
         application_name=params.get("applicationName", ""),
         piped_id=params.get("pipedId", ""),
@@ -339,10 +335,16 @@ def _with_values(*filters: ActiveFilter) -> tuple[ActiveFilter, ...]:
     return tuple(each for each in filters if each.value)
 
 
-def _kind_filter(kinds: Iterable[int]) -> ActiveFilter:
-    values = tuple(kinds)
-    text = " or ".join(KIND_NAMES[ApplicationKind(value)] for value in values)
-    return ActiveFilter("kind", ",".join(map(str, values)), text)
+def _platforms(params: QueryParams) -> tuple[str, ...]:
+    """The kinds, and the names of plugins."""
+    kinds = {str(int(kind)) for kind in ApplicationKind}
+    values = [part.strip() for value in params.getlist("kind") for part in value.split(",")]
+    known = (each for each in values if each in kinds or _PLUGIN_NAME.fullmatch(each))
+    return tuple(dict.fromkeys(known))
+
+
+def _platform_filter(values: Sequence[str]) -> ActiveFilter:
+    return ActiveFilter("kind", ",".join(values), " or ".join(map(platform_text, values)))
 
 
 def _piped_filter(piped_id: str, names: Mapping[str, str]) -> ActiveFilter:
