@@ -19,8 +19,8 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|##(?=\[)", re.MULTILINE)
 
 
 @contextmanager
-def without_commands() -> Generator[None]:
-    """What is printed on standard output within it is shown by the runner, and not obeyed."""
+def workflow_commands_stopped() -> Generator[None]:
+    """Standard output is shown by the runner within it, and workflow commands are not obeyed."""
     if not _in_actions():
         yield
         return
@@ -33,7 +33,7 @@ def without_commands() -> Generator[None]:
         click.echo(f"::{token}::")
 
 
-def defused(text: str) -> str:
+def without_workflow_commands(text: str) -> str:
     """The text with a space in each workflow command.
 
     This is for standard error: in which order the runner reads the two streams is not known, so

@@ -12,7 +12,7 @@ import click
 from pipecd.commandline.arguments import arrange, flags_of
 from pipecd.commandline.builtin import add_common
 from pipecd.commandline.flags import every_command
-from pipecd.commandline.github_actions import defused
+from pipecd.commandline.github_actions import without_workflow_commands
 from pipecd.model.errors import PipecdError
 
 # What could change the terminal, such as escape sequences in the reason of a failed deployment.
@@ -115,7 +115,7 @@ def fail(message: str) -> int:
         text = _GRPC_PREFIX.sub("", text)
     else:
         text = f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S} {text}"
-    click.echo(defused(text), err=True)
+    click.echo(without_workflow_commands(text), err=True)
     return 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.commandline.github_actions import without_commands
+from pipecd.commandline.github_actions import workflow_commands_stopped
 from pipecd.config.application import DEFAULT_CONFIG_FILE
 from pipecd.model.application import ApplicationKind, SyncStatus, name_problem
 from pipecd.model.errors import AlreadyExists, Conflict, PipecdError, UserMistake
@@ -235,7 +235,7 @@ async def get(api: Api, app_id: str, output: str) -> None:
         click.echo()
         print_result(output, application, [application], APPLICATION_SOURCES)
         if reason := sync_reason(application):
-            with without_commands():
+            with workflow_commands_stopped():
                 click.echo(f"\n{printable(reason)}")
 
 
@@ -253,7 +253,7 @@ async def diff(api: Api, app_id: str, exit_code: bool, output: str | None) -> No
         differing = [application] if output == "table" or status is SyncStatus.OUT_OF_SYNC else []
         print_document(output, json.dumps(document), differing, SYNC_STATES)
     elif status is SyncStatus.OUT_OF_SYNC:
-        with without_commands():
+        with workflow_commands_stopped():
             click.echo(printable_lines(state.reason or state.short_reason))
     else:
         reason = sync_reason(application)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pipecd.commandline import flags
-from pipecd.commandline.github_actions import without_commands
+from pipecd.commandline.github_actions import workflow_commands_stopped
 from pipecd.model.deployment import (
     DeploymentStatus,
     ManualOperation,
@@ -107,7 +107,7 @@ async def get(api: Api, deployment_id: str, output: str) -> None:
             print_result(output, found, stages, STAGES)
         reason = waiting_reason(found) or with_stage_names(found.status_reason, found)
         if reason:
-            with without_commands():
+            with workflow_commands_stopped():
                 click.echo(f"\n{printable(reason)}")
 
 
@@ -126,11 +126,11 @@ async def logs(
     """Show the logs of every stage."""
     api = connection.api
     if follow:
-        with without_commands() if output in (None, "table") else nullcontext():
+        with workflow_commands_stopped() if output in (None, "table") else nullcontext():
             await follow_logs(connection, deployment_id, output)
     elif (form := output or default_form()) == "table":
         deployment = await get_deployment(api, deployment_id)
-        with without_commands():
+        with workflow_commands_stopped():
             async for stage, block in StageLogReader(connection).new_blocks(deployment):
                 print_block(stage, block, form)
     else:
@@ -145,7 +145,7 @@ async def logs(
 @deployment_output_flag
 async def watch(api: Api, deployment_id: str, output: str | None) -> None:
     """Print each change of a deployment until it has completed; exits with 1 unless it succeeds."""
-    with without_commands() if output is None else nullcontext():
+    with workflow_commands_stopped() if output is None else nullcontext():
         completed = await watch_deployment(api, deployment_id, to_stderr=output is not None)
     if output is not None:
         print_result(output, completed, [completed], DEPLOYMENTS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from pipecd.commandline.github_actions import defused
+from pipecd.commandline.github_actions import without_workflow_commands
 from pipecd.model.deployment import DeploymentStatus, StageStatus, with_stage_names
 from pipecd.model.document import to_json
 from pipecd.model.errors import NotFound, PipecdError, Unavailable, Unsupported, UserMistake
@@ -156,7 +156,7 @@ async def watch_deployment(api: Api, deployment_id: str, *, to_stderr: bool) -> 
         lines[""] = _line(title, f"{deployment_status(deployment)}  {printable(reason)}".rstrip())
         for id, line in lines.items():
             if known.get(id) != line and not line.endswith(" NOT_STARTED_YET"):
-                click.echo(defused(line) if to_stderr else line, err=to_stderr)
+                click.echo(without_workflow_commands(line) if to_stderr else line, err=to_stderr)
         known = lines
         if DeploymentStatus(deployment.status).is_completed:
             return deployment

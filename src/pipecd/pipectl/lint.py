@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from pipecd.commandline import flags
-from pipecd.commandline.github_actions import without_commands
+from pipecd.commandline.github_actions import workflow_commands_stopped
 from pipecd.config.application import is_application_file
 from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import read_file
@@ -70,7 +70,7 @@ def lint(paths: tuple[str, ...], strict: bool, output: str, **_: object) -> None
         case "sarif":
             click.echo(json.dumps(_as_sarif(every), indent=2))
         case _:
-            with without_commands():
+            with workflow_commands_stopped():
                 for finding in every:
                     suffix = "" if finding.is_error else " (warning)"
                     click.echo(f"{finding.mistake}{suffix}")

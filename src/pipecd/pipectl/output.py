@@ -13,7 +13,7 @@ import click
 import yaml
 from google.protobuf.message import Message
 
-from pipecd.commandline.github_actions import without_commands
+from pipecd.commandline.github_actions import workflow_commands_stopped
 from pipecd.model.clock import from_unix
 from pipecd.model.document import to_json
 
@@ -108,7 +108,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints aligned columns; control characters of values do not reach the terminal."""
     lines = [titles, *([printable(value) or "-" for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    with without_commands():
+    with workflow_commands_stopped():
         for line in lines:
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             click.echo("  ".join(cells).rstrip())

@@ -12,7 +12,7 @@ import click
 import grpc.aio
 
 from pipecd.commandline import flags
-from pipecd.commandline.github_actions import without_commands
+from pipecd.commandline.github_actions import workflow_commands_stopped
 from pipecd.model.application import ApplicationKind
 from pipecd.model.backoff import Backoff
 from pipecd.model.deployment import SyncStrategy
@@ -54,7 +54,7 @@ _NOTHING = (
 @flags.strings("sort-label-keys", "Sort applications by the values of these labels.")
 async def plan_preview(connection: Connection, **given: Any) -> None:
     """Show what a branch would deploy once it is merged."""
-    with without_commands():
+    with workflow_commands_stopped():
         await _preview(connection, given)
 
 
