@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of single sign-on are tried before they are saved."""
 
+import asyncio
 import re
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
+from pipecd.controlplane.auth.sso.provider import answer_hint, refusal_hint
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.datastore.stores import Stores
-from pipecd.controlplane.usecases import UseCases
+from pipecd.controlplane.usecases import UseCases, sso
+from pipecd.controlplane.web import WebServer, http_server
+from servers.certificates import self_signed
 from servers.sso import OidcServer
 
 Fixture = Callable[..., Any]
@@ -119,6 +130,124 @@ async def test_settings_that_cannot_work_keep_the_form_of_the_other_tab(
     assert "It does not work yet" in answer.text
     # A second form would have lost the secret.
     assert '<form method="post" action="/settings/project/sso' not in answer.text
+
+
+def shown(answer: httpx2.Response, name: str) -> str:
+    """The text of an element of the page; empty without it."""
+    found = re.search(rf'data-testid="{name}">(.*?)</p>', answer.text, re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", "", found[1])) if found else ""
+
+
+@pytest.fixture
+async def issuer_of(tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[str]]]:
+    """Starts an identity provider with a fault, and returns the issuer to enter."""
+    async with AsyncExitStack() as started:
+
+        async def start(fault: str) -> str:
+            if fault == "unknown host":
+                return "https://idp.invalid"
+            if fault in ("refused", "silent", "untrusted"):
+                tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if fault == "untrusted" else None
+                if tls:
+                    tls.load_cert_chain(*self_signed(tmp_path))
+                port = await started.enter_async_context(_listening(tls))
+                if fault == "refused":
+                    await started.aclose()
+                return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+            pages = [Route("/{path:path}", _welcome)] if fault == "no JSON" else []
+            web = WebServer(Starlette(routes=pages))
+            port = await started.enter_async_context(http_server(web, host="127.0.0.1", port=0))
+            started.push_async_callback(web.stop)
+            return f"{'https' if fault == 'plain' else 'http'}://127.0.0.1:{port}"
+
+        yield start
+
+
+@asynccontextmanager
+async def _listening(tls: ssl.SSLContext | None) -> AsyncGenerator[int, None]:
+    """A server that accepts connections and never answers; yields its port."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(
+        lambda _, writer: writers.append(writer), "127.0.0.1", 0, ssl=tls
+    )
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for writer in writers:
+        writer.close()
+    await server.wait_closed()
+
+
+async def _welcome(_request: Request) -> Response:
+    return PlainTextResponse("<h1>Welcome</h1>")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "hint"),
+    [
+        ("refused", "Cannot reach 127.0.0.1:", "check the host and the port of the URL"),
+        ("unknown host", "does not resolve to a public address", "check the host name"),
+        ("silent", "", "a firewall between them may drop the requests"),
+        ("untrusted", "certificate verify failed", "let SSL_CERT_FILE name its certificate"),
+        ("plain", "SSL", "whether it must begin with http:// or https://"),
+        ("no document", "answered with status 404", "/.well-known/openid-configuration"),
+        ("no JSON", "did not answer with JSON (status 200)", "check the addresses in the settings"),
+    ],
+)
+async def test_a_provider_that_cannot_be_used_says_what_to_change(
+    fault: str,
+    reason: str,
+    hint: str,
+    *,
+    try_it: Fixture,
+    issuer_of: Callable[[str], Awaitable[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # How long a provider may be silent is no part of what the page says.
+    monkeypatch.setattr(sso, "_TIMEOUT_SECONDS", 1.0 if fault == "silent" else 10.0)
+    answer = await try_it(issuer=await issuer_of(fault))
+    assert answer.status_code == 422
+    assert reason in shown(answer, "trial-reason")
+    assert "Internal error" not in answer.text
+    assert shown(answer, "trial-hint").startswith("What to change: ")
+    assert hint in shown(answer, "trial-hint")
+
+
+async def test_a_wrong_client_secret_says_what_to_change(try_it: Fixture, follow: Fixture) -> None:
+    answer = await follow(await try_it(client_secret="wrong"))
+    assert "refused the sign-in" in shown(answer, "trial-reason")
+    assert "check the client ID and the client secret" in shown(answer, "trial-hint")
+
+
+async def test_the_hint_of_the_issuer_is_shown(try_it: Fixture, oidc: OidcServer) -> None:
+    oidc.discovery = {"issuer": "https://other.example"}
+    assert "exactly as the provider calls itself" in shown(await try_it(), "trial-hint")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "hint"),
+    [
+        (401, "", "client secret"),
+        (200, "incorrect_client_credentials", "client secret"),
+        (400, "invalid_grant", "callback address"),
+        (400, "", "the log of the provider"),
+    ],
+)
+def test_a_refused_code_has_a_hint(status: int, error: str, hint: str) -> None:
+    assert hint in refusal_hint(status, error)
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(503, "try again later"), (403, "what the client may read"), (302, "the issuer first")],
+)
+def test_an_unexpected_answer_names_the_request_without_its_credentials(
+    status: int, hint: str
+) -> None:
+    text = answer_hint(status, "https://me:secret@idp.example/keys?token=secret")
+    assert hint in text
+    assert "https://idp.example/keys" in text
+    assert "secret@" not in text
+    assert "token=" not in text
 
 
 async def test_the_stored_secret_is_used_but_not_sent_elsewhere(

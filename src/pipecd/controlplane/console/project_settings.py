@@ -53,7 +53,14 @@ from pipecd.controlplane.console.sign_in import (
 )
 from pipecd.controlplane.usecases.projects import CLIENT_FIELDS
 from pipecd.controlplane.usecases.sso import CALLBACK, SingleSignOn
-from pipecd.model.errors import Denied, Unauthenticated, Unavailable, UserMistake
+from pipecd.model.errors import (
+    Denied,
+    NotFound,
+    PipecdError,
+    StorageUnavailable,
+    Unauthenticated,
+    UserMistake,
+)
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
 from pipecd.wire.credentials import SESSION_COOKIE
 
@@ -102,9 +109,7 @@ class ProjectSettingsPages:
             *(
                 Route(
                     f"{PATH}/sso/{provider}/try",
-                    self._context.validated_action(
-                        f"sso/{provider}", try_it, self.show_failed_trial
-                    ),
+                    self._context.action(try_it),
                     methods=["POST"],
                 )
                 for provider, try_it in ((GITHUB, self.try_github), (OIDC, self.try_oidc))
@@ -236,27 +241,33 @@ class ProjectSettingsPages:
         await self._context.cases.projects.set_sso(_oidc(form), by=user)
 
     async def try_github(self, request: Request, session: BrowserSession) -> Response:
-        return await self._try_sso(request, session, _github(await request.form()))
+        return await self._try_sso(request, session, _github)
 
     async def try_oidc(self, request: Request, session: BrowserSession) -> Response:
-        return await self._try_sso(request, session, _oidc(await request.form()))
-
-    async def show_failed_trial(
-        self, request: Request, _session: BrowserSession, error: FormError
-    ) -> Response:
-        """The result of a trial that cannot begin; the form stays as it is in the other tab."""
-        return self._context.render(
-            request, "sso_trial.html", status=422, identity=None, reason=error.text, hint=""
-        )
+        return await self._try_sso(request, session, _oidc)
 
     async def _try_sso(
-        self, request: Request, session: BrowserSession, sso: ProjectSSOConfig
+        self,
+        request: Request,
+        session: BrowserSession,
+        parse: Callable[[FormData], ProjectSSOConfig],
     ) -> Response:
         """Redirects to the provider; its callback shows who would be signed in."""
         try:
+            sso = parse(await request.form())
             trial = await self._sso.begin_trial(sso, by=session.user)
-        except Unavailable as e:
-            raise UserMistake(e.message.removeprefix("Internal error: ")) from e
+        except (StorageUnavailable, Denied, NotFound):
+            raise
+        except PipecdError as e:
+            # The form stays as it is in the other tab.
+            return self._context.render(
+                request,
+                "sso_trial.html",
+                status=422,
+                identity=None,
+                reason=e.message.removeprefix("Internal error: "),
+                hint=e.hint,
+            )
         # The policy `form-action 'self'` of our pages applies to redirects of a form as well.
         response = self._context.render(request, "redirect.html", target=trial.redirect.url)
         cookies = Cookies(secure=self._context.secure)

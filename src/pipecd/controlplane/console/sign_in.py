@@ -27,7 +27,13 @@ from pipecd.controlplane.usecases.sso import (
     SignInOptions,
     SingleSignOn,
 )
-from pipecd.model.errors import Denied, PipecdError, Unauthenticated, Unavailable
+from pipecd.model.errors import (
+    Denied,
+    PipecdError,
+    StorageUnavailable,
+    Unauthenticated,
+    Unavailable,
+)
 from pipecd.secrets.state import MAX_AGE
 from pipecd.wire.credentials import SESSION_COOKIE
 
@@ -225,6 +231,8 @@ class SignInPages:
         identity, reason, hint = None, "", ""
         try:
             identity = await self._sso.finish_trial(callback, trial)
+        except StorageUnavailable:
+            raise
         except PipecdError as e:
             # Whoever tries settings is the administrator whom other users are sent to.
             reason = e.message.removeprefix(NO_USER).partition(", ask an administrator")[0]

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from pipecd.config.controlplane import DEFAULT_SESSION_HOURS
 from pipecd.controlplane.auth import rbac
 from pipecd.controlplane.auth.sso import (
+    TIMEOUT_HINT,
     AuthRequest,
     AuthResponse,
     OidcMetadataCache,
@@ -176,7 +177,10 @@ class SingleSignOn:
     async def _begin(self, project: Project, purpose: str) -> AuthRedirect:
         provider, config = self._provider(project, purpose)
         if not (self._settings.address or config.oidc.redirect_uri):
-            raise _invalid("spec.address of the control plane is not set")
+            raise _invalid(
+                "spec.address of the control plane is not set",
+                "set it, or enter the callback address in the form",
+            )
         cookie = new_cookie()
         try:
             bound_to = purpose + _binding(project, config)
@@ -187,10 +191,11 @@ class SingleSignOn:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 url = await provider.authorization_url(self._auth_request(project, secrets))
         except TimeoutError as e:
-            raise Unavailable("Internal error: the provider did not answer in time") from e
+            text = "Internal error: the provider did not answer in time"
+            raise Unavailable(text, hint=TIMEOUT_HINT) from e
         except PipecdError as e:
             log.warning("sign-in could not be started", project=project.id, error=str(e))
-            raise type(e)(f"Internal error: {e.message}") from e
+            raise type(e)(f"Internal error: {e.message}", hint=e.hint) from e
         return AuthRedirect(url, cookie)
 
     async def finish(self, callback: AuthCallback) -> SignInResult:
@@ -227,11 +232,17 @@ class SingleSignOn:
         """Exchanges the code for the identity of the user, once."""
         if not callback.code:
             reason = f": {callback.error}" if callback.error in _SHOWN_ERRORS else ""
-            raise Unauthenticated(f"Missing auth code{reason}")
+            raise Unauthenticated(
+                f"Missing auth code{reason}",
+                hint="see at the provider why: which users the client permits, and which scopes",
+            )
         # With GitHub, roles come only from user groups.
         by_teams = config.provider == ProjectSSOConfig.Provider.GITHUB
         if by_teams and not stored.allow_stray_as_viewer and not rbac.user_groups_of(stored):
-            raise Denied("Missing User Group configuration")
+            raise Denied(
+                "Missing User Group configuration",
+                hint="give a role to a team below User groups, written as organization/team",
+            )
         code_hash = hashlib.sha256(callback.code.encode()).hexdigest()
         expires_at = to_unix(self._now()) + _USED_CODE_SECONDS
         if not await self._used_codes.add(code_hash, expires_at=expires_at):
@@ -244,7 +255,8 @@ class SingleSignOn:
                     self._auth_request(stored, secrets),
                 )
         except TimeoutError as e:
-            raise Unavailable(f"{NO_USER}the provider did not answer in time") from e
+            text = f"{NO_USER}the provider did not answer in time"
+            raise Unavailable(text, hint=TIMEOUT_HINT) from e
         except PipecdError as e:
             log.warning("sign-in refused", project=stored.id, error=str(e))
             raise type(e)(f"{NO_USER}{e.message}", hint=e.hint) from e
@@ -295,14 +307,14 @@ class SingleSignOn:
                 raise _invalid(f"not found shared sso configuration {name}")
         elif project.HasField("sso"):
             if (error := config_error(project.sso)) is not None:
-                raise _invalid(error)
+                raise _invalid(error, "correct it in the form")
             config = _decrypted(project.sso, self._settings.encryption_key)
         else:
             raise _invalid(_NO_CONFIGURATION)
         try:
             return create_provider(config, policy, metadata, self._now), config
         except UserMistake as e:
-            raise _invalid(e.message) from e
+            raise _invalid(e.message, e.hint) from e
 
     def _auth_request(self, project: Project, secrets: SignInSecrets) -> AuthRequest:
         return AuthRequest(project, secrets, self._settings.address.rstrip("/") + CALLBACK)
@@ -331,5 +343,5 @@ def _decrypted(stored: ProjectSSOConfig, encryption_key: bytes) -> ProjectSSOCon
     return decrypted
 
 
-def _invalid(reason: str) -> Conflict:
-    return Conflict(f"Invalid SSO configuration: {reason}")
+def _invalid(reason: str, hint: str = "") -> Conflict:
+    return Conflict(f"Invalid SSO configuration: {reason}", hint=hint)

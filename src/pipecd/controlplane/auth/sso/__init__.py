@@ -7,6 +7,7 @@ from pipecd.config.controlplane import SharedSSOConfigSpec
 from pipecd.controlplane.auth.sso.github import GitHubProvider
 from pipecd.controlplane.auth.sso.oidc import OidcMetadataCache, OidcProvider
 from pipecd.controlplane.auth.sso.provider import (
+    TIMEOUT_HINT,
     AuthRequest,
     AuthResponse,
     SsoIdentity,
@@ -60,6 +61,7 @@ def shared_sso_configs(specs: Iterable[SharedSSOConfigSpec]) -> Mapping[str, Pro
 
 
 __all__ = [
+    "TIMEOUT_HINT",
     "AuthRequest",
     "AuthResponse",
     "OidcMetadataCache",

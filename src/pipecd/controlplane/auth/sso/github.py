@@ -22,6 +22,7 @@ from pipecd.proto.model.project_pb2 import Project, ProjectSSOConfig
 from pipecd.wire.outbound import OutboundPolicy
 
 _SITE, _API = "https://github.com", "https://api.github.com/"
+_API_HINT = "check the base URL: what answers does not seem to be the API of GitHub"
 _PAGE_SIZE, _MAX_PAGES = 100, 10
 
 
@@ -72,7 +73,7 @@ class GitHubProvider:
             teams = await self._teams(client, token)
         name, avatar = user.get("login"), user.get("avatar_url")
         if not isinstance(name, str) or not name:
-            raise Unauthenticated("GitHub did not return the user's login")
+            raise Unauthenticated("GitHub did not return the user's login", hint=_API_HINT)
         roles = team_roles(teams, request.project)
         return SsoIdentity(name, roles, avatar if isinstance(avatar, str) else "")
 
@@ -82,11 +83,13 @@ class GitHubProvider:
             url = f"{self._api}user/teams?per_page={_PAGE_SIZE}&page={page}"
             listed = as_list(await client.get(url, token))
             if listed is None:
-                raise Unavailable("GitHub did not answer with a list of teams")
+                raise Unavailable("GitHub did not answer with a list of teams", hint=_API_HINT)
             try:
                 teams += [f"{team['organization']['login']}/{team['slug']}" for team in listed]
             except (KeyError, TypeError) as e:
-                raise Unavailable("GitHub answered with a team that has no name") from e
+                raise Unavailable(
+                    "GitHub answered with a team that has no name", hint=_API_HINT
+                ) from e
             if len(listed) < _PAGE_SIZE:
                 break
         return teams

@@ -17,6 +17,8 @@ _ALGORITHMS = frozenset(
 ) | {"EdDSA"}
 _DEFAULT_ALGORITHMS = ("RS256",)
 # The largest accepted difference between the clocks of the provider and of this machine.
+_HINT = "check the client ID and the issuer, and how the provider signs ID tokens of this client"
+_CLOCK_HINT = "compare the clocks of the control plane and of the provider"
 _CLOCK_SKEW_SECONDS = 60
 
 
@@ -54,22 +56,27 @@ def verified_claims(token: str, keys: Any, expected: ExpectedToken) -> Mapping[s
             },
         )
     except (jwt.PyJWKSetError, jwt.InvalidSignatureError) as e:
-        raise UnknownSigningKey(f"the ID token of the provider is not valid: {e}") from e
+        raise UnknownSigningKey(
+            f"the ID token of the provider is not valid: {e}",
+            hint="check the token endpoint: it must be that of the issuer, whose keys are used",
+        ) from e
     except (jwt.PyJWTError, ValueError, TypeError) as e:
-        raise Unauthenticated(f"the ID token of the provider is not valid: {e}") from e
+        raise Unauthenticated(f"the ID token of the provider is not valid: {e}", hint=_HINT) from e
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), expected.nonce.encode()):
-        raise Unauthenticated("the ID token belongs to another sign-in")
+        raise Unauthenticated("the ID token belongs to another sign-in", hint=_HINT)
     if claims.get("azp", expected.audience) != expected.audience:
-        raise Unauthenticated("the ID token was issued to another client")
+        raise Unauthenticated("the ID token was issued to another client", hint=_HINT)
     now = expected.now.timestamp()
     expires_at, not_before, issued_at = (claims.get(name, now) for name in ("exp", "nbf", "iat"))
     for moment in (expires_at, not_before, issued_at):
         if isinstance(moment, bool) or not isinstance(moment, int | float):
-            raise Unauthenticated("a time in the ID token is not a number")
+            raise Unauthenticated("a time in the ID token is not a number", hint=_HINT)
     if now >= expires_at + _CLOCK_SKEW_SECONDS:
-        raise Unauthenticated("the ID token has expired")
+        raise Unauthenticated("the ID token has expired", hint=_CLOCK_HINT)
     if now < max(not_before, issued_at) - _CLOCK_SKEW_SECONDS:
-        raise Unauthenticated("the ID token is not valid yet; check the clock of this machine")
+        raise Unauthenticated(
+            "the ID token is not valid yet; check the clock of this machine", hint=_CLOCK_HINT
+        )
     return claims
 
 

@@ -74,7 +74,8 @@ class OidcMetadataCache:
         if document.get("issuer") != issuer:
             raise Unavailable(
                 f"the provider calls itself {document.get('issuer')!r}, "
-                f"but the configured issuer is {issuer!r}"
+                f"but the configured issuer is {issuer!r}",
+                hint="enter the issuer exactly as the provider calls itself",
             )
         self._put((via, url), document, max_age)
         return document
@@ -167,13 +168,18 @@ class OidcProvider:
             tokens = await client.exchange(endpoints.token, form, login)
             token = tokens.get("id_token")
             if not isinstance(token, str):
-                raise Unauthenticated("the provider sent no ID token")
+                raise Unauthenticated(
+                    "the provider sent no ID token", hint="ask for the scope openid"
+                )
             claims = await self._verify(client, endpoints, token, request)
             if endpoints.user_info:
                 user_info = as_object(await client.get(endpoints.user_info, tokens["access_token"]))
                 subject, expected = str(user_info.get("sub", "")), str(claims["sub"])
                 if not hmac.compare_digest(subject.encode(), expected.encode()):
-                    raise Unauthenticated("the user info belongs to another user")
+                    raise Unauthenticated(
+                        "the user info belongs to another user",
+                        hint="check the user info endpoint: it must be that of the issuer",
+                    )
                 claims = {**claims, **user_info}
         name = user_name(claims, self._config.username_claim_key)
         return SsoIdentity(
@@ -255,7 +261,11 @@ def avatar_url(claims: Claims, key: str) -> str:
 def _url(document: Claims, name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not is_http_url(value):
-        raise Unavailable(f"the discovery document of the provider has no valid {name}")
+        raise Unavailable(
+            f"the discovery document of the provider has no valid {name}",
+            hint="check the issuer and its discovery document; an endpoint that it does not name "
+            "can be entered in the form",
+        )
     return value
 
 

@@ -20,6 +20,13 @@ from pipecd.wire.outbound import ForbiddenDestination, OutboundPolicy, OutboundT
 
 TIMEOUT_SECONDS = 10.0
 _MAX_QUOTED = 200
+TIMEOUT_HINT = (
+    "check whether the provider answers the control plane at all: a firewall between them may drop "
+    "the requests, or they may need a proxy"
+)
+# The errors of token endpoints: those of RFC 6749, and those of GitHub.
+_LOGIN_ERRORS = frozenset({"invalid_client", "unauthorized_client", "incorrect_client_credentials"})
+_REDIRECT_ERRORS = frozenset({"invalid_grant", "redirect_uri_mismatch", "bad_verification_code"})
 _MAX_AGE = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 
 
@@ -107,10 +114,9 @@ class ProviderClient:
         if response.is_success and isinstance(tokens.get("access_token"), str):
             return tokens
         reason = tokens.get("error_description") or tokens.get("error") or response.reason_phrase
-        is_login = response.status_code == 401 or tokens.get("error") == "invalid_client"
         raise Unauthenticated(
             f"the provider refused the sign-in: {str(reason)[:_MAX_QUOTED]}",
-            hint="check the client ID and the client secret" if is_login else "",
+            hint=refusal_hint(response.status_code, str(tokens.get("error", ""))),
         )
 
     async def _send(self, method: str, url: str, **options: Any) -> httpx2.Response:
@@ -119,12 +125,16 @@ class ProviderClient:
         except ForbiddenDestination as e:
             raise Unavailable(
                 f"{e}; the operator of the control plane can allow its network with "
-                "spec.outbound.allowedNetworks"
+                "spec.outbound.allowedNetworks",
+                hint="check the host name and the scheme of the URL",
             ) from e
         except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             # Some errors of the client have no message.
             reason = str(e) or type(e).__name__
-            raise Unavailable(f"cannot reach {host_of(url)}: {reason[:_MAX_QUOTED]}") from e
+            raise Unavailable(
+                f"cannot reach {host_of(url)}: {reason[:_MAX_QUOTED]}",
+                hint=connection_hint(e, host_of(url)),
+            ) from e
 
 
 def as_object(content: Any) -> Mapping[str, Any]:
@@ -138,14 +148,69 @@ def as_list(content: Any) -> list[Any] | None:
 
 
 def _json(response: httpx2.Response, url: str, *, accept_errors: bool = False) -> Any:
+    status = response.status_code
     if not response.is_success and not accept_errors:
-        raise Unavailable(f"{host_of(url)} answered with status {response.status_code}")
+        raise Unavailable(
+            f"{host_of(url)} answered with status {status}", hint=answer_hint(status, url)
+        )
     try:
         return response.json()
     except ValueError as e:
         raise Unavailable(
-            f"{host_of(url)} did not answer with JSON (status {response.status_code})"
+            f"{host_of(url)} did not answer with JSON (status {status})",
+            hint=answer_hint(status, url),
         ) from e
+
+
+def connection_hint(error: Exception, host: str) -> str:
+    """What an administrator can do when no request reaches the provider."""
+    match error:
+        case httpx2.InvalidURL() | httpx2.UnsupportedProtocol():
+            return "check the URL in the settings"
+        case httpx2.ProxyError():
+            return "check the address of the proxy, and whether it permits this destination"
+        case httpx2.TimeoutException():
+            return TIMEOUT_HINT
+        case _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return (
+                f"give {host} a certificate for its name, with its chain, that the machine of the "
+                "control plane trusts; for an authority of your own, let SSL_CERT_FILE name its "
+                "certificate when the control plane starts"
+            )
+        case _ if "SSL" in str(error):
+            return "check the port of the URL, and whether it must begin with http:// or https://"
+        case _:
+            return (
+                f"check the host and the port of the URL, whether {host} runs, and whether a "
+                "firewall or a proxy is between the control plane and it"
+            )
+
+
+def answer_hint(status: int, url: str) -> str:
+    """What an administrator can do when the answer to a request is not the expected one."""
+    asked = f"the control plane requested {_without_credentials(url)}"
+    if status >= 500 or status == 429:
+        return f"see the log of the provider, or try again later: {asked}"
+    if status in (401, 403):
+        return f"check the client ID, the client secret and what the client may read: {asked}"
+    return f"check the addresses in the settings, the issuer first: {asked}"
+
+
+def refusal_hint(status: int, error: str) -> str:
+    """What an administrator can do when a code is not exchanged for tokens."""
+    if status == 401 or error in _LOGIN_ERRORS:
+        return "check the client ID and the client secret"
+    if error in _REDIRECT_ERRORS:
+        return (
+            "register the callback address of the form with the provider, and try again: a code "
+            "is accepted once and for a short time"
+        )
+    return "see the log of the provider for why it refuses this client"
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def build_authorization_url(endpoint: str, request: AuthRequest, **query: str) -> str:
@@ -166,7 +231,10 @@ def build_authorization_url(endpoint: str, request: AuthRequest, **query: str) -
 
 def wrong_issuer() -> Unauthenticated:
     """The error for a code of another provider; it must be sent nowhere."""
-    return Unauthenticated("the response comes from another provider than the sign-in began with")
+    return Unauthenticated(
+        "the response comes from another provider than the sign-in began with",
+        hint="enter the issuer exactly as the provider sends it",
+    )
 
 
 def stray_roles(project: Project, reason: str, hint: str = "") -> tuple[str, ...]:
