@@ -10,9 +10,11 @@ from starlette.datastructures import QueryParams
 
 from pipecd.controlplane.console import deployments_view as view
 from pipecd.controlplane.console.list_filters import parse_deployment_query
+from pipecd.controlplane.console.roll_back_view import sync_again_text
 from pipecd.controlplane.console.status_badge import PipedStatus
 from pipecd.model.deployment import DeploymentStatus, StageStatus, SyncStrategy
 from pipecd.proto.model import chain_pb2, deployment_pb2
+from pipecd.proto.model.application_pb2 import Application
 from pipecd.proto.model.common_pb2 import ArtifactVersion
 from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
@@ -252,3 +254,31 @@ def test_deployments_are_grouped_by_day(noon: datetime, start: int) -> None:
         ("Today", ["1"]),
         ("Yesterday", ["0", "2"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("branch", "last", "message", "text"),
+    [
+        (
+            "main",
+            "abc1234def",
+            "Fix the cart\n\nlong",
+            "Deploys the newest commit of main: abc1234 “Fix the cart” or newer.",
+        ),
+        ("", "abc1234def", "", "Deploys the newest commit of trunk: abc1234 or newer."),
+        ("main", "", "", "Deploys the newest commit of main: 7f3c91a “Retry card tokens once” or"),
+    ],
+)
+def test_a_sync_after_the_end_names_what_it_deploys(
+    branch: str, last: str, message: str, text: str, make_deployment: MakeDeployment
+) -> None:
+    application = Application()
+    application.git_path.repo.branch = branch
+    if last:
+        commit = application.most_recently_triggered_deployment.trigger.commit
+        commit.hash, commit.message, commit.branch = last, message, "trunk"
+    assert sync_again_text(make_deployment(), application).startswith(text)
+
+
+def test_a_sync_of_an_unknown_commit_deploys_the_newest_one() -> None:
+    assert sync_again_text(Deployment(), Application()) == "Deploys the newest commit."

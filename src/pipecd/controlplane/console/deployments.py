@@ -57,7 +57,7 @@ from pipecd.controlplane.console.resource_changes import (
     deployment_resource_changes,
     missing_changes,
 )
-from pipecd.controlplane.console.roll_back_view import later_success
+from pipecd.controlplane.console.roll_back_view import later_success, sync_again_text
 from pipecd.controlplane.console.stage_log import LogView, parse_log_query
 from pipecd.controlplane.console.stage_log_pages import StageLogPages, log_key
 from pipecd.controlplane.console.status_badge import offline_pipeds, piped_status
@@ -204,7 +204,7 @@ class DeploymentPages:
             timeline=await self._timeline(deployment, now, user) if tab == "timeline" else (),
             chain=await self._chain(deployment, user),
             trace=deployment.deployment_trace_commit_hash,
-            can_sync=await self._can_sync(application, user),
+            sync_again=await self._sync_again(deployment, application, user),
             zone=zone_name(now),
             can_reject=bool(view.approvals)
             and await self._context.cases.deployments.can_reject(deployment),
@@ -214,7 +214,7 @@ class DeploymentPages:
             notice=notice,
             disabled_reason=await self._context.denied_reason(user, _UPDATE, deployment),
             url=PageUrl(f"/deployments/{deployment.id}", params, reset=("from", "at", "match")),
-            topics=_topics(view, stage, log, notice, resources),
+            topics=_topics(view, stage, log, notice, resources, application),
         )
 
     def _error_markdown(
@@ -270,10 +270,15 @@ class DeploymentPages:
             return await self._context.cases.applications.get(deployment.application_id, by=user)
         return None
 
-    async def _can_sync(self, application: Application | None, user: User) -> bool:
+    async def _sync_again(
+        self, deployment: Deployment, application: Application | None, user: User
+    ) -> str:
+        """What a sync deploys; empty if the user cannot request one."""
         if application is None or application.deleted or application.disabled:
-            return False
-        return not await self._context.denied_reason(user, _SYNC, application)
+            return ""
+        if await self._context.denied_reason(user, _SYNC, application):
+            return ""
+        return sync_again_text(deployment, application)
 
     async def cancel(self, request: Request, session: BrowserSession) -> Response:
         mode = str((await request.form()).get("mode", ""))
@@ -344,10 +349,14 @@ def _topics(
     log: LogView | None,
     notice: Notice | None,
     resources: ResourceChanges | None,
+    application: Application | None,
 ) -> str:
-    """What the page follows; for a finished deployment only what is not complete yet."""
+    """What the page follows; of an ended deployment what is not complete yet, and later ones."""
     deployment_id = view.row.id
     topics = [] if view.completed else [f"dep:{deployment_id}", "pipeds"]
+    if application is not None:
+        # A later success changes how this deployment is rolled back, and what a sync deploys.
+        topics.append(f"app:{application.id}")
     if view.completed and resources and resources.is_expected:
         topics.append(f"dep:{deployment_id}")
     follows = log and log.is_at_end and not log.completed

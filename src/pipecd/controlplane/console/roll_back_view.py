@@ -64,6 +64,19 @@ def later_success(deployment: Deployment, application: Application | None) -> st
     return last.trigger.commit.hash if is_later else ""
 
 
+def sync_again_text(deployment: Deployment, application: Application) -> str:
+    """What *Sync again* deploys, in few words; piped reads the commit when the sync begins."""
+    last = application.most_recently_triggered_deployment.trigger.commit
+    known = last if last.hash else deployment.trigger.commit
+    branch = application.git_path.repo.branch or known.branch or deployment.trigger.commit.branch
+    head = f"the newest commit of {branch}" if branch else "the newest commit"
+    if not known.hash:
+        return f"Deploys {head}."
+    subject = known.message.partition("\n")[0].strip()
+    quoted = f" \N{LEFT DOUBLE QUOTATION MARK}{subject}\N{RIGHT DOUBLE QUOTATION MARK}"
+    return f"Deploys {head}: {known.hash[:7]}{quoted if subject else ''} or newer."
+
+
 def _reverted(commit: str) -> str:
     """The commit; nothing but a commit of Git gets into a shell."""
     return commit[:12] if _COMMIT_HASH.fullmatch(commit) else "HEAD"

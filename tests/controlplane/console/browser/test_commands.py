@@ -21,7 +21,7 @@ from pipecd.model.deployment import (
     StageStatus,
     SyncStrategy,
 )
-from pipecd.proto.model.application_pb2 import Application
+from pipecd.proto.model.application_pb2 import Application, ApplicationDeploymentReference
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseRequest
 from servers.browser import OpenPage
@@ -215,6 +215,45 @@ async def test_an_ended_deployment_can_be_synced_again(
     watched = await open_page(f"/deployments/{running.id}", user=viewer)
     await expect(watched.get_by_test_id("dep-status").first).to_have_text("Failed")
     await expect(watched.get_by_test_id("sync-again")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_a_later_success_appears_on_the_page_of_an_ended_deployment(
+    *,
+    width: int,
+    open_page: OpenPage,
+    running: Deployment,
+    new_deployment: Callable[[], Deployment],
+    cases: UseCases,
+    piped: PipedCaller,
+    reports: PipedReports,
+) -> None:
+    await reports.deployment(running, DeploymentStatus.FAILURE)
+    size = {"width": width, "height": 800}
+    page = await open_page(f"/deployments/{running.id}", viewport=size)
+    await expect(page.get_by_test_id("conn-dot")).to_have_attribute("data-state", "live")
+    again = page.get_by_test_id("sync-again-text")
+    await expect(again).to_contain_text("c0ffee “more coffee” or newer.")
+    await expect(again).to_be_in_viewport(ratio=1)
+    root = "document.documentElement"
+    assert await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    await page.get_by_test_id("roll-back").click()
+    await expect(page.get_by_test_id("roll-back-text")).not_to_contain_text("later deployment")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    later = new_deployment()
+    later.trigger.commit.hash, later.trigger.commit.message = "beef" * 10, "less coffee"
+    later.created_at = running.created_at + 60
+    for status in (DeploymentStatus.PENDING, DeploymentStatus.SUCCESS):
+        reference = ApplicationDeploymentReference(
+            deployment_id=later.id, trigger=later.trigger, started_at=2**33
+        )
+        await cases.application_reports.report_most_recent_deployment(
+            running.application_id, status, reference, by=piped
+        )
+    await expect(page.get_by_test_id("roll-back-text")).to_contain_text("beefbee runs")
+    await expect(again).to_contain_text("beefbee “less coffee” or newer.")
+    assert requests, "the page asks only when something has changed"
 
 
 @pytest.mark.parametrize("width", [1440, 390])
