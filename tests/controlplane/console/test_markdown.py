@@ -100,3 +100,18 @@ def test_anchors_are_those_of_git_hosts() -> None:
 
 def test_code_can_be_scrolled_by_the_keyboard() -> None:
     assert '<pre tabindex="0">' in description_html("    make test\n")
+
+
+def test_cells_of_tables_carry_the_heading_of_their_column() -> None:
+    html = render_document("| Flag | What `it` <b> is |\n|---|---|\n| a | b |\n", str).html
+    assert '<td data-label="Flag">a</td>' in html
+    assert '<td data-label="What it &lt;b&gt; is">b</td>' in html
+
+
+def test_comments_of_documents_are_not_shown() -> None:
+    text = "Save this:\n\n<!-- file: a.py -->\n\n```python\nx = 1 # <!-- y -->\n```\n"
+    html = render_document(text, str).html
+    assert "file: a.py" not in html
+    assert "<p></p>" not in html
+    assert "Save this:" in html
+    assert "&lt;!-- y --&gt;" in html

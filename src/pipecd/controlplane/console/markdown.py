@@ -80,7 +80,7 @@ class RenderedDocument:
 
 def render_document(text: str, link: Callable[[str], str]) -> RenderedDocument:
     """A document whose headings can be linked to; `link` translates the links to other files."""
-    tokens = _DOCUMENT_PARSER.parse(text)
+    tokens = list(_without_comments(_DOCUMENT_PARSER.parse(text)))
     _set_links(tokens, link)
     sections: list[Section] = []
     seen: Counter[str] = Counter()
@@ -98,6 +98,40 @@ def render_document(text: str, link: Callable[[str], str]) -> RenderedDocument:
         if inline.children is not None:
             inline.children.append(_permalink(anchor))
     return RenderedDocument(_html(_DOCUMENT_PARSER, tuple(_copyable(tokens))), tuple(sections))
+
+
+def _without_comments(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens without the paragraphs that are a comment, which is for tools."""
+    is_comment = [
+        token.type == "inline"
+        and token.content.startswith("<!--")
+        and token.content.endswith("-->")
+        for token in tokens
+    ]
+    for before, token, after, is_own in zip(
+        [False, *is_comment], tokens, [*is_comment[1:], False], is_comment, strict=False
+    ):
+        if not (before or is_own or after):
+            yield token
+
+
+def _label_cells(tokens: Sequence[Token]) -> None:
+    """Gives each cell of a table the heading of its column, which narrow windows show in it."""
+    headings: list[str] = []
+    column = 0
+    for token, inline in pairwise(tokens):
+        match token.type:
+            case "table_open":
+                headings = []
+            case "tr_open":
+                column = 0
+            case "th_open":
+                headings.append(_plain_text(inline))
+            case "td_open":
+                token.attrSet("data-label", headings[column])
+                column += 1
+            case _:
+                pass
 
 
 def _copyable(tokens: Iterable[Token]) -> Iterator[Token]:
@@ -120,6 +154,7 @@ def _permalink(anchor: str) -> Token:
 
 def _html(parser: MarkdownIt, tokens: Sequence[Token]) -> Markup:
     """The tokens as HTML; what is wider than the page can be scrolled by the keyboard."""
+    _label_cells(tokens)
     html = parser.renderer.render(tokens, parser.options, {})
     html = html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
     # A corner without a heading is a cell.

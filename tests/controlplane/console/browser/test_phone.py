@@ -226,3 +226,27 @@ async def test_a_timeline_says_in_which_zone_its_times_are(
 ) -> None:
     page = await open_page(f"/deployments/{running.id}?tab=timeline", viewport=PHONE)
     await assert_within(page, page.get_by_test_id("timeline").get_by_text("Times in"))
+
+
+# Elements that are wider than their box, so that a reader has to scroll sideways.
+WIDE_TABLES = """() => [...document.querySelectorAll(".markdown table")]
+    .filter((table) => table.scrollWidth > table.clientWidth + 1).length"""
+# Blocks of code whose first line begins below their padding, or is covered by the button.
+BLOCKS = """() => [...document.querySelectorAll(".code:has(> .btn)")].map((block) => {
+    const [button, pre] = [block.querySelector(":scope > .btn"), block.querySelector("pre")];
+    const [a, b] = [button.getBoundingClientRect(), pre.getBoundingClientRect()];
+    const covers = a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    return { covers, above: parseFloat(getComputedStyle(pre).paddingTop), top: b.top - block.getBoundingClientRect().top };
+})"""
+
+
+@pytest.mark.parametrize("name", ["commands", "operations", "plugins", "piped-configuration"])
+async def test_long_pages_of_the_documentation_fit_a_phone(open_page: OpenPage, name: str) -> None:
+    page = await open_page(f"/help/{name}", viewport=PHONE)
+    await expect(page.locator("article h2").first).to_be_visible()
+    assert await page.evaluate(WIDE_TABLES) == 0
+    for block in await page.evaluate(BLOCKS):
+        assert not block["covers"]
+        assert block["above"] <= 16
+        assert block["top"] == 0
+    assert await page.get_by_text("<!--").count() == 0
