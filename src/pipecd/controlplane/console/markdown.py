@@ -26,6 +26,8 @@ _COPY_BUTTON = (
     '<button type="button" class="btn small js-only" data-copy-code aria-label="Copy code">'
     "Copy</button>"
 )
+# The button stands beside a block of so many lines on phones, and below a longer one.
+_SHORT_LINES = 2
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 
 _PARSER = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
@@ -140,7 +142,8 @@ def _copyable(tokens: Iterable[Token]) -> Iterator[Token]:
         if token.type not in ("fence", "code_block"):
             yield token
             continue
-        yield Token("html_block", "", 0, content=f'<div class="code">{_COPY_BUTTON}')
+        size = " short" if token.content.count("\n") <= _SHORT_LINES else ""
+        yield Token("html_block", "", 0, content=f'<div class="code{size}">{_COPY_BUTTON}')
         yield token
         yield Token("html_block", "", 0, content="</div>")
 

@@ -232,6 +232,8 @@ async def test_a_later_success_appears_on_the_page_of_an_ended_deployment(
     size = {"width": width, "height": 800}
     page = await open_page(f"/deployments/{running.id}", viewport=size)
     await expect(page.get_by_test_id("conn-dot")).to_have_attribute("data-state", "live")
+    # There is nothing left to wait for.
+    await expect(page.get_by_test_id("notify-me")).to_be_hidden()
     again = page.get_by_test_id("sync-again-text")
     await expect(again).to_contain_text("c0ffee “more coffee” or newer.")
     await expect(again).to_be_in_viewport(ratio=1)

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from playwright.async_api import Locator, Page, ViewportSize, expect
@@ -250,3 +251,18 @@ async def test_long_pages_of_the_documentation_fit_a_phone(open_page: OpenPage, 
         assert block["above"] <= 16
         assert block["top"] == 0
     assert await page.get_by_text("<!--").count() == 0
+    # What the rows are about: the names of the other columns are in the cells.
+    for heading in await page.locator(".markdown thead tr").all():
+        await expect(heading.locator(":scope > :first-child")).to_be_visible()
+
+
+@pytest.mark.parametrize("period", ["1w", "3m", "2y"])
+async def test_the_dates_below_a_chart_do_not_overlap(open_page: OpenPage, period: str) -> None:
+    page = await open_page(f"/insights?range={period}", viewport=PHONE)
+    boxes = await page.locator(".x-axis").first.evaluate(
+        """(axis) => [...axis.querySelectorAll("text")].map((text) => text.getBoundingClientRect())
+            .filter((box) => box.width).map(({ left, right }) => [left, right])"""
+    )
+    assert len(boxes) > 1
+    for (_, right), (left, _) in pairwise(boxes):
+        assert right < left

@@ -19,8 +19,8 @@ function isConstructible() {
 }
 
 const isOffered = () => {
-  const { page, topics } = document.getElementById("main")?.dataset ?? {};
-  return canNotify && Boolean(topics) && ["deployment", "overview"].includes(page);
+  const { page, topics, ended } = document.getElementById("main")?.dataset ?? {};
+  return canNotify && Boolean(topics) && ended === undefined && ["deployment", "overview"].includes(page);
 };
 
 // Whether the page goes on following while it is hidden, to be able to notify.
