@@ -198,7 +198,7 @@ async def unseal(installation: UpstreamInstallation) -> None:
     config = installation.plane.config
     files = (f"--config-file={config}", f"--encryption-key-file={config.parent / 'key'}")
     unsealed = await installation.run(OUR_PIPECD, "unseal-secrets", *files)
-    assert unsealed.out == "unsealed the client secrets of 1 projects\n", unsealed.err
+    assert unsealed.out == "unsealed the client secrets of 1 project\n", unsealed.err
 
 
 async def write_to_upstream(admin: Visitor, ids: WrittenObjects) -> None:

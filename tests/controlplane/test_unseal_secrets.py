@@ -43,7 +43,7 @@ def test_sealed_secrets_are_stored_as_upstream_reads_them(tmp_path: Path) -> Non
     key.write_bytes(b"k" * 32)
     options = ["--config-file", str(config), "--encryption-key-file", str(key)]
     result = CliRunner().invoke(unseal_secrets, options, catch_exceptions=False)
-    assert result.output == "unsealed the client secrets of 1 projects\n"
+    assert result.output == "unsealed the client secrets of 1 project\n"
     assert asyncio.run(stored_secret(tmp_path)) == "s3cret"
     result = CliRunner().invoke(unseal_secrets, options, catch_exceptions=False)
     assert result.output == "unsealed the client secrets of 0 projects\n"

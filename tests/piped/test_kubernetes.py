@@ -378,7 +378,7 @@ async def test_a_deployment_that_fails_on_one_of_two_clusters_is_rolled_back_on_
         origin.commit({"web/all.yaml": settings("two")})
         second, _ = await eventually(ended(plane, 2), 40)
     assert DeploymentStatus(second.status) is DeploymentStatus.FAILURE
-    assert "here: 1 objects are as in commit" in second.status_reason
+    assert "here: 1 object is as in commit" in second.status_reason
     assert "there: ConfigMap settings (all.yaml:1) was not applied" in second.status_reason
     stages = {stage.name: StageStatus(stage.status) for stage in second.stages}
     assert stages == {

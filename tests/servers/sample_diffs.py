@@ -81,7 +81,7 @@ def results_of_all_platforms() -> list[PluginPlanPreviewResult]:
         kubernetes_result(),
         _result("terraform", "network", PLAN, b"2 to add, 0 to change, 1 to destroy", "hcl"),
         _result("ecs", "tokyo", TASK_DEFINITION, b"task definition changed"),
-        _result("lambda", "osaka", FUNCTION, b"1 changes were detected"),
+        _result("lambda", "osaka", FUNCTION, b"1 change was detected"),
         _result("process", "here", FILES, b"2 files and 1 setting will change"),
     ]
 

@@ -26,6 +26,7 @@ from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases.access import Access
 from pipecd.controlplane.usecases.projects import ProjectUseCases, StaticAdmin, check_id
 from pipecd.controlplane.usecases.session_endings import SessionEndings
+from pipecd.model.count import counted
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
@@ -243,7 +244,8 @@ def unseal_secrets(**options: Any) -> None:
             projects = ProjectUseCases(stores, bus, Access(stores), endings, key, ())
             return await projects.unseal_secrets()
 
-    click.echo(f"unsealed the client secrets of {asyncio.run(unseal())} projects")
+    projects = counted(asyncio.run(unseal()), "project")
+    click.echo(f"unsealed the client secrets of {projects}")
 
 
 def _first_project(options: Mapping[str, Any]) -> tuple[str, StaticAdmin] | None:

@@ -43,6 +43,7 @@ from pipecd.controlplane.stores import open_stores
 from pipecd.controlplane.usecases import build_use_cases
 from pipecd.controlplane.usecases.installation import KEY_ROLES, Arguments, Rows
 from pipecd.model.clock import utc_now
+from pipecd.model.count import counted
 from pipecd.model.errors import UserMistake
 from pipecd.observe.log import configure
 from pipecd.observe.telemetry import Telemetry
@@ -291,7 +292,7 @@ async def _copy_stores(old: ControlPlaneSpec, new: ControlPlaneSpec) -> str:
         copied = await copy_files(*files) if files else 0
         rows = await copy_rows(source, target)
         await finish_copy(target)
-        return f"copied {rows} rows and {copied} files"
+        return f"copied {counted(rows, 'row')} and {counted(copied, 'file')}"
 
 
 @click.command("hash-password")

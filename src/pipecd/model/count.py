@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and sizes in texts that clients send."""
+"""Counts and sizes in texts that clients send, and in those that people read."""
 
 # Those of the largest 64-bit integer, such as the index of a log line.
 _MAX_DIGITS = 19
@@ -22,3 +22,8 @@ def exceeds(content_length: str, limit: int) -> bool:
         return False
     length = parse_count(content_length)
     return length is None or length > limit
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """`1 task` and `2 tasks`; `plural` is for other endings, such as `2 objects are`."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"

@@ -17,6 +17,7 @@ from pipecd.config.catalog import Catalog, load_catalog
 from pipecd.config.read import read_file
 from pipecd.config.report import ConfigMistake, Mistake
 from pipecd.config.shared_config import SHARED_CONFIG, unresolved
+from pipecd.model.count import counted
 from pipecd.model.errors import PipecdError, UserMistake
 from pipecd.observe.version import build_version
 
@@ -77,7 +78,7 @@ def lint(paths: tuple[str, ...], strict: bool, output: str, **_: object) -> None
             if not invalid:
                 click.echo(_summary(len(files), len(every)))
     if invalid:
-        raise PipecdError(f"{invalid} of {len(files)} files cannot be used")
+        raise PipecdError(f"{invalid} of {counted(len(files), 'file')} cannot be used")
 
 
 def _summary(files: int, warnings: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from pipecd.model.count import counted
 from pipecd.model.deployment import DeploymentStatus, StageStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.quickstart.datadir import PROJECT, USERNAME, DataDir
@@ -75,7 +76,8 @@ Change the other sample application and commit; PipeCD deploys the commit:
 
     def show_visitors(self, requests: int, failed: int) -> None:
         """Prints what the visitors of the web service got during a deployment."""
-        text = f"the quickstart sent {requests} requests meanwhile, {failed} of them failed"
+        sent = counted(requests, "request")
+        text = f"the quickstart sent {sent} meanwhile, {failed} of them failed"
         self._print(f"  {_dim(text)}")
 
     def show_broken(self, data: DataDir, commit: str) -> None:

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipecd.model.count import counted
 from pipecd.model.errors import UserMistake
 from pipecd.sdk.deployment import Source
 from pipecd.sdk.diff import Node, Options, compare, is_map, render
@@ -75,7 +76,8 @@ class ManifestType:
         changes = compare(running[1], body, options)
         if not changes:
             return Preview(target, "No changes were detected", no_change=True)
-        return Preview(target, f"{len(changes)} changes were detected", _details(changes))
+        detected = counted(len(changes), "change was", "changes were")
+        return Preview(target, f"{detected} detected", _details(changes))
 
 
 def _details(changes: Sequence[Node]) -> str:

@@ -130,7 +130,7 @@ async def test_a_preview_compares_manifests(application: Application) -> None:
     [same] = await application.plugin.preview(old.preview_context(running=old.source))
     assert (same.no_change, same.summary) == (True, "No changes were detected")
     [changed] = await application.plugin.preview(new.preview_context(running=old.source))
-    assert (changed.target, changed.summary) == ("dev", "1 changes were detected")
+    assert (changed.target, changed.summary) == ("dev", "1 change was detected")
     assert f"-   image: {IMAGE}:v1\n+   image: {IMAGE}:v2" in changed.details
     [first] = await application.plugin.preview(new.preview_context())
     assert first.summary == f"Function {application.name} is created"

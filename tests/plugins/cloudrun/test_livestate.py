@@ -168,7 +168,7 @@ async def test_a_preview_compares_manifests(application: Application) -> None:
     [same] = await application.plugin.preview(old.preview_context(running=old.source))
     assert (same.no_change, same.summary) == (True, "No changes were detected")
     [changed] = await application.plugin.preview(new.preview_context(running=old.source))
-    assert (changed.target, changed.summary) == ("dev", "1 changes were detected")
+    assert (changed.target, changed.summary) == ("dev", "1 change was detected")
     assert (
         "-           image: gcr.io/shop/web:v1.0\n+           image: gcr.io/shop/web:v2.0"
         in changed.details

@@ -131,7 +131,7 @@ ISSUER = "cert-manager.io/v1"
                 spec={"updateStrategy": {"type": "OnDelete"}},
             ),
             OK,
-            "1 pods are old until they are deleted",
+            "1 pod is old until it is deleted",
         ),
         (
             workload(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipecd.controlplane.console.formatting import fitting_labels, isolate, sentence
+from pipecd.controlplane.console.formatting import fitting_labels, isolate, plural, sentence
 from pipecd.controlplane.console.hidden_marks import show_hidden_marks
 from pipecd.controlplane.console.markdown import description_html, web_link
 
@@ -124,6 +124,7 @@ class Renderer:
             "markdown": description_html,
             "sentence": sentence,
             "isolate": isolate,
+            "plural": plural,
             "web_link": web_link,
         }
 

@@ -14,7 +14,7 @@ from pipecd.controlplane.console.first_error import ErrorExcerpt
 from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.datastore.log_file import StoredLog
 from pipecd.model.clock import from_unix
-from pipecd.model.count import parse_count
+from pipecd.model.count import counted, parse_count
 from pipecd.model.severity import LogSeverity
 from pipecd.proto.model.logblock_pb2 import LogBlock
 
@@ -293,4 +293,4 @@ def _html(text: str, mark: re.Pattern[str] | None) -> Markup:
         return ansi_html(text, mark)
     shown = ansi_html(text[:MAX_BLOCK_CHARACTERS], mark)
     rest = len(text) - MAX_BLOCK_CHARACTERS
-    return shown + f"\n… {rest} more characters are in the raw log"
+    return shown + f"\n… {counted(rest, 'more character is', 'more characters are')} in the raw log"

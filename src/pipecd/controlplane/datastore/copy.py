@@ -20,6 +20,7 @@ from pipecd.controlplane.datastore.schema import (
     METADATA,
     PROJECT,
 )
+from pipecd.model.count import counted
 from pipecd.model.errors import Conflict, UserMistake
 
 BATCH = 200
@@ -113,7 +114,7 @@ async def _copy_table(table: Table, source: Database, target: Database) -> int:
         [(stored,)] = await database.query(select(func.count()).select_from(table))
         if stored != copied:
             raise Conflict(
-                f"{copied} rows of the table {table.name} were copied, "
+                f"{counted(copied, 'row was', 'rows were')} copied of the table {table.name}, "
                 f"and the {which} database has {stored}",
                 hint="stop everything that uses the databases, and copy again",
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from pipecd.model.count import counted
 from pipecd.model.errors import PipecdError, Unsupported
 from pipecd.piped.planning.planner import PlanInput
 from pipecd.proto.model.planpreview_pb2 import (
@@ -109,8 +110,8 @@ def truncate_details(results: Sequence[Detailed], limit: int) -> None:
             start = details[:share]
             # Up to the last complete line, or else the last complete character.
             start = start[: start.rfind(b"\n") + 1] or start.decode("utf-8", "ignore").encode()
-            rest = len(details) - len(start)
-            each.plan_details = start + f"... ({rest} more bytes are not shown)\n".encode()
+            rest = counted(len(details) - len(start), "more byte is", "more bytes are")
+            each.plan_details = start + f"... ({rest} not shown)\n".encode()
 
 
 def _equal_share(sizes: Sequence[int], total: int) -> int:

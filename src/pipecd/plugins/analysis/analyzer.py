@@ -47,6 +47,7 @@ from pipecd.sdk import (
     Unavailable,
     UserMistake,
 )
+from pipecd.sdk.counts import counted
 from pipecd.sdk.workers import WorkerPool, has_actions
 
 THRESHOLD, PREVIOUS = "THRESHOLD", "PREVIOUS"
@@ -254,7 +255,8 @@ class Analyzer:
     async def run(self, progress: AnalysisProgress, log: StageLog) -> str | None:
         """Logs the check and repeats it; returns why it failed, None if it did not."""
         check = self.check
-        log.info(f"[{self.name}] every {check.interval}, {check.failure_limit} failures allowed")
+        failures = counted(check.failure_limit, "failure")
+        log.info(f"[{self.name}] every {check.interval}, {failures} allowed")
         for line in self.measurement.description.splitlines():
             log.info(f"[{self.name}] {line}")
         if check.interval > progress.duration:

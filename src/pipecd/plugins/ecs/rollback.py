@@ -11,6 +11,7 @@ from pipecd.plugins.ecs.session import CREATED_SERVICE, DESIRED_COUNT, Session
 from pipecd.plugins.ecs.stages import start_primary
 from pipecd.sdk import StageResult, UserMistake
 from pipecd.sdk.aws import APPLICATION_TAG, AwsDenied
+from pipecd.sdk.counts import counted
 
 
 async def rollback(session: Session) -> StageResult:
@@ -82,7 +83,7 @@ async def _original_count(session: Session, failed: ServiceDefinition | None) ->
         int(stored), int(current["desiredCount"]), failed.desired_count if failed else 0
     )
     if count is not None:
-        session.log(f"The service gets {count} tasks again")
+        session.log(f"The service gets {counted(count, 'task')} again")
     return count
 
 

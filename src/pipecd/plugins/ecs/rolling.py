@@ -5,6 +5,7 @@ from pipecd.plugins.ecs.api import read_tags
 from pipecd.plugins.ecs.definitions import ROLLING
 from pipecd.plugins.ecs.session import Session, require_deployable
 from pipecd.sdk import StageResult, UserMistake
+from pipecd.sdk.counts import counted
 from pipecd.sdk.unstructured import Body, text_at
 
 
@@ -49,7 +50,8 @@ async def deploy(
 async def stop_all(session: Session, service: Body) -> int:
     """Stops all tasks of a service and returns how many it had."""
     count = await session.store_count(service, recreates=True)
-    session.log(f"Stopping all {count} tasks, because quickSync.recreate is set")
+    tasks = counted(count, "task", "tasks, all of them")
+    session.log(f"Stopping {tasks}, because quickSync.recreate is set")
     await session.ecs.scale_service(session.service.cluster, session.service.name, 0)
     await session.waits.empty(session.service.cluster, session.service.name)
     return count

@@ -10,6 +10,7 @@ from pipecd.plugins.ecs.config import EcsCanaryRolloutOptions, TargetGroup
 from pipecd.plugins.ecs.definitions import EXTERNAL
 from pipecd.plugins.ecs.session import Session
 from pipecd.sdk import DISPLAY_KEY, StageResult, UserMistake
+from pipecd.sdk.counts import counted
 from pipecd.sdk.unstructured import Body, text_at
 
 # The task set of the canary, as upstream's plugin and upstream's first generation store it.
@@ -39,7 +40,7 @@ async def sync(session: Session) -> StageResult:
         replaces=lambda each: each.is_primary or each.is_managed,
     )
     if count:
-        session.log(f"Starting {count} tasks")
+        session.log(f"Starting {counted(count, 'task')}")
         await session.ecs.scale_service(session.service.cluster, session.service.name, count)
     await session.waits.stable(service, created)
     return StageResult.succeeded(f"The service {session.service.name} is deployed")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipecd.plugins.kubernetes.manifest import ResourceKey
 from pipecd.sdk import Health
+from pipecd.sdk.counts import counted
 from pipecd.sdk.unstructured import at, condition_of, list_at, map_at, text_at
 
 
@@ -128,7 +129,8 @@ def daemon_set(body: Any) -> HealthStatus:
     if available < desired:
         return progressing(f"{available} of {desired} nodes have an available pod")
     if misplaced > 0:
-        return unhealthy(f"{misplaced} nodes run a pod that they should not")
+        nodes = counted(misplaced, "node runs a pod that it", "nodes run a pod that they")
+        return unhealthy(f"{nodes} should not")
     return HEALTHY if updated >= desired else healthy(_on_delete(desired - updated))
 
 
@@ -224,7 +226,8 @@ def _updates_on_delete(body: Any) -> bool:
 
 
 def _on_delete(old: int) -> str:
-    return f"{old} pods are old until they are deleted (OnDelete)"
+    pods = counted(old, "pod is old until it is", "pods are old until they are")
+    return f"{pods} deleted (OnDelete)"
 
 
 def _replica_failure(body: Any) -> HealthStatus | None:

@@ -30,6 +30,7 @@ from pipecd.plugins.kubernetes.readiness import NO_WAIT, wait_until_ready
 from pipecd.plugins.kubernetes.variant import VariantBuilder
 from pipecd.sdk import Source, StageContext, StartContext, UserMistake
 from pipecd.sdk.config import Duration
+from pipecd.sdk.counts import counted
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class StageSession:
                 f"there are no manifests in {source.config_filename}'s directory",
                 hint="add some, or correct input.manifests",
             )
-        self.log(f"Loaded {len(manifests)} manifests of commit {source.commit[:7]}")
+        self.log(f"Loaded {counted(len(manifests), 'manifest')} of commit {source.commit[:7]}")
         return manifests
 
     def variant_builder(self, variant: Variant, suffix: str) -> VariantBuilder:

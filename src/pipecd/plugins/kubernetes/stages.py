@@ -25,6 +25,7 @@ from pipecd.plugins.kubernetes.variant import (
 from pipecd.plugins.kubernetes.workload import with_config_hash
 from pipecd.sdk import PipecdError, StageResult, UserMistake
 from pipecd.sdk.config import Replicas
+from pipecd.sdk.counts import counted
 
 
 async def sync(session: StageSession, options: SyncOptions) -> StageResult:
@@ -38,7 +39,8 @@ async def sync(session: StageSession, options: SyncOptions) -> StageResult:
     applied = await session.apply(manifests, target, "primary", ready_within=options.ready_within)
     if options.prune:
         await _prune(session, await session.live(), applied)
-    return StageResult.succeeded(f"{len(applied)} objects are as in commit {target.commit[:7]}")
+    objects = counted(len(applied), "object is", "objects are")
+    return StageResult.succeeded(f"{objects} as in commit {target.commit[:7]}")
 
 
 async def rollback(session: StageSession) -> StageResult:
@@ -170,5 +172,5 @@ def _variant_workloads(
 async def _prune(session: StageSession, live: list[Manifest], applied: list[Manifest]) -> None:
     """Deletes the live objects of this application that were not just applied."""
     surplus = surplus_objects(live, applied, session.cluster.namespace)
-    session.log(f"{len(surplus)} objects are no longer in Git")
+    session.log(f"{counted(len(surplus), 'object is', 'objects are')} no longer in Git")
     await session.delete(surplus)

@@ -61,7 +61,8 @@ def verdict(
         reason = f"an instance of {variant} was restarted: {restarted[0].exit}"
         return False, {**facts, "reason": reason}
     if traffic.requests < min_requests:
-        reason = f"{traffic.requests} requests are too few to judge, at least {min_requests}"
+        are = "1 request is" if traffic.requests == 1 else f"{traffic.requests} requests are"
+        reason = f"{are} too few to judge, at least {min_requests}"
         return True, {**facts, "reason": reason}
     if traffic.error_rate > max_error_rate:
         reason = f"{traffic.errors} of {traffic.requests} requests failed"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pipecd.plugins.terraform.sensitive import masked
+from pipecd.sdk.counts import counted
 
 _CHANGE = re.compile(
     r"^ *# (?P<address>\S.*?)(?: will be| must be| is tainted, so must be) "
@@ -83,7 +84,7 @@ class Plan:
     def summary(self) -> str:
         """The counts in one line."""
         if not self.changes and self.outputs:
-            return f"{len(self.outputs)} outputs to change"
+            return f"{counted(len(self.outputs), 'output')} to change"
         return (
             f"{self.imports} to import, {self.adds} to add, {self.updates} to change, "
             f"{self.destroys} to destroy"
@@ -93,7 +94,7 @@ class Plan:
     def signs(self) -> str:
         """The counts with the signs of Terraform, for a narrow place."""
         if not self.changes and self.outputs:
-            return f"~{len(self.outputs)} outputs"
+            return f"~{counted(len(self.outputs), 'output')}"
         counts = (("+", self.adds), ("~", self.updates), ("-", self.destroys))
         texts = [f"{sign}{count}" for sign, count in counts if count]
         return " ".join([*texts, *([f"{self.imports} imported"] if self.imports else [])])
