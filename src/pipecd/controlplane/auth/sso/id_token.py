@@ -16,9 +16,9 @@ _ALGORITHMS = frozenset(
     f"{family}{size}" for family in ("RS", "PS", "ES") for size in (256, 384, 512)
 ) | {"EdDSA"}
 _DEFAULT_ALGORITHMS = ("RS256",)
-# The largest accepted difference between the clocks of the provider and of this machine.
 _HINT = "check the client ID and the issuer, and how the provider signs ID tokens of this client"
 _CLOCK_HINT = "compare the clocks of the control plane and of the provider"
+# The largest accepted difference between the clocks of the provider and of this machine.
 _CLOCK_SKEW_SECONDS = 60
 
 
