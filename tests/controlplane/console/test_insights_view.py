@@ -116,6 +116,14 @@ def test_the_total_is_that_of_all_deployments_not_of_the_days(
 EARLIER = at("2026-03-20")
 
 
+def test_the_months_before_the_first_deployment_of_a_project_do_not_count() -> None:
+    year = TimeRange(at("2025-04-01"), at("2026-03-31T23:59:59"), Resolution.MONTHLY)
+    begun = {at("2026-02-01"): Ratio(0, 2), at("2026-03-01"): Ratio(0, 4)}
+    assert chart(Metric.DEPLOYMENT_FREQUENCY, year, begun, URL).note == "3.0 a month"
+    older = {at("2025-03-01"): Ratio(0, 1)}
+    assert chart(Metric.DEPLOYMENT_FREQUENCY, year, begun, URL, before=older).note == "0.5 a month"
+
+
 @pytest.mark.parametrize(
     ("metric", "now", "before", "text", "tone"),
     [

@@ -386,11 +386,15 @@ def chart(
             )
         )
     total = sum((ratios[period] for period in periods if period in ratios), Ratio())
+    since = 0
+    if whole.resolution is Resolution.MONTHLY and not before:
+        # A project that is younger than the range has not deployed less often for that.
+        since = next((n for n, each in enumerate(periods) if each in ratios), 0)
     return Chart(
         key=words.key,
         title=words.title,
         value=words.text(words.value(total)) if total.whole else "none",
-        note=_note(metric, total, len(periods), whole.resolution),
+        note=_note(metric, total, len(periods) - since, whole.resolution),
         top=words.mark(top),
         middle=words.mark(top / 2),
         bars=tuple(bars),
