@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from pipecd.plugins.kubernetes.drift import canonical_quantity, diff_manifests, render_diff
+from pipecd.plugins.kubernetes.drift import (
+    canonical_quantity,
+    diff_manifests,
+    ignored_paths,
+    object_drift,
+    render_diff,
+)
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.sdk.diff import Options
 
@@ -66,9 +72,9 @@ def test_string_data_equals_its_encoded_data() -> None:
 def test_ignored_fields_are_not_compared() -> None:
     live = manifest("Deployment", "web", "apps/v1", spec={"replicas": 5})
     desired = manifest("Deployment", "web", "apps/v1", spec={"replicas": 2})
-    ignored = {"apps/v1:Deployment:prod:web": frozenset({"spec.replicas"})}
-    assert not diff_manifests([live], [desired], DRIFT, ignored)
-    assert diff_manifests([live], [desired], DRIFT)
+    for key in ("apps/v1:Deployment:prod:web", "apps:Deployment:prod:web"):
+        assert not object_drift(live, desired, ignored_paths(live.key, {key: ["spec.replicas"]}))
+    assert object_drift(live, desired, ignored_paths(live.key, {"other": ["spec.replicas"]}))
 
 
 def test_the_number_of_shown_changes_is_limited() -> None:

@@ -231,6 +231,39 @@ async def test_a_change_notifies_piped_of_its_application(
     assert unchanged.application_id not in changed
 
 
+async def test_a_change_that_the_live_state_does_not_show_does_not_notify_piped(
+    application: Application,
+) -> None:
+    other = application.commit("other", config_map("other", a="1"))
+    other.application_id = f"{application.namespace}-other"
+    bench = application.commit("c1", config_map(a="1"))
+    for each in (bench, other):
+        await succeed(each, "K8S_SYNC")
+        await wait_for_live_state(each, lambda state: state.sync.status is SyncStatus.SYNCED)
+    changed = application.host.changed_applications
+    changed.clear()
+
+    async def change(body: dict[str, Any], of_other: str) -> None:
+        # Both are observed by one watch, in this order.
+        application.patch("api/v1", "configmaps/settings", body)
+        application.patch("api/v1", "configmaps/other", {"data": {"a": of_other}})
+        async with asyncio.timeout(5):
+            await application.host.until(lambda: other.application_id in changed)
+
+    await change({"metadata": {"annotations": {"note": "mine"}}, "data": {"b": "2"}}, "2")
+    assert application.namespace not in changed
+    await live_state(other)
+    changed.clear()
+    await change({"data": {"a": "3"}}, "1")
+    assert application.namespace in changed
+    assert (await live_state(bench)).sync.status is SyncStatus.OUT_OF_SYNC
+    changed.clear()
+    application.patch("api/v1", "configmaps/settings", {"data": {"a": "1"}})
+    async with asyncio.timeout(5):
+        await application.host.until(lambda: application.namespace in changed)
+    assert (await live_state(bench)).sync.status is SyncStatus.SYNCED
+
+
 async def test_a_watch_that_is_not_used_is_stopped(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ async def test_events_that_concern_no_application_are_not_handled(
     notified: asyncio.Future[set[str]] = asyncio.get_running_loop().create_future()
     notifier = ChangeNotifier(
         lambda observed: {"shop"} if "set" in observed.owners else set(),
+        lambda _: True,
         lambda concerned: notified.set_result(set(concerned)),
         lambda event, *, is_handled: counted.append((event, is_handled)),
     )

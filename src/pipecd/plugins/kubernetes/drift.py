@@ -5,10 +5,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from types import MappingProxyType
+from enum import Enum
 from typing import Any
 
-from pipecd.plugins.kubernetes.manifest import IGNORE_DRIFT, Manifest, ResourceKey, is_enabled
+from pipecd.plugins.kubernetes.manifest import (
+    IGNORE_DRIFT,
+    Identity,
+    Manifest,
+    ResourceKey,
+    is_enabled,
+)
 from pipecd.plugins.kubernetes.workload import normalized_secret
 from pipecd.sdk import Preview, SyncState, SyncStatus
 from pipecd.sdk.diff import Node, Options, compare, is_list, is_map, render
@@ -20,41 +26,85 @@ _GIT_DIFF = Options(equate_empty=True, numeric_strings=True)
 _MAX_SHOWN = 3
 
 
-def drift(
-    live: Sequence[Manifest],
-    declared: Sequence[Manifest],
-    commit: str,
-    ignored: Mapping[str, Iterable[str]],
-) -> SyncState:
-    """Compares live objects with a commit; `ignored` has field paths by the key of an object."""
-    paths = {key: frozenset(fields) for key, fields in ignored.items()}
-    diff = diff_manifests(
-        _compared(live), [_declared_fields(m) for m in _compared(declared)], _LIVE_DIFF, paths
+class Change(Enum):
+    """What a sync would do to an object."""
+
+    ADDED = "added"
+    DELETED = "deleted"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDrift:
+    """How one object differs from Git; the text of its fields has no content of Secrets."""
+
+    change: Change
+    key: ResourceKey
+    fields: str = ""
+
+
+def compared_objects(manifests: Iterable[Manifest]) -> dict[Identity, Manifest]:
+    """Returns the objects by identity, without those that have the ignore annotation."""
+    return {m.key.identity: m for m in manifests if not is_enabled(m, IGNORE_DRIFT)}
+
+
+def ignored_paths(key: ResourceKey, ignored: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """Returns the field paths that are not compared, named by either form of an object's key."""
+    if not ignored:
+        return frozenset()
+    texts = (key.first_generation_text, key.text)
+    return frozenset(path for text in texts for path in ignored.get(text, ()))
+
+
+def object_drift(
+    live: Manifest | None, declared: Manifest | None, ignored: frozenset[str]
+) -> ObjectDrift | None:
+    """Compares one object with Git; None if it is in sync.
+
+    A live object with the ignore annotation counts as missing.
+    """
+    if live is not None and is_enabled(live, IGNORE_DRIFT):
+        live = None
+    if live is None or declared is None:
+        if declared is not None:
+            return ObjectDrift(Change.ADDED, declared.key)
+        return ObjectDrift(Change.DELETED, live.key) if live is not None else None
+    nodes = compare(
+        _normalized(live.with_body(without(live.body, "status"))),
+        _normalized(_declared_fields(declared)),
+        replace(_LIVE_DIFF, ignored=ignored),
     )
-    if not diff:
+    if not nodes:
+        return None
+    masked = frozenset({"Secret", "ConfigMap"})
+    return ObjectDrift(Change.CHANGED, live.key, _render_fields(nodes, live.kind, masked))
+
+
+def sync_state(drifts: Mapping[Identity, ObjectDrift], commit: str) -> SyncState:
+    """Summarises how the objects of an application differ from a commit."""
+    if not drifts:
         return SyncState(SyncStatus.SYNCED)
-    added, deleted, changed = map(len, (diff.added, diff.deleted, diff.changed))
+    ordered = [drifts[identity] for identity in sorted(drifts)]
+    added, deleted, changed = ([each for each in ordered if each.change is c] for c in Change)
     summary = (
-        f"There are {diff.total} manifests not synced "
-        f"({added} adds, {deleted} deletes, {changed} changes)"
+        f"There are {len(ordered)} manifests not synced "
+        f"({len(added)} adds, {len(deleted)} deletes, {len(changed)} changes)"
     )
-    text = render_diff(diff, show_at_most=_MAX_SHOWN, masked=frozenset({"Secret", "ConfigMap"}))
+    text = _render_objects(
+        [each.key for each in deleted],
+        [each.key for each in added],
+        [(each.key, each.fields) for each in changed[:_MAX_SHOWN]],
+        omitted=len(changed[_MAX_SHOWN:]),
+    )
     git = f"the defined state in Git at commit {commit[:7]}"
     head = f"Diff between {git} and actual state in cluster:"
     details = f"{head}\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n{text}"
     return SyncState(SyncStatus.OUT_OF_SYNC, summary, details)
 
 
-def _compared(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Leaves out objects with the ignore annotation, and the status."""
-    return [
-        m.with_body(without(m.body, "status")) for m in manifests if not is_enabled(m, IGNORE_DRIFT)
-    ]
-
-
 def _declared_fields(manifest: Manifest) -> Manifest:
-    """Leaves out fields that Git leaves open: nulls, empty clusterIP, aggregated rules."""
-    body = _without_nulls(manifest.body)
+    """Leaves out fields that Git leaves open: status, nulls, empty clusterIP, aggregated rules."""
+    body = _without_nulls(without(manifest.body, "status"))
     if manifest.is_builtin("", "Service") and not text_at(body, "spec", "clusterIP"):
         body = without(body, "spec", "clusterIP")
     if manifest.kind == "ClusterRole" and "aggregationRule" in body:
@@ -178,25 +228,15 @@ class ManifestDiff:
 
 
 def diff_manifests(
-    old: Sequence[Manifest],
-    new: Sequence[Manifest],
-    options: Options,
-    ignored: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    old: Sequence[Manifest], new: Sequence[Manifest], options: Options
 ) -> ManifestDiff:
-    """Compares two lists of objects; `ignored` has field paths by the text of an object's key."""
+    """Compares two lists of objects."""
     before = {manifest.key.identity: manifest for manifest in old}
     after = {manifest.key.identity: manifest for manifest in new}
     changed: list[ChangedManifest] = []
     for identity in sorted(before.keys() & after.keys()):
         key, kind = before[identity].key, before[identity].kind
-        paths = options.ignored
-        for text in (key.first_generation_text, key.text):
-            paths |= ignored.get(text, frozenset())
-        nodes = compare(
-            _normalized(before[identity]),
-            _normalized(after[identity]),
-            replace(options, ignored=paths),
-        )
+        nodes = compare(_normalized(before[identity]), _normalized(after[identity]), options)
         if nodes:
             changed.append(ChangedManifest(key, kind, tuple(nodes)))
     return ManifestDiff(
@@ -216,22 +256,36 @@ def render_diff(
     diff: ManifestDiff, *, show_at_most: int = 0, masked: frozenset[str] = frozenset({"Secret"})
 ) -> str:
     """Renders a diff as upstream does: numbered, deletions first."""
+    shown = diff.changed[:show_at_most] if show_at_most else diff.changed
+    return _render_objects(
+        diff.deleted,
+        diff.added,
+        [(each.key, _render_fields(each.nodes, each.kind, masked)) for each in shown],
+        omitted=len(diff.changed) - len(shown),
+    )
+
+
+def _render_fields(nodes: Sequence[Node], kind: str, masked: frozenset[str]) -> str:
+    """Renders the changed fields of an object; `masked` has the kinds whose content is hidden."""
+    return render(nodes, masked=_MASKED_FIELDS.get(kind, ()) if kind in masked else ())
+
+
+def _render_objects(
+    deleted: Iterable[ResourceKey],
+    added: Iterable[ResourceKey],
+    changed: Iterable[tuple[ResourceKey, str]],
+    *,
+    omitted: int,
+) -> str:
     lines: list[str] = []
     number = 0
-    for sign, keys in (("-", diff.deleted), ("+", diff.added)):
+    for sign, keys in (("-", deleted), ("+", added)):
         for key in keys:
             number += 1
             lines += [f"{sign} {number}. {_describe(key)}", ""]
-    shown = diff.changed[:show_at_most] if show_at_most else diff.changed
-    for change in shown:
+    for key, fields in changed:
         number += 1
-        masked_fields = _MASKED_FIELDS.get(change.kind, ()) if change.kind in masked else ()
-        lines += [
-            f"# {number}. {_describe(change.key)}",
-            "",
-            render(change.nodes, masked=masked_fields),
-        ]
-    omitted = len(diff.changed) - len(shown)
+        lines += [f"# {number}. {_describe(key)}", "", fields]
     if omitted:
         lines.append(f"... (omitted {omitted} other changed manifests)")
     return "".join(f"{line}\n" for line in lines)

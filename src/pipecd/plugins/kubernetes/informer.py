@@ -17,6 +17,7 @@ import structlog
 from pipecd.plugins.kubernetes.client import ApiError
 from pipecd.plugins.kubernetes.cluster import ApiResource, Cluster, open_cluster
 from pipecd.plugins.kubernetes.config import AppStateInformer, KubernetesTarget
+from pipecd.plugins.kubernetes.drift_cache import DriftCache
 from pipecd.plugins.kubernetes.managed_objects import list_managed_kinds
 from pipecd.plugins.kubernetes.manifest import (
     BY_PIPED,
@@ -38,6 +39,8 @@ _IDLE_TIMEOUT = 1800.0
 _RESTART_DELAY = 1.0
 # A rollout changes its workload, a ReplicaSet and many Pods at once: they become one notification.
 _BATCH_DELAY = 0.1
+# Comparing more objects at a time would hold up the event loop.
+_COMPARED_AT_ONCE = 20
 
 _APPS, _BATCH = "apps/v1", "batch/v1"
 
@@ -119,6 +122,7 @@ def is_excluded(kind: WatchedKind, settings: AppStateInformer) -> bool:
 class ChangeNotifier:
     """Batches changes of objects into notifications of the applications that they concern.
 
+    A change with which the live state stays the same, as `changes_live_state` says, concerns none.
     The applications of an object are resolved when a batch is sent, because the owner of an object
     may be listed after it. Events are counted at that time too.
     """
@@ -126,10 +130,12 @@ class ChangeNotifier:
     def __init__(
         self,
         applications_of: Callable[[ObservedObject], Iterable[str]],
+        changes_live_state: Callable[[ObservedObject], bool],
         notify: NotifyApplications,
         record_event: RecordEvent,
     ) -> None:
         self._applications_of, self._notify = applications_of, notify
+        self._changes_live_state = changes_live_state
         self._record_event = record_event
         self._changed: dict[str, ObservedObject] = {}
         self._events: list[tuple[str, ObservedObject]] = []
@@ -157,7 +163,12 @@ class ChangeNotifier:
             applications = {uid: set(self._applications_of(o)) for uid, o in objects.items()}
             for event, observed in events:
                 self._record_event(event, is_handled=bool(applications[observed.uid]))
-            concerned = {each for uid in changed for each in applications[uid]}
+            concerned: set[str] = set()
+            for number, (uid, observed) in enumerate(changed.items(), start=1):
+                if not applications[uid] <= concerned and self._changes_live_state(observed):
+                    concerned |= applications[uid]
+                if number % _COMPARED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             if concerned:
                 self._notify(concerned)
 
@@ -188,7 +199,10 @@ class ClusterInformer:
         self._watches: dict[WatchedKind, _RunningWatch] = {}
         self._managed_kinds: frozenset[WatchedKind] = frozenset()
         self._managed_kinds_listed_at = -inf
-        self._notifier = ChangeNotifier(self.applications_of, notify, record_event)
+        self.drifts = DriftCache()
+        self._notifier = ChangeNotifier(
+            self.applications_of, self._changes_live_state, notify, record_event
+        )
         tasks.create_task(self._notifier.run(), name=f"change notifier of {name}")
         tasks.create_task(self._stop_idle_watches(), name=f"idle watches of {name}")
 
@@ -259,6 +273,14 @@ class ClusterInformer:
             level = [owner for owner in cached if owner is not None]
         return applications
 
+    def _changes_live_state(self, observed: ObservedObject) -> bool:
+        if not observed.application:
+            # Only objects that an application manages are compared with Git.
+            return True
+        stored = (each.watch.objects.get(observed.uid) for each in self._watches.values())
+        is_stored = any(each is observed for each in stored)
+        return self.drifts.changes_live_state(observed, is_deleted=not is_stored)
+
     async def _start_watch(self, kind: WatchedKind) -> None:
         if kind in self._watches:
             self._watches[kind].used_at = _now()
@@ -292,6 +314,7 @@ class ClusterInformer:
                 if _now() >= each.used_at + _IDLE_TIMEOUT:
                     each.task.cancel()
                     del self._watches[kind]
+            self.drifts.remove_unused()
 
     async def _wait_for_watch(self, kind: WatchedKind, watch: ResourceWatch) -> None:
         try:
@@ -338,6 +361,11 @@ class ClusterInformers:
                     self._metrics.record_event,
                 )
             return self._informers[target.name]
+
+    def expire(self, application: str) -> None:
+        """Makes the next change of an application on any cluster a reason to read it again."""
+        for informer in self._informers.values():
+            informer.drifts.expire(application)
 
     async def run(self) -> None:
         """Runs the watches until it is cancelled; a failure restarts all of them."""

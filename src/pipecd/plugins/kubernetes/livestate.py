@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from pipecd.plugins.kubernetes.client import CONNECTIONS, ApiError
-from pipecd.plugins.kubernetes.drift import drift
+from pipecd.plugins.kubernetes.drift import sync_state
 from pipecd.plugins.kubernetes.informer import ClusterInformer, WatchedKind, watched_kinds
 from pipecd.plugins.kubernetes.manifest import Manifest
 from pipecd.plugins.kubernetes.watch import ObservedObject, observe
@@ -31,14 +31,16 @@ async def live_state(
     kinds = watched_kinds(used | await informer.managed_kinds(), informer.settings)
     await informer.wait_for_sync(kinds)
     managed = informer.managed(application, used)
-    managed += await _get_unlisted(informer, application, declared, managed)
-    sync = drift(
-        [each.manifest for each in managed],
+    unlisted = await _get_unlisted(informer, application, declared, managed)
+    managed += unlisted
+    drifts = informer.drifts.compare(
+        application,
+        managed,
         declared,
-        source.commit,
         source.ignored_fields(),
+        is_watched=not unlisted,
     )
-    return LiveState(resource_tree(informer, managed), sync)
+    return LiveState(resource_tree(informer, managed), sync_state(drifts, source.commit))
 
 
 async def live_state_without_manifests(
@@ -47,6 +49,7 @@ async def live_state_without_manifests(
     """Returns the live state of an application whose manifests cannot be loaded."""
     await informer.wait_for_sync(watched_kinds(await informer.managed_kinds(), informer.settings))
     managed = informer.managed(application, frozenset())
+    informer.drifts.compare(application, managed, (), {})
     sync = SyncState(SyncStatus.INVALID_CONFIG, str(error))
     return LiveState(resource_tree(informer, managed), sync)
 
@@ -117,12 +120,12 @@ async def _with_namespace(informer: ClusterInformer, manifest: Manifest) -> Mani
     except UserMistake:
         # An object of a kind that the cluster does not serve is missing.
         return manifest
-    if resource.is_namespaced:
-        namespace = manifest.key.namespace or informer.cluster.namespace
-        body = with_value(manifest.body, ("metadata", "namespace"), namespace)
-    else:
-        body = without(manifest.body, "metadata", "namespace")
-    namespaced = manifest.with_body(body)
+    namespaced, namespace = manifest, manifest.key.namespace
+    if resource.is_namespaced and not namespace:
+        path = ("metadata", "namespace")
+        namespaced = manifest.with_body(with_value(manifest.body, path, informer.cluster.namespace))
+    elif not resource.is_namespaced:
+        namespaced = manifest.with_body(without(manifest.body, "metadata", "namespace"))
     return namespaced if informer.is_selected(namespaced, resource) else None
 
 

@@ -3,8 +3,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipecd.sdk import UserMistake
 from pipecd.sdk.unstructured import (
@@ -18,6 +19,9 @@ from pipecd.sdk.unstructured import (
 from pipecd.sdk.yaml import plain_documents
 
 DEFAULT_NAMESPACE = "default"
+
+Identity: TypeAlias = tuple[str, str, str, str]
+"""API group, kind, namespace and name of an object."""
 
 
 @dataclass(frozen=True, order=True)
@@ -36,7 +40,7 @@ class ResourceKey:
         return group if slash else ""
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
+    def identity(self) -> Identity:
         """The parts of the key that do not depend on the API version."""
         namespace = "" if self.namespace == DEFAULT_NAMESPACE else self.namespace
         return self.group.lower(), self.kind.lower(), namespace, self.name
@@ -65,7 +69,7 @@ class Manifest:
     body: Body
     origin: str = ""
 
-    @property
+    @cached_property
     def key(self) -> ResourceKey:
         """The key that identifies the object."""
         return ResourceKey(

@@ -180,6 +180,7 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
             # An error on one cluster does not hide the objects on the others.
             try:
                 informer = await self._state.informers.informer(target.deploy_target)
+                informer.drifts.expire(look.application_id)
                 try:
                     manifests = await self._routed_manifests(look, target, look.source)
                 except UserMistake as e:
@@ -190,7 +191,10 @@ class ClusterPlugin(DeploymentPlugin, LiveStatePlugin, PreviewPlugin):
 
         async with asyncio.TaskGroup() as tasks:
             queries = [tasks.create_task(live_state_on(target)) for target in targets]
-        return merge_live_states(_results_by_name(targets, queries))
+        states = _results_by_name(targets, queries)
+        if any(isinstance(state, PipecdError) for state in states.values()):
+            self._state.informers.expire(look.application_id)
+        return merge_live_states(states)
 
     async def preview(self, change: PreviewContext) -> Sequence[Preview]:
         running = change.running

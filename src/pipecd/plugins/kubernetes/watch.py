@@ -94,6 +94,8 @@ class ObjectStore:
 
         An object without an owner that no application manages is not stored.
         """
+        if observed == self._by_uid.get(observed.uid):
+            return False
         before = self.delete(observed.uid)
         if not observed.application and not observed.owners:
             return before is not None
@@ -102,7 +104,7 @@ class ObjectStore:
             self._by_application.setdefault(observed.application, set()).add(observed.uid)
         for owner in observed.owners:
             self._by_owner.setdefault(owner, set()).add(observed.uid)
-        return observed != before
+        return True
 
     def delete(self, uid: str) -> ObservedObject | None:
         """Deletes an object and returns it."""
