@@ -110,6 +110,22 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RenderBench:
     return created
 
 
+DATA = 'data: {a: 1, b: 1.5, c: true, d: null, e: [1, [x]], f: "1", g: 2026-01-01, 1: é}\n'
+
+
+async def test_cached_manifests_equal_rendered_ones(bench: RenderBench) -> None:
+    bench.write(app__one_yaml=f"{OBJECT}{DATA}---\n{OBJECT}")
+    source = Source(bench.copied() / "app", "c", b"", "app.pipecd.yaml", bench.directory)
+    request = RenderRequest(source, ManifestInput(), "web", NoInstaller())
+    rendered = await bench.loader.load(request)
+    assert [each.origin for each in rendered] == ["one.yaml:1", "one.yaml:5"]
+    assert await bench.loader.load(request) == rendered
+    assert rendered[0].body["data"] == {
+        **{"a": 1, "b": 1.5, "c": True, "d": None, "e": [1, ["x"]], "f": "1"},
+        **{"g": "2026-01-01", "1": "é"},
+    }
+
+
 KUSTOMIZED = {
     "app__kustomization_yaml": """
         resources: [../base, own.yaml]
