@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = "app.pipecd.yaml"
+CONFIGS = (CONFIG, "blue.pipecd.yaml", "green.pipecd.yaml")
+"""The configuration files that an application can be registered with: they differ in the description alone."""
 EVENT_FILE = "values.yaml"
 BROKEN = "}]\n"
 """What a configuration begins with that does not parse."""
 TOOL_VERSION = "given"
 """The version of Terraform for a first-generation piped, which has it as a file of that name."""
 APPROVERS = ("root", "ann", "ben")
+# What configurations set in the environment of a target, and in the labels of an application.
+SETTING, SETTING_LABEL = "SETTING", "setting"
 # Runs without the stepped clock: the truth has one clock for all programs.
 NOW = "$(LD_PRELOAD= date +%s.%N)"
 
@@ -82,6 +86,20 @@ class Revision:
     is_broken: bool = False
     """The configuration does not parse, so that no deployment of it can exist."""
 
+    @property
+    def setting(self) -> str:
+        return setting_of(self.nonce)
+
+
+def setting_of(nonce: int | str) -> str:
+    """The value that the configuration of a revision sets: every push edits it."""
+    return f"v{nonce}"
+
+
+def description_of(nonce: int | str, config: str) -> str:
+    """The description that a configuration file of a revision has."""
+    return f"{setting_of(nonce)} of {config}"
+
 
 SHAPES = (
     (Shape.PLAIN, ""), (Shape.ROLLBACK, ""), (Shape.APPROVAL, ""), (Shape.ANALYSIS, ""),
@@ -121,7 +139,7 @@ class Targets:
         """The files of an application at a revision."""
         match application.platform:
             case Platform.SCRIPT:
-                spec, more = self._script(application, revision), {}
+                spec, more = self._script(application, revision), dict[str, str]()
             case Platform.PROCESS:
                 spec, more = self._process(application, revision)
             case Platform.TERRAFORM:
@@ -137,22 +155,25 @@ class Targets:
                 spec = {**spec, "planner": {"alwaysUsePipeline": True}}
             case None:
                 pass
-        document = {
-            "apiVersion": "pipecd.dev/v1beta1",
-            "kind": kind,
-            "spec": {"name": application.name, **spec},
-        }
-        text = f"{json.dumps(document, indent=1)}\n# {revision.nonce}\n"
-        if revision.is_broken:
+        # Upstream's pipeds have no use for the other ones.
+        for config in CONFIGS if application.upstream is None else (CONFIG,):
+            about = {
+                "name": application.name,
+                "description": description_of(revision.nonce, config),
+                "labels": {SETTING_LABEL: revision.setting},
+            }
+            document = {
+                "apiVersion": "pipecd.dev/v1beta1",
+                "kind": kind,
+                "spec": {**about, **spec},
+            }
+            text = f"{json.dumps(document, indent=1)}\n# {revision.nonce}\n"
             # At the end it would be another document, which is not read.
-            text = f"{BROKEN}{text}"
-        return {
-            f"{application.name}/{name}": content
-            for name, content in {CONFIG: text, **more}.items()
-        }
+            more[config] = f"{BROKEN}{text}" if revision.is_broken else text
+        return {f"{application.name}/{name}": content for name, content in more.items()}
 
     def script(self, label: str, *, seconds: float, lines: int, code: int) -> str:
-        """A script that records its begin and its end, and prints lines with their number and count.
+        """A script that records its begin, its end and its setting, and prints numbered lines with their count.
 
         `label` is the index of its stage. It locks a file of its application, which the kernel unlocks when it ends or dies.
         """
@@ -160,7 +181,7 @@ class Targets:
         def record(what: str) -> str:
             return (
                 f'echo "{what} $SR_APPLICATION_NAME $SR_DEPLOYMENT_ID $SR_TRIGGERED_COMMIT_HASH '
-                f'$$ {NOW} {label}" >> {self.truth}'
+                f'$$ {NOW} {label} ${SETTING}" >> {self.truth}'
             )
 
         return (
@@ -173,7 +194,7 @@ class Targets:
         def stage(index: int, *, code: int = 0) -> dict[str, Any]:
             run = self.script(str(index), seconds=revision.seconds, lines=revision.lines, code=code)
             undo = self.script(f"undo-{index}", seconds=0.5, lines=2, code=0)
-            options: dict[str, str] = {"run": run}
+            options: dict[str, Any] = {"run": run, "env": {SETTING: revision.setting}}
             if application.shape is Shape.ROLLBACK:
                 options["onRollback"] = undo
             return {"name": "SCRIPT_RUN", "with": options}
@@ -204,12 +225,13 @@ class Targets:
         self, application: FaultyApplication, revision: Revision
     ) -> tuple[dict[str, Any], dict[str, str]]:
         program = (
-            f'echo "start {application.name} - $PIPECD_COMMIT $$ {NOW} $PIPECD_VARIANT" >> {self.truth}\n'
+            f'echo "start {application.name} - $PIPECD_COMMIT $$ {NOW} $PIPECD_VARIANT ${SETTING}" >> {self.truth}\n'
             f"{'exit 1' if revision.fails else 'exec sleep 1000000'}\n"
         )
         options = {
             "command": "sh",
             "args": ["run.sh"],
+            "env": {SETTING: revision.setting},
             "healthCheck": {"interval": "200ms", "timeout": "5s"},
             "gracePeriod": "1s",
         }
@@ -225,18 +247,22 @@ class Targets:
         state = self.directory / "states" / f"{application.name}.tfstate"
 
         def record(what: str) -> str:
-            return f'echo "{what} {application.name} - - $$ {NOW} {revision.nonce}" >> {self.truth}'
+            # Terraform replaces the variable of the configuration.
+            setting = "${var.setting}"
+            return f'echo "{what} {application.name} - - $$ {NOW} {revision.nonce} {setting}" >> {self.truth}'
 
         lock = f"exec 9>{self.truth}.{application.name}; flock -n 9 || {record('overlap')}"
         hcl = (
             f'terraform {{\n  backend "local" {{\n    path = "{state}"\n  }}\n}}\n'
+            'variable "setting" {\n  default = ""\n}\n'
             'resource "terraform_data" "web" {\n'
             f'  input = "{revision.nonce}"\n  triggers_replace = "{revision.nonce}"\n'
             '  provisioner "local-exec" {\n'
             f"    command = <<-EOT\n      {lock}\n      {record('apply')}\n      sleep 0.2\n"
             f"      exit {int(revision.fails)}\n    EOT\n  }}\n}}\n"
         )
-        return {"plugins": {"terraform": {}}}, {"main.tf": hcl}
+        settings = {"vars": [f"setting={revision.setting}"]}
+        return {"plugins": {"terraform": settings}}, {"main.tf": hcl}
 
     def _kubernetes(
         self, application: FaultyApplication, revision: Revision
@@ -263,11 +289,35 @@ class Targets:
                 },
             },
         }
-        spec: dict[str, Any] = {"plugins": {"kubernetes": {"input": {"namespace": self.namespace}}}}
+        chosen, other = (f"setting-{(revision.nonce // 1000 + n) % 2}.yaml" for n in (0, 1))
+        manifests = ["config.yaml", "deployment.yaml", chosen]
+        options = {"namespace": self.namespace, "manifests": manifests}
+        spec: dict[str, Any] = {"plugins": {"kubernetes": {"input": options}}}
         if application.name.endswith("1"):
             stages = ({"name": name} for name in ("K8S_CANARY_ROLLOUT", "K8S_PRIMARY_ROLLOUT", "K8S_CANARY_CLEAN"))  # fmt: skip
             spec["pipeline"] = {"stages": list(stages)}
-        return spec, {"config.yaml": json.dumps(config), "deployment.yaml": json.dumps(deployment)}
+        return spec, {
+            "config.yaml": json.dumps(config),
+            "deployment.yaml": json.dumps(deployment),
+            chosen: _setting_manifest(application.name, revision.setting),
+            other: _setting_manifest(application.name, "of a manifest that is not deployed"),
+        }
+
+
+def setting_object(application: str) -> str:
+    """The name of the ConfigMap that has the setting."""
+    return f"{application}-setting"
+
+
+def _setting_manifest(application: str, setting: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": setting_object(application)},
+            "data": {SETTING_LABEL: setting},
+        }
+    )
 
 
 def _event_watcher(event: str) -> dict[str, Any]:

@@ -4,7 +4,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from faults.applications import FaultyApplication, Platform, Shape
+from faults.applications import (
+    SETTING_LABEL,
+    FaultyApplication,
+    Platform,
+    Shape,
+    description_of,
+    setting_of,
+)
 from faults.evidence import FOREVER, WORKSPACE_FAULTS, InjectedFault, Requested
 from faults.violation import Violation
 from pipecd.model.application import SyncStatus
@@ -41,6 +48,8 @@ class Head:
     is_running_ended: bool = True
     fails: bool = False
     """Whether its deployment is meant to fail."""
+    nonce: str = ""
+    """The revision of the head; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,28 @@ def unsettled(
     elif not problem and sync.status is SyncStatus.INVALID_CONFIG and not head.is_broken:
         rule, problem = "the sync state is right", f"is reported as invalid: {sync.reason}"
     return [Violation(rule, f"{name} {problem}", name)] if problem else []
+
+
+def unstored_settings(
+    application: FaultyApplication,
+    head: Head,
+    *,
+    config: str,
+    description: str,
+    labels: Mapping[str, str],
+) -> list[Violation]:
+    """What is stored of an application otherwise than its configuration file at the head says.
+
+    Nobody can read a broken file, and what upstream's pipeds report is not ours.
+    """
+    if head.is_broken or not head.nonce or application.upstream is not None:
+        return []
+    name, stored = application.name, (description, labels.get(SETTING_LABEL, ""))
+    expected = (description_of(head.nonce, config), setting_of(head.nonce))
+    if stored == expected:
+        return []
+    text = f"{name} is stored with {stored}, and its file at the head has {expected}"
+    return [Violation("a saved setting is stored and used", text, name)]
 
 
 def _problem_of_broken(sync: SyncState) -> tuple[str, str]:

@@ -43,6 +43,11 @@ class Requested:
         return self.is_acknowledged and self.kind not in ("event", "edit")
 
 
+def saved_setting(provider: str, config: str) -> str:
+    """What an edit saves: the platform provider, if it has one, and the configuration file."""
+    return f"{provider} {config}".lstrip()
+
+
 @dataclass
 class InjectedFault:
     """A fault that really happened, and from when to when."""
@@ -109,8 +114,14 @@ class Evidence:
         default_factory=dict[str, PlanPreviewCommandResult]
     )
     """The results of plan previews, by their command."""
-    providers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The platform providers that applications have in the end, by name."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What applications are registered with in the end, by name, as `saved_setting` writes it."""
+    revisions: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """The nonces of revisions, by application and commit."""
+    cluster_settings: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
+    """The revision and the setting that the cluster has in the end, by application."""
     events: Mapping[str, Event] = field(default_factory=dict[str, Event])
     event_commits: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many commits of one history wrote the value of an event."""
@@ -191,6 +202,7 @@ WORKSPACE_FAULTS = frozenset({
     "duplicate_piped",
 })  # fmt: skip
 """After these a piped may not know everything that happened before."""
+
 
 NOTIFICATIONS_FILE, EVENTS_FILE = "notifications.jsonl", "events/pushed.json"
 """What a piped keeps of notifications that it has not sent, and of events that it has not reported."""

@@ -133,14 +133,14 @@ def program_starts(evidence: Evidence) -> Iterable[Violation]:
             text = f"{variant} of {application} at {commit[:7]} was started {count} times by {deployed} deployments"
             yield Violation("a program starts once per deployment", text, application)
     for application, programs in evidence.running_programs.items():
-        last = _last_deployment(evidence, application)
+        last = last_deployment(evidence, application)
         is_success = last is not None and DeploymentStatus(last.status) is DeploymentStatus.SUCCESS
         if is_success and len(programs) != 1:
             text = f"{application} runs {', '.join(programs) or 'nothing'}"
             yield Violation("one program of an application runs", text, application)
 
 
-def _last_deployment(evidence: Evidence, application: str) -> Deployment | None:
+def last_deployment(evidence: Evidence, application: str) -> Deployment | None:
     own = (each for each in evidence.deployments if each.application_name == application)
     return max(own, key=lambda each: evidence.first_seen.get(each.id, 0.0), default=None)
 

@@ -25,6 +25,7 @@ RULES: Sequence[Callable[[Evidence], Iterable[Violation]]] = (
     report_rules.events,
     report_rules.notifications,
     request_rules.edits,
+    request_rules.running_settings,
     request_rules.previews,
     report_rules.tracebacks,
     report_rules.resources,

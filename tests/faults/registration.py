@@ -5,7 +5,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from faults.applications import FaultyApplication, Platform, Revision, Shape, Upstream, values
+from faults.applications import (
+    CONFIG,
+    FaultyApplication,
+    Platform,
+    Revision,
+    Shape,
+    Upstream,
+    values,
+)
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.bus.memory import MemoryBus
 from pipecd.controlplane.cache.memory import MemoryCache
@@ -73,9 +81,7 @@ def new_application(
     application: FaultyApplication, piped_id: str, repository: ApplicationGitRepository
 ) -> Application:
     """What is registered of an application."""
-    path = ApplicationGitPath(
-        repo=repository, path=application.name, config_filename="app.pipecd.yaml"
-    )
+    path = ApplicationGitPath(repo=repository, path=application.name, config_filename=CONFIG)
     draft = Application(name=application.name, piped_id=piped_id, git_path=path)
     if application.upstream is Upstream.FIRST:
         draft.kind, draft.platform_provider = TERRAFORM, UPSTREAM_PROVIDER

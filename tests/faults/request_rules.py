@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about what users get for their requests: settings that were saved, and plan previews."""
+"""Rules about what users get for their requests: settings that were saved or pushed, and plan previews."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from faults.applications import FaultyApplication, Platform, Shape
-from faults.evidence import Evidence, Requested
+from faults.applications import FaultyApplication, Platform, Shape, setting_of
+from faults.evidence import FOREVER, Evidence, Requested
+from faults.execution_rules import last_deployment
 from faults.violation import Violation
 from pipecd.model.command import CommandStatus
-from pipecd.model.deployment import SyncStrategy
+from pipecd.model.deployment import DeploymentStatus, SyncStrategy
 from pipecd.proto.model.command_pb2 import Command
 from pipecd.proto.model.planpreview_pb2 import ApplicationPlanPreviewResult
 
 _PREVIEW = "a preview says what changes"
+_SETTING = "a saved setting is stored and used"
+# How long a piped may deploy with the registration of before, with all faults of a round, in seconds.
+_USED_WITHIN = 60.0
 # An application is disabled for a second, or until everything is healed.
 _DISABLED_WITHIN = 120.0
 
@@ -23,7 +27,7 @@ def edits(evidence: Evidence) -> Iterable[Violation]:
         if request.kind == "edit":
             by_application.setdefault(request.application, []).append(request)
     for name, requests in by_application.items():
-        saved = evidence.providers.get(name)
+        saved = evidence.settings.get(name)
         if saved is None or saved in _possible(requests):
             continue
         if saved not in {each.value for each in requests} and not any(
@@ -31,13 +35,45 @@ def edits(evidence: Evidence) -> Iterable[Violation]:
         ):
             # None of them arrived.
             continue
-        text = f"{name} has the provider {saved}, which was replaced"
+        text = f"{name} has the setting {saved}, which was replaced"
         yield Violation("nothing acknowledged is lost", text, name)
+    yield from _unused_edits(evidence, by_application)
 
 
-def _possible(requests: Sequence[Requested]) -> set[str]:
-    """The values after which none was acknowledged that was sent later than their answer."""
-    acknowledged = [each for each in requests if each.is_acknowledged]
+def _unused_edits(
+    evidence: Evidence, by_application: Mapping[str, Sequence[Requested]]
+) -> Iterable[Violation]:
+    """Deployments with a configuration file that had been replaced long before they were created."""
+    for each in evidence.deployments:
+        created = evidence.reported_created.get(each.id, 0.0)
+        requests = [r for r in by_application.get(each.application_name, ()) if r.at <= created]
+        known = created - _USED_WITHIN
+        if not any(r.is_acknowledged and r.answered_at <= known for r in requests):
+            continue
+        config = each.git_path.config_filename
+        if config not in {value.split()[-1] for value in _possible(requests, at=known)}:
+            text = f"{each.id} has the file {config}, which was replaced before it was created"
+            yield Violation(_SETTING, text, each.application_name)
+
+
+def running_settings(evidence: Evidence) -> Iterable[Violation]:
+    """What runs has the settings of its revision, each time that it starts."""
+    for line in evidence.truth:
+        key = (line.application, line.commit)
+        nonce = line.label if line.what == "apply" else evidence.revisions.get(key)
+        if line.setting and nonce and line.setting != setting_of(nonce):
+            text = f"{line.what} of {line.application} has {line.setting} at revision {nonce}"
+            yield Violation(_SETTING, text, line.application)
+    for name, (nonce, setting) in evidence.cluster_settings.items():
+        last = last_deployment(evidence, name)
+        is_success = last is not None and DeploymentStatus(last.status) is DeploymentStatus.SUCCESS
+        if is_success and setting != setting_of(nonce):
+            yield Violation(_SETTING, f"{name} has {setting} at revision {nonce}", name)
+
+
+def _possible(requests: Sequence[Requested], *, at: float = FOREVER) -> set[str]:
+    """The values after which none was acknowledged, until then, that was sent later than their answer."""
+    acknowledged = [each for each in requests if each.is_acknowledged and each.answered_at <= at]
     return {
         request.value
         for request in requests

@@ -7,7 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.applications import BROKEN, CONFIG, FaultyApplication, Platform, Revision
+from faults.applications import (
+    BROKEN,
+    CONFIG,
+    SETTING_LABEL,
+    FaultyApplication,
+    Platform,
+    Revision,
+    setting_object,
+)
 from faults.ending import Head
 from faults.truth import TruthLine
 from faults.whole_installation import WholeInstallation
@@ -49,6 +57,7 @@ class TargetReader:
                 running=running,
                 is_running_ended=is_ended,
                 fails=revision is not None and revision.fails,
+                nonce=nonce,
             )
         return heads
 
@@ -83,11 +92,34 @@ class TargetReader:
                 file = self.installed.directory / "states" / f"{name}.tfstate"
                 (resource,) = json.loads(file.read_text())["resources"]
                 return str(resource["instances"][0]["attributes"]["input"]["value"])
-            assert self.installed.kubernetes is not None
-            namespace = self.installed.targets.namespace
-            path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-            return str(self.installed.kubernetes.ask("GET", path)["data"]["revision"])
+            return self._data(name, "revision")
         return None
+
+    def _data(self, config_map: str, key: str) -> str:
+        """A value of a ConfigMap; raises LookupError if there is none."""
+        assert self.installed.kubernetes is not None
+        namespace = self.installed.targets.namespace
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{config_map}"
+        return str(self.installed.kubernetes.ask("GET", path)["data"][key])
+
+    def cluster_settings(self) -> dict[str, tuple[str, str]]:
+        """The revision and the setting that the cluster has of each application of Kubernetes."""
+        found: dict[str, tuple[str, str]] = {}
+        for name, application in tuple(self.installed.applications.items()):
+            if application.platform is Platform.KUBERNETES:
+                with suppress(OSError, ValueError, LookupError):
+                    setting = self._data(setting_object(name), SETTING_LABEL)
+                    found[name] = (self._data(name, "revision"), setting)
+        return found
+
+    def revisions_by_commit(self) -> dict[tuple[str, str], str]:
+        """The nonces of revisions by application and commit."""
+        return {
+            (name, commit): nonce
+            for commit, of_commit in self.installed.contents.items()
+            for name, content in of_commit.items()
+            if (nonce := self.installed.nonces.get(content))
+        }
 
     def failing(self) -> set[tuple[str, str]]:
         """Applications with the commits and the nonces of revisions that are meant to fail."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.applications import APPROVERS, FaultyApplication, Platform, Shape
+from faults.applications import APPROVERS, CONFIGS, FaultyApplication, Platform, Shape
 from faults.layouts import Layout
 
 REPORTS = (
@@ -120,6 +120,10 @@ def _reject(chance: random.Random, scene: Scene) -> dict[str, Any] | None:
     if not (names := scene.names(Shape.APPROVAL)):
         return None
     return {"application": chance.choice(names), "person": chance.choice(APPROVERS)}
+
+
+def _edit(chance: random.Random, scene: Scene) -> dict[str, Any]:
+    return {"application": chance.choice(scene.names()), "config": chance.choice(CONFIGS)}
 
 
 def _piped(**ranges: tuple[float, float]) -> Choose:
@@ -237,7 +241,7 @@ WORKLOAD: Mapping[str, tuple[float, Choose]] = {
     "register_event": (4, _application(Shape.EVENTS)),
     "preview": (2, _application()),
     "add_application": (1, _piped()),
-    "edit_application": (1, _application()),
+    "edit_application": (3, _edit),
     "disable_application": (1, _application()),
     "delete_application": (1, _nothing),
     "rotate_key": (1, _piped()),

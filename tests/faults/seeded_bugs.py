@@ -309,6 +309,16 @@ def _saved_setting_is_lost() -> None:
     ApplicationUseCases.update = update
 
 
+def _pushed_setting_is_lost() -> None:
+    """The report of a changed configuration file is acknowledged and changes nothing."""
+    from pipecd.controlplane.usecases.application_reports import ApplicationReports
+
+    async def update_configurations(self: Any, infos: Any, *, by: Any) -> None:
+        pass
+
+    ApplicationReports.update_configurations = update_configurations
+
+
 def _preview_leaves_out_what_changes() -> None:
     """A plan preview names no application."""
     from pipecd.piped.planpreview.builder import PreviewBuilder
@@ -451,6 +461,9 @@ BUGS: dict[str, SeededBug] = {
         _saved_setting_is_lost,
         [_use("edit_application", 0.0, application="s00")],
         "nothing acknowledged is lost",
+    ),
+    "a pushed setting is lost": SeededBug(
+        _pushed_setting_is_lost, [_push("s00")], "a saved setting is stored and used"
     ),
     "a preview leaves out what changes": SeededBug(
         _preview_leaves_out_what_changes,

@@ -15,8 +15,8 @@ from typing import Any
 
 from faults.acknowledged import AcknowledgedLogs, ReportedTimes, answered
 from faults.applications import FaultyApplication, Platform
-from faults.ending import IS_GONE, Head, SyncState, may_be_refused, unsettled
-from faults.evidence import FOREVER, Evidence, Notification, Resources
+from faults.ending import IS_GONE, Head, SyncState, may_be_refused, unsettled, unstored_settings
+from faults.evidence import FOREVER, Evidence, Notification, Resources, saved_setting
 from faults.execution_rules import chains
 from faults.history import History
 from faults.injection import RECORDED, Injector
@@ -300,7 +300,14 @@ class Trial:
         contents = {commit: of.get(name, "") for commit, of in self.installed.contents.items()}
         own = [each for each in deployments if each.application_name == name]
         explained = {each.id for each in own if self._may_be_refused(each, application)}
-        return unsettled(application, head, own, contents, sync=sync, explained=explained)
+        left = unsettled(application, head, own, contents, sync=sync, explained=explained)
+        return left or unstored_settings(
+            application,
+            head,
+            config=registered.git_path.config_filename,
+            description=registered.description,
+            labels=registered.labels,
+        )
 
     def _may_be_refused(self, deployment: Deployment, application: FaultyApplication) -> bool:
         return may_be_refused(
@@ -401,7 +408,12 @@ class Trial:
             requests=requests,
             commands=commands,
             previews=previews,
-            providers={name: each.platform_provider for name, each in registered.items()},
+            settings={
+                name: saved_setting(each.platform_provider, each.git_path.config_filename)
+                for name, each in registered.items()
+            },
+            revisions=self.targets.revisions_by_commit(),
+            cluster_settings=await asyncio.to_thread(self.targets.cluster_settings),
             events=events,
             event_commits=commits,
             notifications=[*_notifications(installed)],

@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from faults.applications import SETTING_LABEL
+
 # What the message of a commit says before the value of an event.
 _EVENT = "event "
 
@@ -30,6 +32,8 @@ class TruthLine:
     pid: str
     at: float
     label: str
+    setting: str = ""
+    """The value that the configuration sets; empty if the target was not given any."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,10 @@ class Truth:
 def parse_line(line: str) -> TruthLine | None:
     """One line; None if a full disk or a kill has cut it off."""
     what, *rest = line.split() or [""]
-    if len(rest) != 6:
+    if len(rest) not in (6, 7):
         return None
-    application, deployment, commit, pid, at, label = rest
-    return TruthLine(what, application, deployment, commit, pid, float(at), label)
+    application, deployment, commit, pid, at, label, *setting = rest
+    return TruthLine(what, application, deployment, commit, pid, float(at), label, *setting)
 
 
 def parse_audit(line: str) -> ClusterWrite | None:
@@ -110,6 +114,7 @@ def parse_audit(line: str) -> ClusterWrite | None:
     reference: dict[str, str] = entry["objectRef"]
     # Variants are objects of their own.
     application = reference.get("name", "").removesuffix("-canary").removesuffix("-baseline")
+    application = application.removesuffix(f"-{SETTING_LABEL}")
     data: dict[str, str] = (entry.get("requestObject") or {}).get("data") or {}
     return ClusterWrite(
         at, application, reference["resource"], entry["verb"], data.get("revision", "")

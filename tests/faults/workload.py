@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import httpx2
 
-from faults.applications import FaultyApplication, Platform, Revision
-from faults.evidence import Requested
+from faults.applications import CONFIG, FaultyApplication, Platform, Revision
+from faults.evidence import Requested, saved_setting
 from faults.history import History
 from faults.registration import PEOPLE, REPOSITORY
 from faults.schedule import Step
@@ -247,7 +247,7 @@ class Workload:
         path = ApplicationGitPath(
             repo=ApplicationGitRepository(id=REPOSITORY),
             path=name,
-            config_filename="app.pipecd.yaml",
+            config_filename=CONFIG,
         )
         request = pb.AddApplicationRequest(
             name=name, piped_id=installed.pipeds[piped].id, git_path=path, platform_provider="p"
@@ -263,10 +263,11 @@ class Workload:
         self.added.append(name)
         self.history.add(name, "application added", "operation")
 
-    async def edit_application(self, application: str) -> None:
-        """Writes another platform provider, which for scripts is a name that only users see.
+    async def edit_application(self, application: str, *, config: str = CONFIG) -> None:
+        """Saves another configuration file, from which the next deployments come.
 
-        The other platforms have deploy targets, and their form is saved unchanged.
+        For scripts also a platform provider, which is a name that only users see; the other platforms
+        have deploy targets.
         """
         installed = self.installed
         is_script = installed.applications[application].platform is Platform.SCRIPT
@@ -277,11 +278,11 @@ class Workload:
             git_path=ApplicationGitPath(
                 repo=ApplicationGitRepository(id=REPOSITORY),
                 path=application,
-                config_filename="app.pipecd.yaml",
+                config_filename=config,
             ),
             platform_provider=provider,
         )
-        requested = Requested("edit", application, value=provider)
+        requested = Requested("edit", application, value=saved_setting(provider, config))
         async with self._requesting(requested) as ids, installed.api() as api:
             answer = await api.UpdateApplication(request, timeout=_TIMEOUT)
             ids.append(answer.application_id)
