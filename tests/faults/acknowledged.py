@@ -4,10 +4,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from faults.network import RecordedCall
+from faults.network import RecordedCall, piped_of
 from faults.report_rules import LINE
 from pipecd.model.deployment import StageStatus
 from pipecd.proto.service.batch_pb2 import CallBatchRequest, CallBatchResponse
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseResponse
 from pipecd.proto.service.ordering_pb2 import CreateDeploymentInOrderRequest
 from pipecd.proto.service.piped_pb2 import (
     ReportDeploymentCompletedRequest,
@@ -68,6 +69,19 @@ class ReportedTimes:
                         self.stages.setdefault((stage.deployment_id, stage.stage_id), at)
                 case _:
                     pass
+
+
+@dataclass
+class LeaseGrants:
+    """When the control plane gave a process the lease of a piped."""
+
+    times: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """By the id of the piped; the time is that of the answer."""
+
+    def take(self, call: RecordedCall, response: bytes, at: float) -> None:
+        """Takes one call and its answer."""
+        if call.name == "AcquirePipedLease" and AcquirePipedLeaseResponse.FromString(response).granted:  # fmt: skip
+            self.times.setdefault(piped_of(call.metadata), []).append(at)
 
 
 def answered(call: RecordedCall, response: bytes) -> Iterable[tuple[str, bytes]]:

@@ -78,7 +78,7 @@ def may_be_refused(
     if any(each.kind in ("cancel", "reject") and each.deployment == deployment.id for each in requests):  # fmt: skip
         return True
     begin, end = first_seen - _SEEN_LATE, completed_at
-    if IS_GONE in deployment.status_reason and _is_commit_lost(deployment, faults, end):
+    if IS_GONE in deployment.status_reason and _is_commit_lost(deployment, faults, begin, end):
         return True
     deaths = sum(
         fault.name == "kill_plugin" and fault.piped == deployment.piped_id and begin <= fault.begin <= end
@@ -103,14 +103,20 @@ def may_be_refused(
     )
 
 
-def _is_commit_lost(deployment: Deployment, faults: Sequence[InjectedFault], end: float) -> bool:
+def _is_commit_lost(
+    deployment: Deployment, faults: Sequence[InjectedFault], first_seen: float, end: float
+) -> bool:
     """Whether a commit of the past can be in neither the repository nor the copy of its piped.
 
     As in upstream, no plan is made without the commit that runs.
     """
     before = [fault for fault in faults if fault.begin <= end]
+    own = [fault for fault in before if fault.piped == deployment.piped_id]
     return any(fault.name == "recreate_repository" for fault in before) and any(
-        fault.name in WORKSPACE_FAULTS and fault.piped == deployment.piped_id for fault in before
+        fault.name in WORKSPACE_FAULTS
+        # Its copy is a new one, and gone with it.
+        or (fault.name == "duplicate_piped" and fault.end + _AFTERMATH >= first_seen)
+        for fault in own
     )
 
 

@@ -15,6 +15,8 @@ from pipecd.proto.model.planpreview_pb2 import PlanPreviewCommandResult
 FOREVER = float("inf")
 # How long a piped may take to write again after its disk was full, in seconds.
 _WRITTEN_WITHIN = 10.0
+# How far the answer that grants a lease may be from what it ends, in seconds.
+_ANSWERED_WITHIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class Evidence:
     faults: Sequence[InjectedFault] = ()
     interruptions: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     """When a process that runs stages of a piped was started or killed, by the id of the piped."""
+    lease_grants: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """When a process got the lease of a piped, by the id of the piped."""
     first_seen: Mapping[str, float] = field(default_factory=dict[str, float])
     """When a client first saw a deployment."""
     completed_at: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -179,8 +183,15 @@ class Evidence:
 
         `files` are the beginnings of paths.
 
-        A full one loses nothing that the piped still knows; what it could not write is lost with it.
+        A full one loses nothing that the piped still knows; what it could not write is lost with it. Two
+        pipeds with one id have a workspace each: when the work goes over from one to the other, what the
+        first one has not sent by then stays behind.
         """
+        if any(
+            begin - _ANSWERED_WITHIN <= at <= end + _ANSWERED_WITHIN
+            for at in handovers(self.faults, piped, self.lease_grants.get(piped, ()))
+        ):
+            return True
         return any(
             fault.piped == piped
             and fault.overlaps(begin, end)
@@ -198,10 +209,26 @@ class Evidence:
 
 WORKSPACE_FAULTS = frozenset({
     "lose_workspace", "restore_old_workspace", "damage_workspace",
-    # The one that is ended takes with it what it has not sent.
-    "duplicate_piped",
 })  # fmt: skip
 """After these a piped may not know everything that happened before."""
+
+
+def handovers(
+    faults: Sequence[InjectedFault], piped: str, lease_grants: Sequence[float]
+) -> list[float]:
+    """When the work of a piped went over to its duplicate or back.
+
+    A process works from when it gets the lease. A duplicate that had it takes with it what it has not
+    sent when it is killed; one that never got it changes nothing.
+    """
+    times: set[float] = set()
+    for fault in faults:
+        if fault.name == "duplicate_piped" and fault.piped == piped:
+            granted = [at for at in lease_grants if fault.begin <= at <= fault.end]
+            times.update(granted)
+            if granted and fault.end < FOREVER:
+                times.add(fault.end)
+    return sorted(times)
 
 
 NOTIFICATIONS_FILE, EVENTS_FILE = "notifications.jsonl", "events/pushed.json"

@@ -12,8 +12,9 @@ from collections.abc import Coroutine
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from faults.acknowledged import LeaseGrants
 from faults.disk import SmallDisk, back_up, clear
-from faults.evidence import FOREVER, InjectedFault
+from faults.evidence import InjectedFault, handovers
 from faults.history import History
 from faults.network import LinkState, TcpProxy
 from faults.program import Program
@@ -42,6 +43,7 @@ class Injector:
     history: History
     faults: list[InjectedFault] = field(default_factory=list[InjectedFault])
     """What happened, in the order in which it began."""
+    lease_grants: LeaseGrants = field(default_factory=LeaseGrants)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
     _losing_until: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -81,13 +83,10 @@ class Injector:
         return named.get(step.name, "plugin" if step.name.endswith("plugin") else "network")
 
     def interruptions(self, piped: FaultyPiped) -> list[float]:
-        """When something that runs stages of a piped was started or killed."""
-        duplicates = [
-            at
-            for program in self.installed.duplicates
-            if program.name.startswith(f"{piped.program.name}-")
-            for at in program.starts
-        ]
+        """When something that runs stages of a piped was started or killed.
+
+        A duplicate runs none until it has the lease.
+        """
         launches = [
             line.at
             for line in self.installed.truth.lines
@@ -95,11 +94,10 @@ class Injector:
         ]
         own = [fault for fault in self.faults if fault.piped == piped.id]
         plugin = [fault.begin for fault in own if fault.name == "kill_plugin"]
-        # The one that runs stages may be the duplicate, which is killed in the end.
-        killed = [f.end for f in own if f.name == "duplicate_piped" and f.end < FOREVER]
+        handed_over = handovers(own, piped.id, self.lease_grants.times.get(piped.id, ()))
         # A launcher runs no stages itself.
         starts = launches if piped.is_launched else piped.program.starts
-        return sorted([*starts, *duplicates, *plugin, *killed])
+        return sorted([*starts, *plugin, *handed_over])
 
     # Processes
 

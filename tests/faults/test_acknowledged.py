@@ -3,7 +3,7 @@
 
 import grpc
 
-from faults.acknowledged import AcknowledgedLogs, ReportedTimes
+from faults.acknowledged import AcknowledgedLogs, LeaseGrants, ReportedTimes
 from faults.network import RecordedCall
 from pipecd.model.deployment import StageStatus
 from pipecd.proto.model import deployment_pb2
@@ -15,6 +15,7 @@ from pipecd.proto.service.batch_pb2 import (
     CallBatchRequest,
     CallBatchResponse,
 )
+from pipecd.proto.service.lease_pb2 import AcquirePipedLeaseResponse
 from pipecd.proto.service.ordering_pb2 import CreateDeploymentInOrderRequest
 from pipecd.proto.service.piped_pb2 import (
     CreateDeploymentRequest,
@@ -54,6 +55,16 @@ def test_a_call_of_a_batch_that_failed_acknowledges_nothing() -> None:
     logs = AcknowledgedLogs()
     logs.take(call("CallBatch", batch.SerializeToString()), response.SerializeToString())
     assert logs.lines == {("d", "s"): {"L 7 1 2"}}
+
+
+def test_a_lease_is_granted_by_an_answer() -> None:
+    grants = LeaseGrants()
+    asked = RecordedCall("AcquirePipedLease", "", b"", (("authorization", "PIPED-TOKEN p,id,key"),))
+    for at, granted in enumerate((False, True)):
+        response = AcquirePipedLeaseResponse(granted=granted).SerializeToString()
+        grants.take(asked, response, float(at))
+        grants.take(call("ReleasePipedLease", b""), response, float(at))
+    assert grants.times == {"id": [1]}
 
 
 def test_the_first_answer_says_when_something_was_reported() -> None:

@@ -21,20 +21,18 @@ def injector(directory: Path, **installed: Any) -> Injector:
 
 
 @pytest.mark.parametrize(("is_launched", "start"), [(False, 1.0), (True, 5.0)])
-def test_starts_launches_and_the_kill_of_a_duplicate_interrupt_a_piped(
+def test_starts_launches_and_a_duplicate_that_has_the_lease_interrupt_a_piped(
     tmp_path: Path, is_launched: bool, start: float
 ) -> None:
     program = SimpleNamespace(name="piped-0", starts=[1.0])
     piped: Any = SimpleNamespace(id="p", program=program, is_launched=is_launched)
-    duplicate = SimpleNamespace(name="piped-0-duplicate-0", starts=[3.0])
-    of_another = SimpleNamespace(name="piped-1-duplicate-1", starts=[4.0])
     launch = TruthLine("launch", "piped-0", "-", "-", "7", 5.0, "-")
-    breaking = injector(
-        tmp_path, duplicates=[duplicate, of_another], truth=SimpleNamespace(lines=[launch])
-    )
+    breaking = injector(tmp_path, truth=SimpleNamespace(lines=[launch]))
+    breaking.lease_grants.times |= {"p": [1.5, 3.0], "q": [4.0]}
     breaking.faults += [
         InjectedFault("duplicate_piped", 2.0, 9.0, piped="p"),
-        InjectedFault("duplicate_piped", 2.0, piped="p"),
+        InjectedFault("duplicate_piped", 8.5, piped="p"),
+        InjectedFault("duplicate_piped", 7.7, 7.9, piped="p"),
         InjectedFault("duplicate_piped", 2.0, 8.0, piped="q"),
         InjectedFault("kill_plugin", 6.0, 6.0, piped="p"),
         InjectedFault("pause_piped", 7.0, 7.5, piped="p"),

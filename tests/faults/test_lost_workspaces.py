@@ -7,7 +7,7 @@ import pytest
 
 from faults.applications import FaultyApplication, Platform
 from faults.ending import may_be_refused
-from faults.evidence import Evidence, InjectedFault, Notification, Requested
+from faults.evidence import FOREVER, Evidence, InjectedFault, Notification, Requested
 from faults.execution_rules import repeated_stages
 from faults.report_rules import events, notifications, stage_logs
 from faults.sample_deployments import deployment
@@ -44,6 +44,10 @@ def damaged(file: str, at: float) -> InjectedFault:
     return InjectedFault("damage_workspace", at, at, "p", file)
 
 
+def duplicate(begin: float, end: float = FOREVER) -> InjectedFault:
+    return InjectedFault("duplicate_piped", begin, end, "p")
+
+
 def without(*missing: str) -> Evidence:
     """The deployment without some of its notifications."""
     sent = [
@@ -77,6 +81,61 @@ def test_which_missing_notifications_are_explained(
     found = [str(each) for each in notifications(replace(without(missing), faults=[fault]))]
     text = f"notifications come at least once: d was not notified of {missing}"
     assert found == ([] if is_explained else [text])
+
+
+@pytest.mark.parametrize(
+    ("fault", "granted", "is_explained"),
+    [
+        pytest.param(duplicate(150, 400), 201, True, id="when the duplicate got the lease"),
+        pytest.param(duplicate(150, 201), 160, True, id="when the duplicate with the lease was killed"),
+        pytest.param(duplicate(150, 400), 160, False, id="long after the duplicate got the lease"),
+        pytest.param(duplicate(150, 400), 350, False, id="long before the duplicate got the lease"),
+        pytest.param(duplicate(150, 201), 100, False, id="when a duplicate that never got it was killed"),
+        pytest.param(duplicate(202, 400), 201, False, id="before the duplicate started"),
+        pytest.param(InjectedFault("duplicate_piped", 150, 400, "q"), 201, False, id="of another piped"),
+    ],
+)  # fmt: skip
+def test_when_a_duplicate_explains_what_is_missing(
+    fault: InjectedFault, granted: float, is_explained: bool
+) -> None:
+    missing = replace(
+        without("STAGE_SUCCEEDED"), faults=[fault], lease_grants={"p": [granted], "q": [granted]}
+    )
+    assert bool([*notifications(missing)]) is not is_explained
+    assert bool([*stage_logs(missing)]) is not is_explained
+
+
+@pytest.mark.parametrize(("granted", "is_explained"), [(219, True), (230, False), (150, False)])
+def test_when_a_duplicate_explains_a_repeated_stage(granted: float, is_explained: bool) -> None:
+    again = TruthLine("begin", "web", "d", "new", "8", 220, "0")
+    evidence = replace(
+        DEPLOYED,
+        truth=[*DEPLOYED.truth, again],
+        faults=[duplicate(140, 400)],
+        lease_grants={"p": [granted]},
+        interruptions={"p": [215]},
+        completed_stages={},
+    )
+    assert bool([*repeated_stages(evidence)]) is not is_explained
+
+
+@pytest.mark.parametrize(
+    ("faults", "is_explained"),
+    [
+        pytest.param([duplicate(110)], True, id="a new copy of a repository without the commit"),
+        pytest.param([duplicate(80, 95)], True, id="a duplicate that ended a moment ago"),
+        pytest.param([duplicate(50, 60)], False, id="a duplicate that ended long before"),
+        pytest.param([duplicate(140)], False, id="a duplicate that started later"),
+        pytest.param([lost(50)], True, id="a workspace that was lost long before"),
+    ],
+)
+def test_when_a_commit_may_be_gone(faults: list[InjectedFault], is_explained: bool) -> None:
+    failed = deployment("d", DeploymentStatus.FAILURE, reason="abc is not in repository site")
+    recreated = InjectedFault("recreate_repository", 40, 40)
+    may_be = may_be_refused(
+        failed, WEB, requests=[], faults=[recreated, *faults], first_seen=110, completed_at=130
+    )
+    assert may_be is is_explained
 
 
 def test_what_is_reported_counts_although_no_client_has_seen_it_yet() -> None:

@@ -177,6 +177,7 @@ class Trial:
         """Takes a call of a piped that was answered; sync states are part of the timeline."""
         self.acknowledged.take(call, response)
         self.reported.take(call, response, time.time())
+        self.injector.lease_grants.take(call, response, time.time())
         names = {id_: name for name, id_ in self.installed.application_ids.items()}
         for rpc, request in answered(call, response):
             if rpc == "ReportApplicationSyncState":
@@ -421,6 +422,7 @@ class Trial:
             interruptions={
                 piped.id: self.injector.interruptions(piped) for piped in installed.pipeds
             },
+            lease_grants=self.injector.lease_grants.times,
             first_seen=self.observer.first_seen,
             completed_at=self.observer.completed_at,
             completed_stages=self.observer.completed_stages,
