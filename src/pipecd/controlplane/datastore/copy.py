@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Table, delete, func, insert, select, tuple_
+from sqlalchemy import Boolean, Column, Table, func, insert, select, tuple_
 
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.expressions import Row, Value, Values, param
+from pipecd.controlplane.datastore.meta import add_meta, read_meta, remove_meta
 from pipecd.controlplane.datastore.schema import (
     EXT_HISTORY_SEGMENT,
     EXT_LEASE,
@@ -28,12 +29,11 @@ UNFINISHED_COPY_ROW = "unfinished_copy"
 # The schema version is that of the database itself, leases are those of running processes, and the
 # history is packed again by a job.
 _NOT_COPIED = (EXT_META, EXT_LEASE, EXT_HISTORY_SEGMENT)
-_MARKED = EXT_META.c.Name == UNFINISHED_COPY_ROW
 
 
 async def is_unfinished_copy(database: Database) -> bool:
     """Whether a copy to the database was begun and has not ended."""
-    return bool(await database.query(select(EXT_META.c.Value).where(_MARKED)))
+    return await database.read(lambda t: read_meta(t, UNFINISHED_COPY_ROW)) is not None
 
 
 async def refuse_unfinished_copy(database: Database) -> None:
@@ -79,16 +79,14 @@ async def refuse_rows(database: Database) -> None:
 
 async def begin_copy(target: Database) -> None:
     """Marks the database as an unfinished copy and removes the rows of an earlier one."""
-    if not await is_unfinished_copy(target):
-        mark = insert(EXT_META).values(Name=UNFINISHED_COPY_ROW, Value="")
-        await target.write(lambda transaction: transaction.execute(mark))
+    await target.write(lambda transaction: add_meta(transaction, UNFINISHED_COPY_ROW, ""))
     for table in (*copied_tables(), EXT_HISTORY_SEGMENT):
         await target.clear(table)
 
 
 async def finish_copy(target: Database) -> None:
     """Lets servers use the database."""
-    await target.write(lambda transaction: transaction.execute(delete(EXT_META).where(_MARKED)))
+    await target.write(lambda transaction: remove_meta(transaction, UNFINISHED_COPY_ROW))
 
 
 async def copy_rows(source: Database, target: Database) -> int:

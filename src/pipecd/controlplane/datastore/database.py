@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from sqlalchemy import Delete, Dialect, Insert, Table, Update, insert, select
+from sqlalchemy import Delete, Dialect, Insert, Table, Update
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
 from pipecd.controlplane.datastore.expressions import NO_VALUES, AnySelect, Row, Value, Values
+from pipecd.controlplane.datastore.meta import add_meta, read_meta
 from pipecd.controlplane.datastore.query import Selection, Shape, plain_statement
 from pipecd.controlplane.datastore.ranges import entry_statement, page_statement
-from pipecd.controlplane.datastore.schema import EXT_META, SCHEMA_VERSION, VERSION_ROW
+from pipecd.controlplane.datastore.schema import SCHEMA_VERSION, VERSION_ROW
 from pipecd.model.errors import StorageUnavailable, Unavailable, UserMistake
 from pipecd.observe.operations import ObservedOperation, OperationObserver
 
@@ -405,10 +406,8 @@ class Database:
 
 def ensure_version(transaction: Transaction, name: str) -> None:
     """Stores our schema version; refuses a database that a newer version has written."""
-    rows = transaction.query(select(EXT_META.c.Value).where(EXT_META.c.Name == VERSION_ROW))
-    if not rows:
-        transaction.execute(insert(EXT_META).values(Name=VERSION_ROW, Value=str(SCHEMA_VERSION)))
-    elif int(rows[0][0]) > SCHEMA_VERSION:
+    add_meta(transaction, VERSION_ROW, str(SCHEMA_VERSION))
+    if int(read_meta(transaction, VERSION_ROW) or 0) > SCHEMA_VERSION:
         raise UserMistake(
             f"the database {name} was written by a newer version of this program",
             hint="run that version, or restore a backup made before the upgrade",
