@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,6 +15,7 @@ from pipecd.config.application import is_application_file
 from pipecd.config.catalog import load_catalog
 from pipecd.git.credentials import GitCredentials
 from pipecd.git.mirror import Repository, open_mirrors
+from pipecd.model.backoff import Backoff
 from pipecd.piped.cache.applications import ApplicationCache
 from pipecd.piped.cache.commands import CommandCache
 from pipecd.piped.cache.heads import RepositoryHeads
@@ -168,6 +170,40 @@ async def test_a_changed_name_label_or_description_is_reported_once(
             before = plane.gate.count("ListApplications")
             await eventually(lambda: plane.gate.count("ListApplications") > before + 5)
             assert plane.gate.count("UpdateApplicationConfigurations") <= 2
+
+
+@pytest.mark.parametrize(
+    "rpc", ["UpdateApplicationConfigurations", "ReportUnregisteredApplicationConfigurations"]
+)
+async def test_a_report_that_failed_is_sent_again_without_a_new_commit(
+    open_plane: OpenControlPlane,
+    origin: Origin,
+    monkeypatch: pytest.MonkeyPatch,
+    rpc: str,
+) -> None:
+    monkeypatch.setattr("pipecd.piped.reporting.app_configs._BACKOFF", Backoff(0.02, 0.05))
+    origin.commit(
+        {
+            "cart/app.pipecd.yaml": app("cart", "  description: buys things\n"),
+            "new/app.pipecd.yaml": app("new"),
+        }
+    )
+    async with open_plane() as plane:
+        await plane.piped.add_repository("site", origin.remote)
+        id_ = await plane.piped.add_application("cart")
+        plane.gate.refusals[rpc] = grpc.StatusCode.FAILED_PRECONDITION
+
+        async def is_stored() -> bool:
+            return (await plane.application(id_)).description == "buys things"
+
+        async with reporting(plane, origin.remote) as reporter:
+            await eventually(lambda: plane.gate.count(rpc))
+            # Until nothing else lets it scan the repository.
+            polls = reporter.applications.poll_count
+            await eventually(lambda: reporter.applications.poll_count > polls + 5)
+            del plane.gate.refusals[rpc]
+            await eventually(is_stored)
+            await eventually(lambda: is_reported(plane, "new"))
 
 
 async def test_a_list_that_the_control_plane_lost_is_sent_again(

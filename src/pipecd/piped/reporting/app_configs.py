@@ -3,7 +3,7 @@
 
 import asyncio
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -12,6 +12,7 @@ from pipecd.config.application import config_path, is_application_file
 from pipecd.config.read import ApplicationConfig
 from pipecd.git.commit import Commit
 from pipecd.git.mirror import Mirror, Mirrors
+from pipecd.model.backoff import Backoff
 from pipecd.model.command import CommandKind, CommandStatus
 from pipecd.model.errors import PipecdError
 from pipecd.piped.cache.applications import ApplicationCache
@@ -32,6 +33,7 @@ from pipecd.proto.service.piped_pb2 import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _RESYNC = 600.0
+_BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 def changed_application(
@@ -132,9 +134,12 @@ class AppConfigReporter:
     async def _scan_on_change(self) -> None:
         heads = [self.heads.changes_of(mirror.repository.id) for mirror in self.mirrors]
         watch = watch_any(self.applications.changes, *heads)
+        failures = 0
         while True:
-            await self._scan(report_again=False)
-            await watch.wait(_RESYNC)
+            is_reported = await self._scan(report_again=False)
+            failures = 0 if is_reported else failures + 1
+            # A control plane that answers errors keeps its streams: nothing else scans again soon.
+            await watch.wait(_BACKOFF.after(failures) if failures else _RESYNC)
 
     async def _scan_by_schedule(self) -> None:
         while True:
@@ -163,7 +168,8 @@ class AppConfigReporter:
                     await self.commands.report(command, CommandStatus.SUCCEEDED)
             await watch.wait(_RESYNC)
 
-    async def _scan(self, *, report_again: bool) -> None:
+    async def _scan(self, *, report_again: bool) -> bool:
+        """Reports what changed; returns whether the control plane has all of it."""
         async with self._scanning:
             changed: list[ApplicationInfo] = []
             for mirror in self.mirrors:
@@ -178,22 +184,12 @@ class AppConfigReporter:
                         repository=mirror.repository.id,
                         error=str(e),
                     )
-            if changed:
-                request = UpdateApplicationConfigurationsRequest(applications=changed)
-                names = [info.name for info in changed]
-                try:
-                    await self.api.update_application_configurations(request)
-                except PipecdError as e:
-                    log.warning(
-                        "changed applications not reported", applications=names, error=str(e)
-                    )
-                else:
-                    log.info("changed applications reported", applications=names)
-                    self.applications.refresh_soon()
+            is_reported = not changed or await self._report_changed(changed)
             if all(
                 self.heads.of(mirror.repository.id) != RepositoryHead() for mirror in self.mirrors
             ):
-                await self._report_unregistered(again=report_again)
+                is_reported &= await self._report_unregistered(again=report_again)
+            return is_reported
 
     async def _scan_repository(self, mirror: Mirror, head: Commit) -> list[ApplicationInfo]:
         """Stores the unregistered applications of a repository and returns the changed ones."""
@@ -253,18 +249,31 @@ class AppConfigReporter:
             elif not error and path in before:
                 about.info("application file is valid again", path=path)
 
-    async def _report_unregistered(self, *, again: bool) -> None:
+    async def _report_changed(self, changed: Sequence[ApplicationInfo]) -> bool:
+        request = UpdateApplicationConfigurationsRequest(applications=changed)
+        names = [info.name for info in changed]
+        try:
+            await self.api.update_application_configurations(request)
+        except PipecdError as e:
+            log.warning("changed applications not reported", applications=names, error=str(e))
+            return False
+        log.info("changed applications reported", applications=names)
+        self.applications.refresh_soon()
+        return True
+
+    async def _report_unregistered(self, *, again: bool) -> bool:
         unregistered = tuple(
             info
             for mirror in self.mirrors
             for info in self._unregistered.get(mirror.repository.id, ())
         )
         if unregistered == self._reported and not (again and unregistered):
-            return
+            return True
         request = ReportUnregisteredApplicationConfigurationsRequest(applications=unregistered)
         try:
             await self.api.report_unregistered_application_configurations(request)
         except PipecdError as e:
             log.warning("unregistered applications not reported", error=str(e))
-            return
+            return False
         self._reported = unregistered
+        return True
