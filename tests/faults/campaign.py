@@ -21,6 +21,7 @@ from faults import schedule, timeline
 from faults.applications import Platform, all_applications
 from faults.layouts import Layout
 from faults.program import Release
+from faults.releases import LAST_RELEASE, sources_of
 from faults.schedule import Step
 from faults.series import ResourceSeries
 from faults.shrinking import shrink
@@ -226,6 +227,13 @@ def arguments() -> argparse.Namespace:
         "--executables", type=Path, help="the bin directory of an installed release"
     )
     parser.add_argument(
+        "--releases",
+        nargs="?",
+        const=LAST_RELEASE,
+        metavar="COMMIT",
+        help="upgrades and downgrades alternate with this commit, by default the last release",
+    )
+    parser.add_argument(
         "--soak", action="store_true", help="few faults and no restarts, to follow memory"
     )
     parser.add_argument("--schedule", type=Path, help="repeats a schedule on the first layout")
@@ -242,12 +250,19 @@ async def campaign(chosen: argparse.Namespace) -> bool:
     platforms = available_platforms([Platform(name) for name in chosen.platforms.split(",")])
     applications = all_applications(platforms, PIPEDS)
     report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
+    release = Release(executables=chosen.executables)
+    releases: dict[str, Release] = {}
+    if chosen.releases:
+        earlier = sources_of(chosen.releases, directory / "earlier")
+        releases = {"new": release, "earlier": earlier}
+        report(f"upgrades and downgrades to and from {chosen.releases}")
     options = [
         Options(
             layout,
             applications,
             PIPEDS,
-            release=Release(executables=chosen.executables),
+            release=release,
+            releases=releases,
             disk_megabytes=SOAK_MEGABYTES if chosen.soak else DISK_MEGABYTES,
         )
         for layout in layouts

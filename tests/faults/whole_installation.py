@@ -9,6 +9,7 @@ What really happened is written by the targets, see `applications`; users are cl
 
 import asyncio
 import hmac
+import itertools
 import json
 import os
 import shlex
@@ -98,7 +99,7 @@ class Options:
     release: Release = CURRENT
     """What the programs are of, unless something else is said."""
     releases: Mapping[str, Release] = field(default_factory=dict[str, Release])
-    """What else can be installed, by name."""
+    """What can be installed, by name. Upgrades of replicas and by the launcher take turns among them."""
     first_releases: Mapping[str, str] = field(default_factory=dict[str, str])
     """The names of the releases that programs are of at first."""
     seeded_bugs: Sequence[str] = ()
@@ -500,21 +501,22 @@ def _server_arguments(installed: WholeInstallation, number: int) -> list[str]:
 def _launcher_arguments(
     installed: WholeInstallation, piped: FaultyPiped, config: Path
 ) -> list[str]:
-    """A launcher that fetches every version from a directory where all are the same program.
+    """A launcher that fetches every version from a directory, where all are the same program or take turns.
 
     Each writes when it is launched, and its process id, unless it is only asked for its flags. It has the
     clock of its launcher.
     """
-    releases, executables = installed.directory / "releases", installed.options.release.executables
-    shifted = sys.executable, shifted_clock.__file__, str(piped.program.clock_file), "piped"
-    command = (str(executables / "piped"),) if executables else shifted
+    releases = installed.directory / "releases"
     record = f'echo "launch {piped.program.name} - - $$ {NOW} -" >> {installed.targets.truth}'
-    for version in VERSIONS:
+    options = installed.options
+    of_versions = itertools.cycle([*options.releases.values()] or [options.release])
+    for version, release in zip(VERSIONS, of_versions, strict=False):
+        variables, command = _launched(release, piped.program.clock_file)
         file = releases / version / "piped"
         file.parent.mkdir(parents=True)
         file.write_text(
             f'#!/bin/sh\ncase "$*" in *--help) ;; *) {record}\necho $$ > {piped.pid_file};; esac\n'
-            f'exec {shlex.join(command)} "$@"\n'
+            f'{variables}exec {shlex.join(command)} "$@"\n'
         )
         file.chmod(0o755)
     _, *flags = piped_arguments(config, "--log-encoding=json")
@@ -526,3 +528,13 @@ def _launcher_arguments(
         f"--default-version={VERSIONS[0]}",
         f"--piped-release=file://{releases}/{{version}}/piped",
     ]
+
+
+def _launched(release: Release, clock: Path) -> tuple[str, Sequence[str]]:
+    """The variables and the command of a piped that is launched."""
+    if release.executables:
+        return "", (str(release.executables / "piped"),)
+    variables = (
+        f"export PYTHONPATH={shlex.quote(str(release.sources))}\n" if release.sources else ""
+    )
+    return variables, (sys.executable, shifted_clock.__file__, str(clock), "piped")

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ import httpx2
 from faults.applications import CONFIG, FaultyApplication, Platform, Revision
 from faults.evidence import Requested, saved_setting
 from faults.history import History
+from faults.program import Program, Release
 from faults.registration import PEOPLE, REPOSITORY
 from faults.schedule import Step
 from faults.whole_installation import VERSIONS, FaultyPiped, WholeInstallation
@@ -360,12 +361,14 @@ class Workload:
         self.history.add(faulty.program.name, f"desired version {version}", "operation")
 
     async def upgrade_control_plane(self) -> None:
-        """Replaces the replicas one after the other."""
+        """Replaces the replicas one after the other, by the next release if there are several."""
+        name, release = next_release(self.installed.options.releases, self.installed.replicas[0])
         for number, replica in enumerate(self.installed.replicas):
             async with replica.lock:
                 await replica.stop()
+                replica.release = release
                 await replica.start()
-            self.history.add(replica.name, "replaced by an operator", "operation")
+            self.history.add(replica.name, f"replaced by {name}", "operation")
             if number + 1 < len(self.installed.replicas):
                 await asyncio.sleep(2)
 
@@ -396,6 +399,16 @@ class Workload:
         if deployment is None:
             return None, None
         return deployment, waiting_stage(deployment, operation)
+
+
+def next_release(releases: Mapping[str, Release], program: Program) -> tuple[str, Release]:
+    """The name of the release that comes after that of a program, and the release."""
+    names = [*releases]
+    present = next((n for n, name in enumerate(names) if releases[name] == program.release), -1)
+    if not names:
+        return "the same version", program.release
+    name = names[(present + 1) % len(names)]
+    return f"the {name} version", releases[name]
 
 
 def waiting_stage(deployment: Deployment, operation: ManualOperation) -> PipelineStage | None:
