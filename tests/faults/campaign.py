@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from faults import schedule, timeline
 from faults.applications import Platform, all_applications
 from faults.layouts import Layout
 from faults.program import Release
-from faults.releases import LAST_RELEASE, sources_of
+from faults.releases import LAST_RELEASE, built_in_plugins, sources_of
 from faults.schedule import Step
 from faults.series import ResourceSeries
 from faults.shrinking import shrink
@@ -104,6 +104,16 @@ def available_platforms(wanted: Sequence[Platform]) -> list[Platform]:
         else:
             available.append(platform)
     return available
+
+
+def known_platforms(wanted: Sequence[Platform], plugins: Collection[str]) -> list[Platform]:
+    """The platforms that an earlier release has a plugin for; a piped of it refuses the others."""
+    plugin_of = {Platform.SCRIPT: "scriptrun"}
+    known = [each for each in wanted if plugin_of.get(each, str(each)) in plugins]
+    for platform in wanted:
+        if platform not in known:
+            report(f"without {platform}: the earlier release has no plugin for it")
+    return known
 
 
 async def run_schedule(
@@ -248,14 +258,15 @@ async def campaign(chosen: argparse.Namespace) -> bool:
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="pipecd-faults-"))
     layouts = [Layout(name) for name in chosen.layouts.split(",")]
     platforms = available_platforms([Platform(name) for name in chosen.platforms.split(",")])
-    applications = all_applications(platforms, PIPEDS)
-    report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
     release = Release(executables=chosen.executables)
     releases: dict[str, Release] = {}
     if chosen.releases:
         earlier = sources_of(chosen.releases, directory / "earlier")
         releases = {"new": release, "earlier": earlier}
         report(f"upgrades and downgrades to and from {chosen.releases}")
+        platforms = known_platforms(platforms, built_in_plugins(earlier))
+    applications = all_applications(platforms, PIPEDS)
+    report(f"seed {chosen.seed}, {len(applications)} applications, directory {directory}")
     options = [
         Options(
             layout,

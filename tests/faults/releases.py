@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Earlier versions of our programs, from the history of this repository."""
 
+import configparser
 import io
 import subprocess
 import tarfile
@@ -34,6 +35,16 @@ def sources_of(commit: str, directory: Path) -> Release:
         opened.extractall(directory, filter="data")
     _write_entry_points(directory)
     return Release(sources=directory / "src")
+
+
+def built_in_plugins(release: Release) -> set[str]:
+    """The names of the plugins that a release of sources has."""
+    assert release.sources is not None
+    (file,) = release.sources.glob("*.dist-info/entry_points.txt")
+    points = configparser.ConfigParser(delimiters=("=",))
+    points.optionxform = str
+    points.read_string(file.read_text())
+    return {*points["pipecd.plugins"]}
 
 
 def _write_entry_points(directory: Path) -> None:
