@@ -14,9 +14,9 @@ from pipecd.controlplane.datastore import deployments, history, segments
 from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.deployments import DeploymentFilter
 from pipecd.controlplane.datastore.documents import PageRequest
-from pipecd.controlplane.datastore.query import any_of, labelled, mentions
-from pipecd.controlplane.datastore.schema import EXT_HISTORY_SEGMENT
-from pipecd.controlplane.datastore.segments import Entry, SegmentQuery, entry_of, pack
+from pipecd.controlplane.datastore.query import Condition, any_of, labelled, mentions
+from pipecd.controlplane.datastore.schema import EXT_DEPLOYMENT_SEGMENT
+from pipecd.controlplane.datastore.segments import Entry, SegmentQuery, entry_of, pack, wording
 from pipecd.controlplane.datastore.stores import Stores
 from pipecd.model.document import to_json
 from pipecd.proto.model.application_pb2 import Application
@@ -24,8 +24,8 @@ from pipecd.proto.model.deployment_pb2 import Deployment
 
 MakeDeployment = Callable[..., Deployment]
 
-FIRST = EXT_HISTORY_SEGMENT.c.FirstUpdatedAt
-LAST = EXT_HISTORY_SEGMENT.c.LastUpdatedAt
+FIRST = EXT_DEPLOYMENT_SEGMENT.c.FirstUpdatedAt
+LAST = EXT_DEPLOYMENT_SEGMENT.c.LastUpdatedAt
 
 
 @pytest.fixture
@@ -138,9 +138,21 @@ async def test_a_history_that_was_lost_is_packed_again(
     for at in range(1, 12):
         await add(f"app-{at}", at)
     await stores.deployments.pack_history()
-    await database.write(lambda t: t.execute(delete(EXT_HISTORY_SEGMENT)))
+    await database.write(lambda t: t.execute(delete(EXT_DEPLOYMENT_SEGMENT)))
     assert await stores.deployments.pack_history() == 9
     assert await names(stores, "app-3") == ["app-3"]
+
+
+async def test_the_table_of_an_earlier_layout_is_dropped(
+    open_database: Callable[[], AbstractAsyncContextManager[Database]],
+) -> None:
+    for _ in range(2):
+        async with open_database() as database:
+            name = "`ExtHistorySegment`" if database.engine == "mysql" else '"ExtHistorySegment"'
+            # The second time, this fails if the first table is still there.
+            await database.write(lambda t, n=name: t.run_sql(f"CREATE TABLE {n} (a INTEGER)"))
+    async with open_database():
+        pass
 
 
 def entries(*documents: Deployment) -> list[Entry]:
@@ -153,13 +165,16 @@ def entries(*documents: Deployment) -> list[Entry]:
 def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
     """The numbers of the documents that are found; the bits must not exclude them."""
     [segment] = pack(entries(*documents))
-    numbers = sorted(
-        each.id[0] for each in query.find(segment.texts, segment.entries, segment.keys)
-    )
+    lines = segment.texts if query.has_number else segment.wordings
+
+    def numbers_of(keys: bytes) -> list[int]:
+        matches = query.find(segment.entries, lines, keys)
+        return sorted(match.found(segment.ids).id[0] for match in matches)
+
+    numbers = numbers_of(segment.keys)
     assert query.may_have(segment.grams) or not numbers
     if not query.may_have_key(segment.grams):
-        without_keys = query.find(segment.texts, segment.entries)
-        assert sorted(each.id[0] for each in without_keys) == numbers
+        assert numbers_of(b"") == numbers
     return numbers
 
 
@@ -179,6 +194,10 @@ def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
             "c0ffee" * 7, [0], id="more than a hash has, for which the document is checked"
         ),
         pytest.param("webapi", [], id="the end of a text and the beginning of another"),
+        pytest.param("to v1.", [2], id="a text with a number"),
+        pytest.param("v1.20", [], id="another number of the same wording"),
+        pytest.param(". of", [2], id="what is between two numbers"),
+        pytest.param("v0", [], id="the zero of a wording"),
     ],
 )
 def test_a_text_is_found_in_a_segment(
@@ -189,7 +208,7 @@ def test_a_text_is_found_in_a_segment(
         document.trigger.commit.hash = "dead" * 10
     documents[0].trigger.commit.hash = "c0ffee" * 6 + "c0ff"
     documents[1].trigger.commit.message = "Fix the login\nand more"
-    documents[2].summary = "Die Größe"
+    documents[2].summary = "Die Größe to v1.21. of 7"
     query = SegmentQuery.of(mentions(text), newest=9)
     assert found(query, *documents) == expected
 
@@ -214,7 +233,28 @@ def test_one_or_two_letters_exclude_the_segments_without_them(
     assert query.may_have(segment.grams) is is_worth
 
 
-TEXT = st.text("abAé \n", min_size=1, max_size=9)
+@pytest.mark.parametrize(
+    ("conditions", "is_worth"),
+    [
+        pytest.param(any_of("Status", 3), True, id="a status that one has"),
+        pytest.param(any_of("Status", 4), False, id="a status of none"),
+        pytest.param(any_of("Status", 4, 3), True, id="two statuses, of which one has one"),
+        pytest.param(any_of("Status", *range(4, 40)), True, id="too many values to exclude"),
+        pytest.param((*any_of("Kind", 1), *any_of("Status", 4)), False, id="a kind, no status"),
+        pytest.param(any_of("Kind", 3), False, id="the value of another column"),
+        pytest.param(any_of("ApplicationId", "a"), True, id="an application"),
+        pytest.param(any_of("ApplicationId", "b"), False, id="another application"),
+    ],
+)
+def test_values_of_columns_exclude_the_segments_without_them(
+    deployment: MakeDeployment, conditions: tuple[Condition, ...], is_worth: bool
+) -> None:
+    [segment] = pack(entries(deployment(application_id="a", kind=1, status=3)))
+    query = SegmentQuery.of((*mentions("w"), *conditions), newest=9)
+    assert query.may_have(segment.grams) is is_worth
+
+
+TEXT = st.text("abAé 012\n", min_size=1, max_size=9)
 KEY = st.text("ab0", min_size=1, max_size=9)
 
 
@@ -269,6 +309,27 @@ def has_text(fields: dict[str, Any], text: str) -> bool:
         text in fields[name].lower().replace("\n", " ")
         for name in ("application_name", "message", "summary")
     ) or any(fields[name].startswith(text) for name in ("id", "hash"))
+
+
+@given(texts=st.lists(st.text("a01\u0663 ", max_size=9)), part=st.text("a01\u0663 ", min_size=1))
+def test_what_has_no_digit_is_in_a_text_if_it_is_in_its_wording(
+    texts: list[str], part: str
+) -> None:
+    searched = part.encode().translate(None, delete=b"0123456789")
+    for text in map(str.encode, texts):
+        assert (searched in wording(text)) == (searched in text)
+
+
+def test_texts_that_differ_in_numbers_have_one_wording(deployment: MakeDeployment) -> None:
+    documents = [
+        deployment(application_name=f"app-{n}", summary=f"Sync app-{n} to v1.{7 * n}")
+        for n in range(50)
+    ]
+    for document in documents:
+        document.trigger.commit.message = "Fix the login"
+    [segment] = pack(entries(*documents))
+    lines = sorted(segment.wordings.strip().split(b"\n"))
+    assert lines == [b"app-0", b"fix the login", b"sync app-0 to v0.0"]
 
 
 def test_labels_are_found_as_a_whole_and_together(deployment: MakeDeployment) -> None:

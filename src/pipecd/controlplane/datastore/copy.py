@@ -15,7 +15,7 @@ from pipecd.controlplane.datastore.database import Database
 from pipecd.controlplane.datastore.expressions import Row, Value, Values, param
 from pipecd.controlplane.datastore.meta import add_meta, read_meta, remove_meta
 from pipecd.controlplane.datastore.schema import (
-    EXT_HISTORY_SEGMENT,
+    EXT_DEPLOYMENT_SEGMENT,
     EXT_LEASE,
     EXT_META,
     METADATA,
@@ -28,7 +28,7 @@ BATCH = 200
 UNFINISHED_COPY_ROW = "unfinished_copy"
 # The schema version is that of the database itself, leases are those of running processes, and the
 # history is packed again by a job.
-_NOT_COPIED = (EXT_META, EXT_LEASE, EXT_HISTORY_SEGMENT)
+_NOT_COPIED = (EXT_META, EXT_LEASE, EXT_DEPLOYMENT_SEGMENT)
 
 
 async def is_unfinished_copy(database: Database) -> bool:
@@ -80,7 +80,7 @@ async def refuse_rows(database: Database) -> None:
 async def begin_copy(target: Database) -> None:
     """Marks the database as an unfinished copy and removes the rows of an earlier one."""
     await target.write(lambda transaction: add_meta(transaction, UNFINISHED_COPY_ROW, ""))
-    for table in (*copied_tables(), EXT_HISTORY_SEGMENT):
+    for table in (*copied_tables(), EXT_DEPLOYMENT_SEGMENT):
         await target.clear(table)
 
 

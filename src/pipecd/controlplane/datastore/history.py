@@ -27,11 +27,12 @@ from pipecd.controlplane.datastore.expressions import (
     param,
 )
 from pipecd.controlplane.datastore.query import Selection, any_of, at_least, below, row_id
-from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_HISTORY_SEGMENT
+from pipecd.controlplane.datastore.schema import APPLICATION, DEPLOYMENT, EXT_DEPLOYMENT_SEGMENT
 from pipecd.controlplane.datastore.segments import (
     MAX_ENTRIES,
     Entry,
     Found,
+    Match,
     PackedSegment,
     SegmentQuery,
     entry_of,
@@ -49,7 +50,7 @@ DOCUMENTS_AT_ONCE = (64, 256, 512)
 # The pause between segments, as a multiple of the time that packing one takes.
 PAUSE = 1.0
 
-_ROW = EXT_HISTORY_SEGMENT.c
+_ROW = EXT_DEPLOYMENT_SEGMENT.c
 _DOCUMENT = DEPLOYMENT.c
 _SEGMENTS = (
     select(_ROW.Segment, _ROW.FirstUpdatedAt, _ROW.LastUpdatedAt, _ROW.Grams)
@@ -62,14 +63,16 @@ _LAST = (
     .order_by(_ROW.Segment.desc())
     .limit(1)
 )
-_ADD = insert(EXT_HISTORY_SEGMENT).values(
+_ADD = insert(EXT_DEPLOYMENT_SEGMENT).values(
     ProjectId=param("project"),
     Segment=param("segment"),
     FirstUpdatedAt=param("first"),
     LastUpdatedAt=param("last"),
     Grams=param("grams"),
+    Wordings=param("wordings"),
     Texts=param("texts"),
     Entries=param("entries"),
+    Ids=param("ids"),
     Keys=param("keys"),
 )
 _OLDEST = (
@@ -109,13 +112,13 @@ class Segment:
     grams: bytes
 
 
-@lru_cache(maxsize=32)
-def _parts_statement(columns: tuple[str, ...], segments: int, *, filtered: bool) -> AnySelect:
+@lru_cache(maxsize=64)
+def _parts_statement(columns: tuple[str, ...], segments: int, filtered: str) -> AnySelect:
     numbers = [param(f"segment_{i}") for i in range(segments)]
     statement = select(_ROW.Segment, *(_ROW[column] for column in columns)).where(
         _ROW.ProjectId == param("project"), _ROW.Segment.in_(numbers)
     )
-    return statement.where(MayContain(_ROW.Texts, param("text"))) if filtered else statement
+    return statement.where(MayContain(_ROW[filtered], param("text"))) if filtered else statement
 
 
 class DeploymentHistory:
@@ -253,35 +256,43 @@ def _finder(
 ) -> Callable[[Transaction], tuple[list[Found], int]]:
     """Work that reads these segments, finds what matches, and counts those that were worth it.
 
-    Entries are read with texts, `at_once`, if most of the segments before had the text; otherwise
-    those of the segments that have it are read after the texts.
+    Entries are read with the lines in which the text is looked for, `at_once`, if most of the
+    segments before had the text; otherwise those of the segments that have it are read after the
+    lines. Ids are read of the segments that have a match.
     """
     keyed = [each.number for each in segments if query.may_have_key(each.grams)]
     others = [each.number for each in segments if not query.may_have_key(each.grams)]
+    column = "Texts" if query.has_number else "Wordings"
 
     def work(transaction: Transaction) -> tuple[list[Found], int]:
         read = partial(_read, transaction, project)
-        found: list[Found] = []
-        texts_of: dict[int, bytes] = {}
-        for _, texts, entries, keys in read(keyed, ("Texts", "Entries", "Keys")):
-            found += query.find(texts, entries, keys)
+        matches: dict[int, list[Match]] = {}
+        lines_of: dict[int, bytes] = {}
+        for number, lines, entries, keys in read(keyed, (column, "Entries", "Keys")):
+            matches[number] = query.find(entries, lines, keys)
         worth = len(keyed)
         if query.text is None:
-            texts_of = dict.fromkeys(others, b"")
+            lines_of = dict.fromkeys(others, b"")
         elif at_once:
-            for _, texts, entries in read(others, ("Texts", "Entries")):
-                if query.text in texts:
+            for number, lines, entries in read(others, (column, "Entries")):
+                if query.text in lines:
                     worth += 1
-                    found += query.find(texts, entries)
+                    matches[number] = query.find(entries, lines)
         else:
-            texts_of = {
-                number: texts
-                for number, texts in read(others, ("Texts",), containing=query.text)
-                if query.text in texts
+            lines_of = {
+                number: lines
+                for number, lines in read(others, (column,), containing=query.text)
+                if query.text in lines
             }
-            worth += len(texts_of)
-        for number, entries in read([*texts_of], ("Entries",)):
-            found += query.find(texts_of[number], entries)
+            worth += len(lines_of)
+        for number, entries in read([*lines_of], ("Entries",)):
+            matches[number] = query.find(entries, lines_of[number])
+        with_match = [number for number, of in matches.items() if of]
+        found = [
+            match.found(ids)
+            for number, ids in read(with_match, ("Ids",))
+            for match in matches[number]
+        ]
         return found, worth
 
     return work
@@ -297,7 +308,7 @@ def _read(
 ) -> Iterator[Row]:
     """Reads columns of these segments, after their numbers.
 
-    Segments whose texts do not have what they should be `containing` may be left out.
+    Segments whose first column does not have what it should be `containing` may be left out.
     """
     if not segments:
         return
@@ -305,7 +316,7 @@ def _read(
     count = 1 << (len(segments) - 1).bit_length()
     repeated = [*segments, *[segments[-1]] * (count - len(segments))]
     values: dict[str, Value] = {f"segment_{i}": number for i, number in enumerate(repeated)}
-    statement = _parts_statement(columns, count, filtered=containing is not None)
+    statement = _parts_statement(columns, count, columns[0] if containing is not None else "")
     yield from transaction.rows(statement, {**values, "project": project, "text": containing})
 
 
@@ -319,8 +330,10 @@ def _store(
             "first": segment.first_updated_at,
             "last": segment.last_updated_at,
             "grams": segment.grams,
+            "wordings": segment.wordings,
             "texts": segment.texts,
             "entries": segment.entries,
+            "ids": segment.ids,
             "keys": segment.keys,
         }
         transaction.execute(_ADD, values)

@@ -40,6 +40,8 @@ VERSION_ROW = "schema_version"
 ENGINES = "engines"
 # Indexes of earlier releases that others have replaced. On MySQL the first one is upstream's.
 OBSOLETE_INDEXES = ("deployment_application_id_updated_at_desc", "ext_deployment_piped_id_status")
+# Tables of our own that others have replaced; what they had is derived from others again.
+OBSOLETE_TABLES = ("ExtHistorySegment",)
 
 METADATA = MetaData()
 
@@ -249,16 +251,19 @@ EXT_LABELLED_APPLICATION = Table(
     **ON_MYSQL,
 )
 # The history of deployments, packed for searches by text and label, see `segments`.
-EXT_HISTORY_SEGMENT = Table(
-    "ExtHistorySegment",
+EXT_DEPLOYMENT_SEGMENT = Table(
+    "ExtDeploymentSegment",
     METADATA,
     Column("ProjectId", ExactText(50), primary_key=True),
     Column("Segment", Integer, primary_key=True, autoincrement=False),
     Column("FirstUpdatedAt", BigInteger, nullable=False),
     Column("LastUpdatedAt", BigInteger, nullable=False),
+    # To read a column, SQLite follows the pages of those before it: the large ones are last.
     Column("Grams", BYTES, nullable=False),
-    Column("Texts", BYTES, nullable=False),
+    Column("Wordings", BYTES, nullable=False),
     Column("Entries", BYTES, nullable=False),
+    Column("Ids", BYTES, nullable=False),
+    Column("Texts", BYTES, nullable=False),
     Column("Keys", BYTES, nullable=False),
     **ON_MYSQL,
 )
@@ -462,6 +467,11 @@ def definitions(dialect: Dialect) -> Iterator[str]:
             yield create
     if dialect.name != "mysql":
         yield from (f"DROP INDEX IF EXISTS {name}" for name in OBSOLETE_INDEXES)
+    yield from (drop_table(name, dialect) for name in OBSOLETE_TABLES)
+
+
+def drop_table(name: str, dialect: Dialect) -> str:
+    return f"DROP TABLE IF EXISTS {dialect.identifier_preparer.quote(name)}"
 
 
 @dataclass(frozen=True)
@@ -478,7 +488,7 @@ class ExistingTables:
 
 
 def missing_definitions(existing: ExistingTables, dialect: Dialect) -> Iterator[str]:
-    """The statements that add missing tables, columns and indexes; existing ones stay."""
+    """The statements that add missing tables, columns and indexes, and drop obsolete ones."""
     for table in METADATA.sorted_tables:
         name = table.name.lower()
         columns = existing.columns.get(name)
@@ -494,6 +504,9 @@ def missing_definitions(existing: ExistingTables, dialect: Dialect) -> Iterator[
                 yield create
         if dialect.name != "mysql":
             yield from (f"DROP INDEX IF EXISTS {i}" for i in OBSOLETE_INDEXES if i in indexes)
+    for name in OBSOLETE_TABLES:
+        if name.lower() in existing.columns:
+            yield drop_table(name, dialect)
 
 
 def _by_table(rows: Iterable[Row]) -> dict[str, frozenset[str]]:

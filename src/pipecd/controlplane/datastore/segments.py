@@ -3,12 +3,15 @@
 
 The packed form has each distinct text once, on a line of its own, with the numbers of the
 deployments that have it. A text is found by one scan of these lines, which takes a tenth of a
-millisecond, and without reading a document. The grams of a segment, a small set of bits, exclude
-most segments before they are read. Both may name too many deployments, never too few: the caller
-checks each document.
+millisecond, and without reading a document. Most texts of deployments differ only in numbers; so
+what has no digit is looked for in the wordings, the texts with each number replaced by a zero, of
+which there are few. The grams of a segment, a small set of bits, exclude most segments before they
+are read. All of these may name too many deployments, never too few: the caller checks each
+document.
 """
 
 import json
+import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +26,9 @@ from pipecd.controlplane.datastore.expressions import Value
 from pipecd.controlplane.datastore.limits import label_text
 from pipecd.controlplane.datastore.query import Comparison, Condition, searched_text
 
-MAX_ENTRIES = 1024
+# The ids of so many fit into a page of InnoDB.
+MAX_ENTRIES = 1000
+ID_LENGTH = 16
 # Engines refuse values of several megabytes; messages of commits may be long.
 MAX_TEXT_BYTES = 1_000_000
 GRAM_BITS = 1 << 16
@@ -31,6 +36,8 @@ GRAM_BITS = 1 << 16
 KEY_LENGTH = 40
 KEY_PREFIXES = (1, 2, 3, 5, 8, 36)
 GRAM = 4
+# With more values, a column is compared in the entries only.
+MAX_VALUES = 16
 # The columns whose values are compared by a checksum.
 COLUMNS = {
     "Status": "status",
@@ -42,10 +49,23 @@ COLUMNS = {
 NUMBERS = ("Status", "Kind")
 
 _LINE = b"\n"
+_NUMBER = re.compile(rb"[0-9]+")
 # The number of entries.
 _COUNT = Struct("<I")
 # The numbers of lines and of their references.
 _LINES = Struct("<2I")
+
+
+@dataclass(frozen=True)
+class Match:
+    """An entry of a segment that probably matches."""
+
+    number: int
+    updated_at: int
+
+    def found(self, ids: bytes) -> "Found":
+        start = ID_LENGTH * self.number
+        return Found(self.updated_at, ids[start : start + ID_LENGTH])
 
 
 @dataclass(frozen=True)
@@ -78,17 +98,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class PackedSegment:
-    """A segment as it is stored.
+    """A segment as it is stored, in parts that are read one by one.
 
-    Texts are apart, since most searches need nothing else of most segments; so are ids and hashes,
-    which few searches need.
+    Most searches need nothing but the wordings, or the texts, of most segments. What belongs to a
+    wording and to a label, and the columns, are the entries; ids are read if an entry matches. Few
+    searches need the keys.
     """
 
     first_updated_at: int
     last_updated_at: int
     grams: bytes
+    wordings: bytes
     texts: bytes
     entries: bytes
+    ids: bytes
     keys: bytes
 
 
@@ -134,7 +157,15 @@ def _label_line(key: Value, value: Value) -> bytes:
 
 
 def _checksum(value: Value) -> int:
-    return crc32(str(value).encode(errors="replace"))
+    return crc32(str(value).encode(errors="replace")) & 0xFFFF
+
+
+def wording(text: bytes) -> bytes:
+    """The text with each number replaced by a zero.
+
+    What has no digit is in a text if and only if it is in its wording.
+    """
+    return _NUMBER.sub(b"0", text)
 
 
 def pack(entries: Iterable[Entry]) -> Iterator[PackedSegment]:
@@ -153,22 +184,31 @@ def pack(entries: Iterable[Entry]) -> Iterator[PackedSegment]:
 
 def _packed(entries: Sequence[Entry]) -> PackedSegment:
     texts = _references(entries, lambda entry: entry.texts)
+    wordings = _references(entries, lambda entry: {wording(text) for text in entry.texts})
     keys = _references(entries, lambda entry: entry.keys)
     labels = _references(entries, lambda entry: entry.labels)
+    wording_area, wording_references = _pack_lines(wordings)
     text_area, text_references = _pack_lines(texts)
     key_area, key_references = _pack_lines(keys)
     label_area, label_references = _pack_lines(labels)
-    columns = [array("I", [entry.columns[i] for entry in entries]) for i, _ in enumerate(COLUMNS)]
+    columns = [array("H", [entry.columns[i] for entry in entries]) for i, _ in enumerate(COLUMNS)]
     times = array("i", [entry.updated_at for entry in entries])
+    first, last = min(times), max(times)
+    grams = _grams(texts, keys, labels, columns)
     parts = [
         _COUNT.pack(len(entries)),
-        b"".join(entry.id for entry in entries),
         *(_little_endian(numbers).tobytes() for numbers in (times, *columns)),
-        *(text_references, label_references, label_area),
+        *(wording_references, label_references, label_area),
     ]
-    grams = _grams(texts, keys, labels)
     return PackedSegment(
-        min(times), max(times), grams, text_area, b"".join(parts), key_references + key_area
+        first,
+        last,
+        grams,
+        wording_area,
+        text_references + text_area,
+        b"".join(parts),
+        b"".join(entry.id for entry in entries),
+        key_references + key_area,
     )
 
 
@@ -198,7 +238,12 @@ def _little_endian(numbers: "array[int]") -> "array[int]":
     return numbers
 
 
-def _grams(texts: Iterable[bytes], keys: Iterable[bytes], labels: Iterable[bytes]) -> bytes:
+def _grams(
+    texts: Iterable[bytes],
+    keys: Iterable[bytes],
+    labels: Iterable[bytes],
+    columns: Sequence[Iterable[int]],
+) -> bytes:
     grams: set[bytes] = set()
     for line in texts:
         grams.update(line[i : i + GRAM] for i in range(len(line)))
@@ -209,6 +254,7 @@ def _grams(texts: Iterable[bytes], keys: Iterable[bytes], labels: Iterable[bytes
         *map(_slot, grams),
         *(slot for key in keys for slot in _key_slots(key)),
         *(slot for label in labels for slot in _label_slots(label)),
+        *(_value_slot(number, value) for number, of in enumerate(columns) for value in set(of)),
     ):
         bits[slot >> 3] |= 1 << (slot & 7)
     return bytes(bits)
@@ -224,6 +270,10 @@ def _key_slots(key: bytes) -> list[int]:
 
 def _label_slots(label: bytes) -> list[int]:
     return [_slot(b"\2" + label), _slot(b"\3" + label)]
+
+
+def _value_slot(column: int, checksum: int) -> int:
+    return _slot(b"\4%c%a" % (column, checksum))
 
 
 def _text_slots(text: bytes) -> list[int]:
@@ -269,6 +319,11 @@ class SegmentQuery:
         return cls(text, tuple(labels), tuple(columns), oldest, newest)
 
     @cached_property
+    def has_number(self) -> bool:
+        """Whether the text is looked for in the texts, instead of their wordings."""
+        return bool(self.text) and _NUMBER.search(self.text or b"") is not None
+
+    @cached_property
     def _key(self) -> bytes:
         """The first characters of an id or a hash that begins with the text."""
         return (self.text or b"")[:KEY_LENGTH]
@@ -276,6 +331,15 @@ class SegmentQuery:
     @cached_property
     def _label_bits(self) -> list[tuple[int, int]]:
         return _bits(slot for label in self.labels for slot in _label_slots(label))
+
+    @cached_property
+    def _value_bits(self) -> list[list[tuple[int, int]]]:
+        """The bits of each column's values, of which a segment needs one."""
+        return [
+            _bits(_value_slot(number, value) for value in values)
+            for number, values in self.columns
+            if len(values) <= MAX_VALUES
+        ]
 
     @cached_property
     def _text_bits(self) -> list[tuple[int, int]]:
@@ -289,26 +353,36 @@ class SegmentQuery:
         """Whether a segment is worth reading, by its grams."""
         if self._label_bits and not _has(grams, self._label_bits):
             return False
+        if not all(any(grams[byte] & bit for byte, bit in bits) for bits in self._value_bits):
+            return False
         return not self.text or _has(grams, self._text_bits) or _has(grams, self._key_bits)
 
     def may_have_key(self, grams: bytes) -> bool:
         """Whether the keys of a segment are worth reading; otherwise, only its texts are."""
         return bool(self.text) and _has(grams, self._key_bits)
 
-    def find(self, texts: bytes, entries: bytes, keys: bytes = b"") -> list[Found]:
-        """Returns the deployments of a segment that probably match; without `keys`, by no key."""
-        segment = UnpackedSegment(texts, entries)
+    def find(self, entries: bytes, lines: bytes = b"", keys: bytes = b"") -> list[Match]:
+        """Returns the entries of a segment that probably match; without `keys`, by no key.
+
+        The lines are the texts if the text has a number, otherwise the wordings.
+        """
+        segment = UnpackedEntries(entries)
         matching = [set(segment.of_label(label)) for label in self.labels]
         if self.text is not None:
-            by_key = of_key(self._key, keys) if keys else ()
-            matching.append({*segment.of_text(self.text), *by_key})
+            by_text = (
+                of_line(self.text, lines)
+                if self.has_number
+                else segment.of_wording(self.text, lines)
+            )
+            by_key = of_line(_LINE + self._key, keys) if keys else ()
+            matching.append({*by_text, *by_key})
         numbers: Iterable[int] = set[int].intersection(*matching) if matching else segment.numbers
         for column, values in self.columns:
             sums = segment.column(column)
             numbers = [number for number in numbers if sums[number] in values]
         times = segment.times
         return [
-            Found(times[number], segment.id(number))
+            Match(number, times[number])
             for number in numbers
             if self.oldest <= times[number] <= self.newest
         ]
@@ -326,40 +400,35 @@ def _has(grams: bytes, bits: Iterable[tuple[int, int]]) -> bool:
     return True
 
 
-class UnpackedSegment:
-    """The parts of a packed segment, which are not copied."""
+class UnpackedEntries:
+    """The entries of a packed segment, which are not copied."""
 
-    def __init__(self, texts: bytes, entries: bytes) -> None:
-        self._texts, self._entries = texts, entries
+    def __init__(self, entries: bytes) -> None:
+        self._entries = entries
         (count,) = _COUNT.unpack_from(entries)
         self.numbers = range(count)
-        self._ids = _COUNT.size
-        self._times = self._ids + 16 * count
-        self.times = _read(entries, "i", self._times, count)
-        self._text_lines = PackedLines(entries, self._times + 4 * count * (1 + len(COLUMNS)))
-        self._label_lines = PackedLines(entries, self._text_lines.end)
+        self.times = _read(entries, "i", _COUNT.size, count)
+        self._columns = _COUNT.size + 4 * count
+        self._wording_lines = PackedLines(entries, self._columns + 2 * count * len(COLUMNS))
+        self._label_lines = PackedLines(entries, self._wording_lines.end)
 
     def column(self, number: int) -> Sequence[int]:
         count = len(self.numbers)
-        return _read(self._entries, "I", self._times + 4 * count * (1 + number), count)
+        return _read(self._entries, "H", self._columns + 2 * count * number, count)
 
-    def id(self, number: int) -> bytes:
-        start = self._ids + 16 * number
-        return self._entries[start : start + 16]
-
-    def of_text(self, text: bytes) -> Iterator[int]:
-        """The entries of the texts that contain this one."""
-        return self._text_lines.entries(self._texts, text, 0)
+    def of_wording(self, text: bytes, wordings: bytes) -> Iterator[int]:
+        """The entries of the wordings that contain this text."""
+        return self._wording_lines.entries(wordings, text, 0)
 
     def of_label(self, label: bytes) -> Iterator[int]:
         line = _LINE + label + _LINE
         return self._label_lines.entries(self._entries, line, self._label_lines.end)
 
 
-def of_key(key: bytes, keys: bytes) -> Iterator[int]:
-    """The entries of the keys that begin with this one."""
-    lines = PackedLines(keys, 0)
-    return lines.entries(keys, _LINE + key, lines.end)
+def of_line(text: bytes, packed: bytes) -> Iterator[int]:
+    """The entries of the lines that contain this text, of lines after their references."""
+    lines = PackedLines(packed, 0)
+    return lines.entries(packed, text, lines.end)
 
 
 class PackedLines:

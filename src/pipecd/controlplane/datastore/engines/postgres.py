@@ -50,7 +50,7 @@ from pipecd.controlplane.datastore.expressions import (
 from pipecd.controlplane.datastore.labelled_applications import fill_labelled_applications
 from pipecd.controlplane.datastore.query import Shape
 from pipecd.controlplane.datastore.schema import (
-    EXT_HISTORY_SEGMENT,
+    EXT_DEPLOYMENT_SEGMENT,
     ExistingTables,
     missing_definitions,
 )
@@ -417,7 +417,7 @@ def _stored_plainly(transaction: Transaction) -> list[str]:
 
     Compressed, a segment takes longer to unpack than to search.
     """
-    table = EXT_HISTORY_SEGMENT.name
+    table = EXT_DEPLOYMENT_SEGMENT.name
     compressed = transaction.query_sql(COMPRESSED, (f'"{table}"',))
     return [
         f'ALTER TABLE "{table}" ALTER COLUMN "{column}" SET STORAGE EXTERNAL'
