@@ -184,8 +184,11 @@ class Deployments(Documents[Deployment]):
     async def _rows_of(self, application_ids: Sequence[str], selection: Selection) -> Sequence[Row]:
         if not application_ids:
             return ()
-        among = any_of("ApplicationId", *application_ids)
-        return await self._database.select(selection.and_also(among))
+        among = selection.and_also(any_of("ApplicationId", *application_ids))
+        # MySQL takes a tenth of a millisecond to look for a text in a document.
+        if among.searches_text and self._database.engine == "mysql":
+            return await self._history.rows(among)
+        return await self._database.select(among)
 
 
 def _scope(application_id: str) -> str:
