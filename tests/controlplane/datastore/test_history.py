@@ -167,14 +167,16 @@ def found(query: SegmentQuery, *documents: Deployment) -> list[int]:
     [segment] = pack(entries(*documents))
     lines = segment.texts if query.has_number else segment.wordings
 
-    def numbers_of(keys: bytes) -> list[int]:
+    def numbers_of(lines: bytes, keys: bytes) -> list[int]:
         matches = query.find(segment.entries, lines, keys)
         return sorted(match.found(segment.ids).id[0] for match in matches)
 
-    numbers = numbers_of(segment.keys)
+    numbers = numbers_of(lines, segment.keys)
     assert query.may_have(segment.grams) or not numbers
     if not query.may_have_key(segment.grams):
-        assert numbers_of(b"") == numbers
+        assert numbers_of(lines, b"") == numbers
+    if not query.may_have_text(segment.grams):
+        assert numbers_of(b"", segment.keys) == numbers
     return numbers
 
 

@@ -260,7 +260,9 @@ def _finder(
     segments before had the text; otherwise those of the segments that have it are read after the
     lines. Ids are read of the segments that have a match.
     """
-    keyed = [each.number for each in segments if query.may_have_key(each.grams)]
+    by_key = [each for each in segments if query.may_have_key(each.grams)]
+    keyed = [each.number for each in by_key if query.may_have_text(each.grams)]
+    only_keyed = [each.number for each in by_key if not query.may_have_text(each.grams)]
     others = [each.number for each in segments if not query.may_have_key(each.grams)]
     column = "Texts" if query.has_number else "Wordings"
 
@@ -270,7 +272,9 @@ def _finder(
         lines_of: dict[int, bytes] = {}
         for number, lines, entries, keys in read(keyed, (column, "Entries", "Keys")):
             matches[number] = query.find(entries, lines, keys)
-        worth = len(keyed)
+        for number, entries, keys in read(only_keyed, ("Entries", "Keys")):
+            matches[number] = query.find(entries, keys=keys)
+        worth = len(by_key)
         if query.text is None:
             lines_of = dict.fromkeys(others, b"")
         elif at_once:

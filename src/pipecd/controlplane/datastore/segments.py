@@ -355,27 +355,25 @@ class SegmentQuery:
             return False
         if not all(any(grams[byte] & bit for byte, bit in bits) for bits in self._value_bits):
             return False
-        return not self.text or _has(grams, self._text_bits) or _has(grams, self._key_bits)
+        return not self.text or self.may_have_text(grams) or self.may_have_key(grams)
+
+    def may_have_text(self, grams: bytes) -> bool:
+        """Whether the texts of a segment are worth reading; otherwise, only its keys are."""
+        return _has(grams, self._text_bits)
 
     def may_have_key(self, grams: bytes) -> bool:
         """Whether the keys of a segment are worth reading; otherwise, only its texts are."""
         return bool(self.text) and _has(grams, self._key_bits)
 
     def find(self, entries: bytes, lines: bytes = b"", keys: bytes = b"") -> list[Match]:
-        """Returns the entries of a segment that probably match; without `keys`, by no key.
+        """Returns the entries that probably match; without `lines` or `keys`, by none of these.
 
         The lines are the texts if the text has a number, otherwise the wordings.
         """
         segment = UnpackedEntries(entries)
         matching = [set(segment.of_label(label)) for label in self.labels]
         if self.text is not None:
-            by_text = (
-                of_line(self.text, lines)
-                if self.has_number
-                else segment.of_wording(self.text, lines)
-            )
-            by_key = of_line(_LINE + self._key, keys) if keys else ()
-            matching.append({*by_text, *by_key})
+            matching.append({*self._of_text(segment, lines), *self._of_key(keys)})
         numbers: Iterable[int] = set[int].intersection(*matching) if matching else segment.numbers
         for column, values in self.columns:
             sums = segment.column(column)
@@ -386,6 +384,15 @@ class SegmentQuery:
             for number in numbers
             if self.oldest <= times[number] <= self.newest
         ]
+
+    def _of_text(self, segment: "UnpackedEntries", lines: bytes) -> Iterable[int]:
+        if not (self.text and lines):
+            return ()
+        by_text = of_line if self.has_number else segment.of_wording
+        return by_text(self.text, lines)
+
+    def _of_key(self, keys: bytes) -> Iterable[int]:
+        return of_line(_LINE + self._key, keys) if keys else ()
 
 
 def _bits(slots: Iterable[int]) -> list[tuple[int, int]]:
