@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from struct import Struct
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from zlib import crc32
 
 from pipecd.controlplane.datastore.expressions import Value
@@ -56,8 +56,7 @@ _COUNT = Struct("<I")
 _LINES = Struct("<2I")
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """An entry of a segment that probably matches."""
 
     number: int
@@ -68,8 +67,7 @@ class Match:
         return Found(self.updated_at, ids[start : start + ID_LENGTH])
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A deployment that probably matches; `rank` is its place in a list."""
 
     updated_at: int
