@@ -135,6 +135,8 @@ class DeploymentHistory:
         for project in sorted({project for (project,) in await self._database.query(_PROJECTS)}):
             while count := await self._extend_project(project):
                 packed += count
+            # Else the first search after a start would read the bits of the whole history.
+            await self._segments(project)
         return packed
 
     async def rows(self, selection: Selection) -> Sequence[Row]:
