@@ -109,6 +109,8 @@ async def test_roles_and_groups_are_changed_and_ask_before_they_go(
     assert await cases.pipeds.list(by=User("shop", "wendy", ("watchers",))) == ()
     await page.get_by_text("Add a user group").click()
     await page.get_by_label("Team or group").fill("org/night")
+    # Nobody becomes an administrator because a role was not chosen.
+    await expect(page.get_by_test_id("group-add").get_by_label("Role")).to_have_value("")
     await page.get_by_test_id("group-add").get_by_label("Role").select_option("watchers")
     await page.get_by_test_id("group-add").get_by_role("button", name="Add").click()
     group = page.get_by_test_id("group")
