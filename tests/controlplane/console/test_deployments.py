@@ -350,7 +350,7 @@ async def test_the_approvers_are_shown_to_others(
     await stores.deployments.update(deployment.id, name_approvers)
     here = f"/deployments/{deployment.id}"
     page = (await admin_browser.get(here)).text
-    assert "<b>ann</b> or <b>bob</b>" in page
+    assert "<b>ann</b> or <b>bob</b> can approve." in page
     assert "who is not one of the approvers" in page
     response = await submit_form(admin_browser, here, f"{here}/stages/s2/approve")
     assert response.status_code == 403

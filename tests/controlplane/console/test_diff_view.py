@@ -4,12 +4,15 @@
 import pytest
 
 from pipecd.controlplane.console.diff_view import (
+    ChangeCounts,
     ChangeKind,
+    DiffLine,
     DiffView,
     LineKind,
     drift_view,
     preview_view,
 )
+from pipecd.controlplane.console.status_badge import Tone
 
 HEAD = "Diff between the defined state in Git at commit 7f3c91a and actual state in cluster:"
 SIDES = "\n\n--- Actual   (LiveState)\n+++ Expected (Git)\n\n"
@@ -79,8 +82,11 @@ LAMBDA = f"""{HEAD}{SIDES}\
 """
 
 
-def outline(view: DiffView) -> list[tuple[str, str, str, int, int]]:
-    return [(s.change.value, s.kind, s.name, s.removed, s.added) for s in view.sections]
+def outline(view: DiffView) -> list[tuple[str, str, str, str]]:
+    return [
+        (s.change.value, s.kind, s.name, f"-{s.removed} +{s.added} ~{s.changed}")
+        for s in view.sections
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +96,9 @@ def outline(view: DiffView) -> list[tuple[str, str, str, int, int]]:
             KUBERNETES,
             "1 in Git only, 1 not in Git, 1 different",
             [
-                ("remove", "ConfigMap", "old", 0, 0),
-                ("add", "Service", "web", 0, 0),
-                ("change", "Deployment", "web", 2, 2),
+                ("remove", "ConfigMap", "old", "-0 +0 ~0"),
+                ("add", "Service", "web", "-0 +0 ~0"),
+                ("change", "Deployment", "web", "-2 +2 ~0"),
             ],
             id="manifests of Kubernetes have numbers",
         ),
@@ -100,25 +106,28 @@ def outline(view: DiffView) -> list[tuple[str, str, str, int, int]]:
             TERRAFORM,
             "1 in Git only, 2 different",
             [
-                ("change", "aws_x", 'module.cdn["eu"].aws_x.y', 1, 1),
-                ("change", "aws_z", "aws_z.w", 1, 0),
-                ("add", "aws_z", "aws_z.v", 0, 1),
+                ("change", "aws_x", 'module.cdn["eu"].aws_x.y', "-0 +0 ~1"),
+                ("replace", "aws_z", "aws_z.w", "-1 +0 ~0"),
+                ("add", "aws_z", "aws_z.v", "-0 +1 ~0"),
             ],
             id="resources of a Terraform plan have comments",
         ),
         pytest.param(
             ECS,
             "2 different",
-            [("change", "", "ServiceDefinition", 1, 1), ("change", "", "TaskDefinition", 1, 1)],
+            [
+                ("change", "", "ServiceDefinition", "-1 +1 ~0"),
+                ("change", "", "TaskDefinition", "-1 +1 ~0"),
+            ],
             id="an ECS application has two definitions",
         ),
         pytest.param(
-            LAMBDA, "1 different", [("change", "", "", 1, 1)], id="a function is one resource"
+            LAMBDA, "1 different", [("change", "", "", "-1 +1 ~0")], id="a function is one resource"
         ),
     ],
 )
 def test_a_drift_is_shown_by_resource(
-    text: str, summary: str, sections: list[tuple[str, str, str, int, int]]
+    text: str, summary: str, sections: list[tuple[str, str, str, str]]
 ) -> None:
     view = drift_view(text)
     assert outline(view) == sections
@@ -164,9 +173,9 @@ def test_a_list_of_files_names_each_and_says_which_settings_change() -> None:
     """As the process plugin previews them."""
     view = preview_view("~ run.sh\n- a\n+ conf/app one.toml\nreplicas: 1 → 2\nenv.TOKEN is added")
     assert outline(view) == [
-        ("change", "File", "run.sh", 0, 0),
-        ("remove", "File", "a", 0, 0),
-        ("add", "File", "conf/app one.toml", 0, 0),
+        ("change", "File", "run.sh", "-0 +0 ~0"),
+        ("remove", "File", "a", "-0 +0 ~0"),
+        ("add", "File", "conf/app one.toml", "-0 +0 ~0"),
     ]
     assert not any(section.is_open for section in view.sections)
     assert view.summary == "1 added, 1 deleted, 1 changed"
@@ -230,8 +239,8 @@ Terraform will perform the following actions:
 Plan: 1 to add, 1 to change, 0 to destroy.
 """)
     assert outline(view) == [
-        ("change", "aws_x", "aws_x.y", 2, 2),
-        ("add", "aws_z", "aws_z.w", 0, 2),
+        ("change", "aws_x", "aws_x.y", "-0 +0 ~2"),
+        ("add", "aws_z", "aws_z.w", "-0 +2 ~0"),
     ]
     assert [section.badge.text for section in view.sections] == ["Changed", "Added"]
     assert view.summary == "1 added, 1 changed"
@@ -275,13 +284,28 @@ def test_resources_of_the_same_name_have_addresses_of_their_own() -> None:
     assert preview_view(one, scope="other").sections[0].anchor != anchors[0]
 
 
-def test_a_replaced_resource_of_a_plan_is_changed_in_its_first_line() -> None:
-    (section,) = preview_view(
-        "  # aws_instance.web must be replaced\n"
+@pytest.mark.parametrize(
+    "reason",
+    [
+        pytest.param("must be replaced", id="an argument forces it"),
+        pytest.param("is tainted, so must be replaced", id="it is tainted"),
+        pytest.param("will be replaced, as requested", id="somebody requested it"),
+    ],
+)
+def test_a_resource_that_a_plan_replaces_is_neither_changed_nor_harmless(reason: str) -> None:
+    view = preview_view(
+        f"  # aws_instance.web {reason}\n"
         '-/+ resource "aws_instance" "web" {\n'
         '      ~ ami = "ami-1" -> "ami-2" # forces replacement\n'
         "    }\n"
-    ).sections
+    )
+    assert outline(view) == [("replace", "aws_instance", "aws_instance.web", "-0 +0 ~1")]
+    (section,) = view.sections
+    assert (section.badge.text, section.badge.tone) == ("Replaced", Tone.BAD)
+    assert (view.counts, view.summary) == (ChangeCounts(replaced=1), "1 replaced")
     lines = [line for block in section.blocks for line in block.lines]
-    assert [line.kind for line in lines] == [LineKind.CHANGE, LineKind.CHANGE, LineKind.SAME]
-    assert lines[0].text == '~ resource "aws_instance" "web" {'
+    assert [line.kind for line in lines] == [LineKind.REPLACE, LineKind.CHANGE, LineKind.SAME]
+    assert lines[0].text == '-/+ resource "aws_instance" "web" {'
+    pair = section.blocks[0].pairs[0]
+    assert pair.old == DiffLine(LineKind.REMOVE, ' resource "aws_instance" "web" {')
+    assert pair.new == DiffLine(LineKind.ADD, ' resource "aws_instance" "web" {')

@@ -206,6 +206,7 @@ def test_who_may_approve(
     assert approval.disabled_reason.startswith(disabled_reason)
     assert bool(approval.disabled_reason) == bool(disabled_reason)
     assert approval.approvers == ("ann", "bob")
+    assert approval.can_approve == ("ann",)
     assert approval.approved_by == ("bob",)
     assert approval.next_step == "continue with SYNC"
     assert (approval.progress, approval.has_approved) == ("1 of 2", user == "bob")

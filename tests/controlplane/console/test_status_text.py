@@ -18,6 +18,8 @@ from pipecd.proto.model.piped_pb2 import Piped
 MakeStage = Callable[..., PipelineStage]
 MakeDeployment = Callable[..., Deployment]
 ROLLED = {"id": "9", "name": "K8S_ROLLBACK", "rollback": True}
+TWO_APPROVALS = {"pipecd/stage-required-approvals": "2"}
+APPROVAL = {"id": "1", "name": "WAIT_APPROVAL", "status": 1, "metadata": TWO_APPROVALS}
 BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 503"}
 
 
@@ -83,6 +85,23 @@ BROKEN = {"id": "2", "name": "SMOKE", "status": 3, "status_reason": "got HTTP 50
             {},
             "0 of 1 stage done. Once it is approved, it ends.",
             id="waiting for an approval that nothing follows",
+        ),
+        pytest.param(
+            DeploymentStatus.RUNNING,
+            [APPROVAL, {"id": "2", "name": "B"}],
+            {},
+            "0 of 2 stages done. Once 2 people approve, the next one starts.",
+            id="waiting for two approvals",
+        ),
+        pytest.param(
+            DeploymentStatus.RUNNING,
+            [
+                {**APPROVAL, "metadata": {**TWO_APPROVALS, "pipecd/stage-approved-users": "ann"}},
+                {"id": "2", "name": "B"},
+            ],
+            {},
+            "0 of 2 stages done. Once 1 more person approves, the next one starts.",
+            id="waiting for the second approval",
         ),
         pytest.param(
             DeploymentStatus.ROLLING_BACK,

@@ -34,7 +34,9 @@ _NUMBERED = re.compile(
     r'(?P<sign>[-+#]) \d+\. name="(?P<name>[^"]*)", kind="(?P<kind>[^"]*)", '
     r'namespace="(?P<namespace>[^"]*)", apiVersion="[^"]*"'
 )
-_TERRAFORM = re.compile(r"\s*# (?P<address>\S.*?) (?P<verb>will be|must be|has) (?P<what>.+)")
+_TERRAFORM = re.compile(
+    r"\s*# (?P<address>\S.*?)(?: is tainted, so)? (?P<verb>will be|must be|has) (?P<what>.+)"
+)
 _DEFINITION = re.compile(r"  (?P<name>[A-Z]\w*Definition):$")
 _OMITTED = re.compile(r"\.\.\. \((?P<text>.+)\)")
 _PLAN = re.compile(r"Plan: .*\.$")
@@ -51,6 +53,8 @@ class ChangeKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     CHANGE = "change"
+    # Both deleted and created again, as Terraform replaces what it cannot change.
+    REPLACE = "replace"
 
 
 class LineKind(StrEnum):
@@ -59,6 +63,7 @@ class LineKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     CHANGE = "change"
+    REPLACE = "replace"
     SAME = "same"
     # The path of the field that follows, or the position of a hunk.
     PLACE = "place"
@@ -67,10 +72,17 @@ class LineKind(StrEnum):
 _SIGNS = {"+": LineKind.ADD, "-": LineKind.REMOVE, "~": LineKind.CHANGE}
 _NUMBERED_KINDS = {"+": ChangeKind.ADD, "-": ChangeKind.REMOVE, "#": ChangeKind.CHANGE}
 _LISTED_KINDS = {"+": ChangeKind.ADD, "-": ChangeKind.REMOVE, "~": ChangeKind.CHANGE}
+# By the first word of what a Terraform plan says of a resource.
+_PLANNED_KINDS = {
+    "created": ChangeKind.ADD,
+    "destroyed": ChangeKind.REMOVE,
+    "replaced": ChangeKind.REPLACE,
+}
 _DRIFT_BADGES = {
     ChangeKind.ADD: Badge(Tone.WAIT, "plus", "Only in Git"),
     ChangeKind.REMOVE: Badge(Tone.WAIT, "minus", "Not in Git"),
     ChangeKind.CHANGE: Badge(Tone.WAIT, "differ", "Differs"),
+    ChangeKind.REPLACE: Badge(Tone.WAIT, "differ", "Differs"),
 }
 _WHOLE = {
     "Only in Git": "It is in Git and does not run.",
@@ -82,6 +94,7 @@ _PREVIEW_BADGES = {
     ChangeKind.ADD: Badge(Tone.OK, "plus", "Added"),
     ChangeKind.REMOVE: Badge(Tone.BAD, "minus", "Deleted"),
     ChangeKind.CHANGE: Badge(Tone.WAIT, "differ", "Changed"),
+    ChangeKind.REPLACE: Badge(Tone.BAD, "sync", "Replaced"),
 }
 
 
@@ -129,6 +142,7 @@ class DiffSection:
     blocks: tuple[DiffBlock, ...] = ()
     added: int = 0
     removed: int = 0
+    changed: int = 0
     is_open: bool = True
 
     # What is different if there are no lines.
@@ -164,18 +178,22 @@ class DiffView:
 
 @dataclass(frozen=True)
 class ChangeCounts:
-    """How many resources are added, deleted and changed."""
+    """How many resources are added, deleted, changed and replaced."""
 
     added: int = 0
     deleted: int = 0
     changed: int = 0
+    replaced: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.deleted or self.changed)
+        return bool(self.added or self.deleted or self.changed or self.replaced)
 
     def __add__(self, other: "ChangeCounts") -> "ChangeCounts":
         return ChangeCounts(
-            self.added + other.added, self.deleted + other.deleted, self.changed + other.changed
+            self.added + other.added,
+            self.deleted + other.deleted,
+            self.changed + other.changed,
+            self.replaced + other.replaced,
         )
 
 
@@ -201,13 +219,13 @@ async def in_thread_if_long(view: Callable[[str], DiffView], text: str) -> DiffV
 
 def drift_view(text: str, *, max_lines: int = MAX_LINES) -> DiffView:
     """The differences between the live state and Git."""
-    summary = "{} in Git only, {} not in Git, {} different"
+    summary = "{0.added} in Git only, {0.deleted} not in Git, {different} different"
     return _view(text, _DRIFT_BADGES, summary, max_lines=max_lines)
 
 
 def preview_view(text: str, *, scope: str = "", max_lines: int = MAX_LINES) -> DiffView:
     """What a change does; `scope` tells the same resource of several diffs on a page apart."""
-    summary = "{} added, {} deleted, {} changed"
+    summary = "{0.added} added, {0.deleted} deleted, {0.changed} changed, {0.replaced} replaced"
     return _view(text, _PREVIEW_BADGES, summary, scope=scope, max_lines=max_lines)
 
 
@@ -249,8 +267,8 @@ def _view(
         raw=text,
     )
     counts = view.counts
-    numbers = (counts.added, counts.deleted, counts.changed)
-    return replace(view, summary=_without_zeros(summary.format(*numbers)))
+    numbers = summary.format(counts, different=counts.changed + counts.replaced)
+    return replace(view, summary=_without_zeros(numbers))
 
 
 def _shorten(line: str) -> str:
@@ -346,13 +364,7 @@ def _heading(line: str) -> _Section | None:
         what, address = terraform["what"], terraform["address"]
         if "(" in terraform["address"]:
             return None
-        change = (
-            ChangeKind.ADD
-            if what.startswith("created")
-            else ChangeKind.REMOVE
-            if what.startswith("destroyed")
-            else ChangeKind.CHANGE
-        )
+        change = _PLANNED_KINDS.get(what.partition(" ")[0].rstrip(","), ChangeKind.CHANGE)
         kind = _MODULE.sub("", address).partition(".")[0]
         return _Section(change, address, kind, note=f"{terraform['verb']} {what}", is_plan=True)
     return None
@@ -368,9 +380,10 @@ def _line(line: str, *, is_plan: bool = False) -> DiffLine:
     if line.startswith("@@") or line.lstrip().startswith("#"):
         return DiffLine(LineKind.PLACE, line)
     if is_plan and (indented := _PLAN_SIGN.fullmatch(line)):
-        # A resource that is replaced is both deleted and added.
-        sign = "~" if indented["replaced"] else indented["sign"]
-        line = sign + indented["indent"][1:] + " " + indented["text"]
+        text = indented["indent"][1:] + " " + indented["text"]
+        if indented["replaced"]:
+            return DiffLine(LineKind.REPLACE, indented["sign"] + indented["replaced"] + text)
+        line = indented["sign"] + text
     sign = _SIGNS.get(line[:1], LineKind.SAME)
     return DiffLine(sign, line if sign is LineKind.CHANGE else " " + line[1:] if line else "")
 
@@ -379,7 +392,6 @@ def _section(parsed: _Section, badge: Badge, anchor: str, *, is_open: bool) -> D
     filled = [at for at, line in enumerate(parsed.lines) if line.text.strip()]
     parsed.lines = parsed.lines[filled[0] : filled[-1] + 1] if filled else []
     kinds = [line.kind for line in parsed.lines]
-    changed = kinds.count(LineKind.CHANGE)
     return DiffSection(
         anchor=anchor,
         change=parsed.change,
@@ -390,8 +402,9 @@ def _section(parsed: _Section, badge: Badge, anchor: str, *, is_open: bool) -> D
         target=parsed.target,
         note=parsed.note,
         blocks=tuple(_blocks(parsed.lines)),
-        added=kinds.count(LineKind.ADD) + changed,
-        removed=kinds.count(LineKind.REMOVE) + changed,
+        added=kinds.count(LineKind.ADD),
+        removed=kinds.count(LineKind.REMOVE),
+        changed=kinds.count(LineKind.CHANGE),
         is_open=is_open,
         whole=_WHOLE.get(badge.text, "Its differences are not listed."),
     )
@@ -440,6 +453,10 @@ def side_by_side(lines: Iterable[DiffLine]) -> Iterator[DiffPair]:
             case LineKind.CHANGE:
                 yield from flush()
                 yield _split_assignment(line)
+            case LineKind.REPLACE:
+                yield from flush()
+                text = line.text[len("-/+") :]
+                yield DiffPair(DiffLine(LineKind.REMOVE, text), DiffLine(LineKind.ADD, text))
             case LineKind.SAME | LineKind.PLACE:
                 yield from flush()
                 yield DiffPair(line, line)

@@ -97,8 +97,17 @@ class ApprovalView:
     expires: Timestamp | None
     # How long it still waits, if it has a timeout.
     time_left: str
-    has_approved: bool
+    user: str
     disabled_reason: str = ""
+
+    @property
+    def has_approved(self) -> bool:
+        return self.user in self.approved_by
+
+    @property
+    def can_approve(self) -> tuple[str, ...]:
+        """The approvers who have not approved yet."""
+        return tuple(name for name in self.approvers if name not in self.approved_by)
 
     @property
     def progress(self) -> str:
@@ -239,6 +248,15 @@ def approved_by(stage: PipelineStage) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _required_approvals(stage: PipelineStage) -> int:
+    return parse_count(stage.metadata.get(REQUIRED_APPROVALS_KEY, "")) or 0
+
+
+def missing_approvals(stage: PipelineStage) -> int:
+    """How many approvals the stage still needs; 0 if its piped does not say."""
+    return max(_required_approvals(stage) - len(approved_by(stage)), 0)
+
+
 def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[ApprovalView, ...]:
     """One for each stage that waits for approval, as this user sees it."""
     views: list[ApprovalView] = []
@@ -260,10 +278,10 @@ def approval_views(deployment: Deployment, user: str, now: datetime) -> tuple[Ap
                 ),
                 approvers=approvers,
                 approved_by=approved,
-                required=parse_count(stage.metadata.get(REQUIRED_APPROVALS_KEY, "")) or 0,
+                required=_required_approvals(stage),
                 expires=timestamp(deadline, now),
                 time_left=duration(deadline - to_unix(now)),
-                has_approved=user in approved,
+                user=user,
                 disabled_reason=disabled_reason,
             )
         )

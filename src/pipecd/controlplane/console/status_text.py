@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of an application or deployment in a sentence or two: what happens, and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipecd.controlplane.console.formatting import (
@@ -14,13 +15,15 @@ from pipecd.controlplane.console.formatting import (
 from pipecd.controlplane.console.pipeline_view import (
     PipelineView,
     StageView,
+    approved_by,
+    missing_approvals,
 )
 from pipecd.controlplane.console.status_badge import PipedStatus, Tone, sync_status
 from pipecd.controlplane.usecases.deployments import is_waiting_for_approval
 from pipecd.model.application import SyncStatus
 from pipecd.model.deployment import WAITING_FOR, DeploymentStatus, with_stage_names
 from pipecd.proto.model.application_pb2 import Application
-from pipecd.proto.model.deployment_pb2 import Deployment
+from pipecd.proto.model.deployment_pb2 import Deployment, PipelineStage
 
 _SYNC_TEXTS = {
     SyncStatus.UNKNOWN: "The live state has not been compared with Git yet.",
@@ -132,19 +135,28 @@ def deployment_status_text(
 
 
 def _running(deployment: Deployment, pipeline: PipelineView) -> StatusText:
-    if any(map(is_waiting_for_approval, deployment.stages)):
+    if waiting := [stage for stage in deployment.stages if is_waiting_for_approval(stage)]:
         # Who approves, and how many have, is on the card below.
         done = sum(stage.status in ("SUCCESS", "SKIPPED") for stage in pipeline.stages)
         others = len(pipeline.stages) - done - 1
         text = f"{done} of {plural(len(pipeline.stages), 'stage')} done."
         follow = "the next one starts" if others == 1 else f"the other {others} start"
-        return StatusText(f"{text} Once it is approved, {follow if others > 0 else 'it ends'}.")
+        then = follow if others > 0 else "it ends"
+        return StatusText(f"{text} Once {_needed_approval(waiting)}, {then}.")
     stage = next((stage for stage in pipeline.stages if stage.running), None)
     if stage is None:
         return StatusText("The next stage starts in a moment.")
     return StatusText(
         f"{running_stage(pipeline)} is running: {clause(stage.desc or stage.name)}", stage
     )
+
+
+def _needed_approval(waiting: Sequence[PipelineStage]) -> str:
+    stage = waiting[0]
+    missing, more = missing_approvals(stage), " more" if approved_by(stage) else ""
+    if len(waiting) > 1 or not missing or (missing == 1 and not more):
+        return "it is approved"
+    return f"{missing}{more} person approves" if missing == 1 else f"{missing}{more} people approve"
 
 
 def running_stage(pipeline: PipelineView) -> str:
