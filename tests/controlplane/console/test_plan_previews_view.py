@@ -174,19 +174,75 @@ def test_entries_of_the_list(
     assert {each.id: tuple(row.piped.name for row in each.previews) for each in listed} == entries
 
 
+RUNNING, OFFLINE = CommandStatus.NOT_HANDLED_YET, "offline"
+
+
+@pytest.mark.parametrize(
+    ("commands", "status", "progress"),
+    [
+        pytest.param(
+            (
+                requested("1", "a", "c0ffee", RUNNING),
+                requested("2", OFFLINE, "c0ffee", RUNNING),
+                requested("3", "b", "c0ffee", READY),
+            ),
+            "Running",
+            "1 of 3 ready",
+            id="one runs, one waits for its piped, one is ready",
+        ),
+        pytest.param(
+            (
+                requested("1", OFFLINE, "c0ffee", RUNNING),
+                requested("2", "b", "c0ffee", READY),
+            ),
+            "Waiting",
+            "1 of 2 ready",
+            id="nothing but an offline piped is missing",
+        ),
+        pytest.param(
+            (requested("1", "a", "c0ffee", RUNNING), requested("2", "b", "c0ffee", FAILED)),
+            "Failed",
+            "",
+            id="one has failed, none is ready",
+        ),
+        pytest.param(
+            (requested("1", "a", "c0ffee", READY), requested("2", "b", "c0ffee", READY)),
+            "Ready",
+            "",
+            id="all are ready",
+        ),
+    ],
+)
+def test_the_status_of_a_request_of_several_pipeds(
+    commands: tuple[Command, ...], status: str, progress: str, noon: datetime
+) -> None:
+    pipeds = [
+        Piped(id="a", status=Piped.ONLINE),
+        Piped(id="b", status=Piped.ONLINE),
+        Piped(id=OFFLINE, status=Piped.OFFLINE, started_at=1),
+    ]
+    (entry,) = preview_entries(commands, pipeds, noon)
+    assert (entry.first.badge.text, entry.progress) == (status, progress)
+
+
 @pytest.mark.parametrize(
     ("counts", "result", "failed"),
     [
-        pytest.param([""], "", 0, id="none is ready"),
-        pytest.param(["0 0 0"], "nothing", 0, id="no application"),
-        pytest.param(["1 0 0", ""], "1 application", 0, id="one of two pipeds is ready"),
-        pytest.param(["2 1 0", "0 0 1"], "3 applications, 1 without changes", 1, id="their sum"),
-        pytest.param(["0 0 2"], "", 2, id="all failed"),
-        pytest.param(["-1 0 0", "x", "1 0"], "", 0, id="what no control plane stores"),
+        pytest.param([""], "", "", id="none is ready"),
+        pytest.param(["0 0 0"], "nothing", "", id="no application"),
+        pytest.param(["1 0 0", ""], "1 application", "", id="one of two pipeds is ready"),
+        pytest.param(
+            ["2 1 0", "0 0 1"],
+            "3 applications, 1 without changes",
+            "1 preview failed",
+            id="their sum",
+        ),
+        pytest.param(["0 0 2"], "", "2 previews failed", id="all failed"),
+        pytest.param(["-1 0 0", "x", "1 0"], "", "", id="what no control plane stores"),
     ],
 )
 def test_the_list_says_what_a_merge_deploys(
-    counts: list[str], result: str, failed: int, noon: datetime
+    counts: list[str], result: str, failed: str, noon: datetime
 ) -> None:
     commands: list[Command] = []
     for number, stored in enumerate(counts):

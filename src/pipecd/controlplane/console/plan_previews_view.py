@@ -37,7 +37,8 @@ WAITING = Badge(Tone.OFF, "clock", "Waiting")
 READY = Badge(Tone.OK, "check", "Ready")
 FAILED = Badge(Tone.BAD, "cross", "Failed")
 EXPIRED = Badge(Tone.OFF, "clock", "Expired")
-_WORST_FIRST = (FAILED, WAITING, BUILDING, READY)
+# The first of them that any piped has is the status of a request of several pipeds.
+_ENTRY_STATUSES = (FAILED, BUILDING, WAITING, READY)
 _CHANGES = Badge(Tone.WAIT, "differ", "Changes")
 _NO_CHANGE = Badge(Tone.OFF, "dots", "No change")
 _STRATEGIES = {
@@ -67,7 +68,7 @@ class PreviewRow:
 class PreviewEntry:
     """What a branch would deploy, by the pipeds that were asked for it at the same time.
 
-    `previews` are in the order of their badges, what needs somebody first.
+    `previews` are in the order of their badges; that of the first is the one of the entry.
     """
 
     id: str
@@ -76,6 +77,13 @@ class PreviewEntry:
     @property
     def first(self) -> PreviewRow:
         return self.previews[0]
+
+    @property
+    def progress(self) -> str:
+        """How many pipeds are ready, while some are not."""
+        ready = sum(each.badge == READY for each in self.previews)
+        is_partial = 0 < ready < len(self.previews)
+        return f"{ready} of {len(self.previews)} ready" if is_partial else ""
 
     @property
     def result(self) -> str:
@@ -90,9 +98,10 @@ class PreviewEntry:
         return ", ".join(parts) or ("" if total.failed else "nothing")
 
     @property
-    def failed(self) -> int:
-        """Of how many applications the preview has failed."""
-        return sum(each.counts.failed for each in self.previews if each.counts)
+    def failed(self) -> str:
+        """Of how many applications the preview has failed; `result` does not count them."""
+        failed = sum(each.counts.failed for each in self.previews if each.counts)
+        return f"{plural(failed, 'preview')} failed" if failed else ""
 
     @property
     def repositories(self) -> tuple[str, ...]:
@@ -186,7 +195,7 @@ def preview_entries(
 
 
 def _entry(rows: Sequence[PreviewRow]) -> PreviewEntry:
-    ordered = sorted(rows, key=lambda row: (_WORST_FIRST.index(row.badge), row.piped.name))
+    ordered = sorted(rows, key=lambda row: (_ENTRY_STATUSES.index(row.badge), row.piped.name))
     return PreviewEntry(rows[0].id, tuple(ordered))
 
 
