@@ -125,6 +125,16 @@ def test_counts_ignore_the_status_filter(noon: datetime) -> None:
     assert listing.total == 1
 
 
+def test_a_list_without_a_match_has_the_choices_of_the_project(noon: datetime) -> None:
+    labelled = [Application(id="1", name="cart", labels={"env": "dev"})]
+    whole, empty = listed(labelled, "", noon), listed(labelled, "q=nothing", noon)
+    assert (empty.labels, empty.counts) == ((), ())
+    offered = view.with_choices_of(empty, whole)
+    assert (offered.labels, offered.counts) == (("env: dev",), whole.counts)
+    assert (offered.shown, offered.total) == ((), 0)
+    assert view.with_choices_of(whole, empty) == whole
+
+
 def test_a_long_list_has_pages(noon: datetime) -> None:
     many = [Application(id=str(n), name=f"app-{n:03}") for n in range(45)]
     listing = listed(many, "size=20&page=3", noon)

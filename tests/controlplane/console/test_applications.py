@@ -70,6 +70,19 @@ async def test_filters_are_in_the_url(
     assert ("No application matches" in page) is not is_there
 
 
+async def test_a_list_without_a_match_offers_the_filters_of_the_project(
+    admin_browser: httpx2.AsyncClient, stores: Stores, application: Application
+) -> None:
+    def label(found: Application) -> None:
+        found.labels["team"] = "till"
+
+    await stores.applications.update(application.id, label)
+    page = (await admin_browser.get("/applications?q=nothing-has-this-name")).text
+    assert "No application matches" in page
+    assert '<option value="team:till"' in page
+    assert 'class="btn primary" href="/applications/add"' in page
+
+
 async def test_data_is_escaped(
     admin_browser: httpx2.AsyncClient, stores: Stores, application: Application
 ) -> None:

@@ -100,6 +100,19 @@ def application_list(
     )
 
 
+def with_choices_of(listing: ApplicationList, whole: ApplicationList) -> ApplicationList:
+    """The list with the statuses, healths and labels of the whole project where it has none.
+
+    A filter that leaves nothing to choose from would take the other filters away.
+    """
+    return replace(
+        listing,
+        counts=listing.counts or whole.counts,
+        healths=listing.healths or whole.healths,
+        labels=listing.labels or whole.labels,
+    )
+
+
 def with_rows(
     listing: ApplicationList,
     applications: Mapping[str, Application],

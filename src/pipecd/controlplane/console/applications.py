@@ -15,6 +15,7 @@ from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.add_application_view import added_notice
 from pipecd.controlplane.console.application_list import (
     application_list,
+    with_choices_of,
     with_outcomes,
     with_rows,
 )
@@ -104,6 +105,11 @@ class ApplicationPages:
         visible = await self._context.visible_pipeds(user)
         pipeds = visible or ()
         filters = query.active_filters({piped.id: piped.name for piped in pipeds})
+        choices = listing
+        if filters and not (listing.labels and listing.healths):
+            every = parse_application_query(QueryParams())
+            known = await list_summaries(cases.applications, every.filter(user.project), by=user)
+            choices = with_choices_of(listing, application_list(known, every, waiting, health))
         url = query.url()
         return self._context.render(
             request,
@@ -115,12 +121,12 @@ class ApplicationPages:
             url=url,
             drift_url=drift_url(url, listing.counts),
             choices=FilterChoices(
-                statuses=tuple((count.value, count.badge.text) for count in listing.counts),
+                statuses=tuple((count.value, count.badge.text) for count in choices.counts),
                 healths=tuple(
                     (count.value, f"{count.badge.text} ({count.count})")
-                    for count in listing.healths
+                    for count in choices.healths
                 ),
-                labels=tuple((text.replace(": ", ":", 1), text) for text in listing.labels),
+                labels=tuple((text.replace(": ", ":", 1), text) for text in choices.labels),
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
                 platforms=platform_choices(pipeds),
             ),
