@@ -131,8 +131,15 @@ async def test_blocked_notifications_say_where_to_allow_them(open_page: OpenPage
     await page.add_init_script(NOTIFICATIONS)
     await page.add_init_script('Notification.requestPermission = async () => "denied";')
     await page.goto(page.url.replace("/settings/piped", "/overview"))
+    await page.clock.install()
     await page.get_by_test_id("notify-me").click()
-    await expect(page.get_by_test_id("toast")).to_contain_text("allow them in its settings")
+    toast = page.get_by_test_id("toast")
+    await expect(toast).to_contain_text("allow them in its settings")
+    # It does not leave by itself before it is read.
+    await page.clock.fast_forward(60_000)
+    await expect(toast).to_contain_text("allow them in its settings")
+    await toast.get_by_role("button", name="Close").click()
+    await expect(toast).to_be_empty()
     await expect(page.get_by_test_id("notify-me")).to_have_attribute("aria-pressed", "false")
 
 

@@ -1,5 +1,5 @@
 // All pages work without scripts; these add live updates, shortcuts and log tools.
-import { announce, followLink, refresh, showCurrentStage, startLiveUpdates } from "./live.js";
+import { announce, announceError, followLink, refresh, showCurrentStage, startLiveUpdates } from "./live.js";
 import { startApiBrowser } from "./api.js";
 import { copyText } from "./clipboard.js";
 import { startGraph } from "./graph.js";
@@ -46,7 +46,8 @@ document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy], [data-copy-code]");
   if (copy) {
     const name = (copy.dataset.copyName ?? copy.getAttribute("aria-label")).replace("Copy ", "").replace(/^./, (c) => c.toUpperCase());
-    announce((await copyText(copy.dataset.copy ?? codeBeside(copy))) ? `${name} copied` : `${name} could not be copied: the browser does not allow it`);
+    if (await copyText(copy.dataset.copy ?? codeBeside(copy))) announce(`${name} copied`);
+    else announceError(`${name} could not be copied: the browser does not allow it`);
   }
   const reveal = event.target.closest("[data-reveal]");
   if (reveal) {

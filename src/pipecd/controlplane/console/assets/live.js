@@ -50,6 +50,14 @@ export function announce(text) {
   setTimeout(() => toast.remove(), 5000);
 }
 
+// What went wrong stays until it is closed, or until there is something newer to say.
+export function announceError(text) {
+  const toast = document.getElementById("error-toast").content.firstElementChild.cloneNode(true);
+  toast.querySelector("span").textContent = text;
+  toast.querySelector("button").addEventListener("click", () => toast.remove());
+  document.getElementById("toasts").replaceChildren(toast);
+}
+
 function apply(html) {
   const fresh = new DOMParser().parseFromString(html, "text/html").getElementById("main");
   if (!fresh) return;
@@ -219,7 +227,7 @@ function connect(isRetry = false) {
 
 export function startLiveUpdates() {
   const reconnect = () => connect(true);
-  startNotifications(announce);
+  startNotifications(announce, announceError);
   connect();
   setInterval(() => { if (isFollowing) worker?.postMessage({ isAlive: true }); }, 30000);
   document.addEventListener("visibilitychange", () => connect());

@@ -1,6 +1,6 @@
 // The log: new lines, following its end, finding text on the server, choosing lines, wrapping.
 import { copyText } from "./clipboard.js";
-import { announce, navigate } from "./live.js";
+import { announce, announceError, navigate } from "./live.js";
 
 const MAX_LINES = 5000;
 const logBox = () => document.getElementById("lines");
@@ -193,7 +193,7 @@ async function chosenText([first, last]) {
 
 async function copyLines() {
   const text = await chosenText(chosenRange()).catch(() => undefined);
-  if (text === undefined || !(await copyText(text))) return announce("The lines could not be copied");
+  if (text === undefined || !(await copyText(text))) return announceError("The lines could not be copied");
   const count = text.split("\n").length;
   return announce(count === 1 ? "Line copied" : `${count.toLocaleString("en")} lines copied`);
 }
@@ -201,7 +201,8 @@ async function copyLines() {
 async function copyLink() {
   const range = chosenRange();
   const link = withParams({ stage: document.querySelector(".stage[aria-current]")?.dataset.stageId, at: range.join("-"), from: "", find: "", match: "", only: "" });
-  announce((await copyText(link.href)) ? "Link copied" : "The link could not be copied");
+  if (await copyText(link.href)) announce("Link copied");
+  else announceError("The link could not be copied");
 }
 
 let typingTimer;

@@ -46,12 +46,12 @@ export function notifyIfNew(before, wasWatching) {
   }
 }
 
-export function startNotifications(announce) {
+export function startNotifications(announce, announceError) {
   showToggle();
   document.addEventListener("click", async (event) => {
     if (!event.target.closest("[data-notify-me]")) return;
     if (isWatching()) { localStorage.removeItem(storageKey()); announce("You are not notified any more"); return showToggle(); }
-    if ((await Notification.requestPermission()) !== "granted") return announce("The browser blocks notifications of this site: allow them in its settings, left of the address");
+    if ((await Notification.requestPermission()) !== "granted") return announceError("The browser blocks notifications of this site: allow them in its settings, left of the address");
     localStorage.setItem(storageKey(), "1");
     showToggle();
     announce(toggle().title);
