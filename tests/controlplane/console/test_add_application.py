@@ -249,7 +249,7 @@ async def test_a_viewer_sees_found_applications_and_cannot_add_them(
     assert page.count(" disabled title=") == 1
     assert "Add manually" in page
     assert "manual-name" not in page
-    assert "Your roles (Viewer) do not allow this" in page
+    assert "Your role (Viewer) does not allow this" in page
     response = await as_viewer.submit()
     assert response.status_code == 422
     assert "Your roles do not allow this" in response.text

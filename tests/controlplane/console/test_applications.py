@@ -261,7 +261,7 @@ async def test_a_viewer_sees_why_sync_is_disabled(
     client = open_browser(viewer)
     here = f"/applications/{application.id}"
     page = (await client.get(here)).text
-    assert "Your roles (Viewer) do not allow this" in page
+    assert "Your role (Viewer) does not allow this" in page
     assert 'data-testid="sync-button"' in page
     assert f'action="{here}/sync"' not in page
 

@@ -81,6 +81,6 @@ async def test_users_who_may_not_update_the_application_get_no_form(
 ) -> None:
     browser = open_browser(viewer)
     page = (await browser.get(path)).text
-    assert "do not allow this" in page
+    assert "does not allow this" in page
     assert "<textarea" not in page
     assert (await submit_form(browser, path, path, secret=SECRET)).status_code == 403

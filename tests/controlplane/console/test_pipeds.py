@@ -308,7 +308,7 @@ async def test_a_viewer_sees_no_forms(
     client = open_browser(viewer)
     for page in (PAGE, one):
         shown = (await client.get(page)).text
-        assert "Your roles (Viewer) do not allow this" in shown
+        assert "Your role (Viewer) does not allow this" in shown
         assert 'action="/settings' not in shown
 
 

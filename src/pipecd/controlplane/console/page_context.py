@@ -3,7 +3,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -87,6 +87,18 @@ def error_text(error: PipecdError) -> str:
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 Handler = Callable[[Request, BrowserSession], Awaitable[ASGIApp]]
 ShowFormError = Callable[[Request, BrowserSession, FormError], Awaitable[Response]]
+
+
+def denied_text(roles: Sequence[str]) -> str:
+    """Why a user with these roles is not offered something."""
+    match roles:
+        case []:
+            return "You have no role that allows this; ask an administrator of the project."
+        case [role]:
+            subject = f"Your role ({role}) does"
+        case _:
+            subject = f"Your roles ({', '.join(roles)}) do"
+    return f"{subject} not allow this; ask an administrator of the project."
 
 
 class PageContext:
@@ -189,8 +201,7 @@ class PageContext:
             granted = scope.is_everything if resource is None else scope.covers(resource.labels)
         if granted:
             return ""
-        roles = ", ".join(user.roles) or "no role"
-        return f"Your roles ({roles}) do not allow this; ask an administrator of the project."
+        return denied_text(user.roles)
 
     async def visible_pipeds(self, user: User) -> tuple[Piped, ...] | None:
         """The pipeds of the project by name; None if the user may not list them."""

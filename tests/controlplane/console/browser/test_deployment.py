@@ -120,7 +120,7 @@ async def test_a_page_with_nonsense_in_its_address_is_whole(
     page = await open_page(f"/deployments/{running.id}{query}", user=viewer)
     await expect(page.get_by_test_id("log-line")).to_have_count(1)
     await expect(page.get_by_test_id("cancel-button")).to_be_disabled()
-    await expect(page.locator("main")).to_contain_text("do not allow this")
+    await expect(page.locator("main")).to_contain_text("does not allow this")
 
 
 @pytest.mark.parametrize("java_script_enabled", [True, False], ids=["scripts", "no scripts"])

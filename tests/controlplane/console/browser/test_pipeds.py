@@ -216,7 +216,8 @@ async def test_several_pipeds_are_upgraded_at_once(
         await page.reload()
     await expect(versions.filter(has_text="is requested")).to_have_count(1)
     watched = await open_page(PAGE, user=viewer)
-    await expect(watched.get_by_test_id("disabled-reason-upgrade")).to_contain_text("do not allow")
+    reason = watched.get_by_test_id("disabled-reason-upgrade")
+    await expect(reason).to_contain_text("does not allow")
 
 
 @pytest.mark.parametrize("scripts", [True, False])

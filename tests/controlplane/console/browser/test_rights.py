@@ -21,7 +21,7 @@ CONTROLS = """() => [...document.querySelectorAll("main form[method=post] :is(bu
 UNEXPLAINED = """() => [...document.querySelectorAll("main :is(button, input, select):disabled")]
     .filter((e) => e.checkVisibility() && !e.title && !document.getElementById(e.getAttribute("aria-describedby"))?.textContent.trim())
     .map((e) => e.outerHTML.slice(0, 160))"""
-REASONS = ("do not allow", "Only users who may update")
+REASONS = (" not allow", "Only users who may update")
 
 
 async def controls(page: Page, address: str) -> list[str]:
