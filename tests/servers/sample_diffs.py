@@ -72,7 +72,8 @@ replicas: 1 → 2
 
 
 def kubernetes_result(target: str = "dev") -> PluginPlanPreviewResult:
-    return _result("kubernetes", target, MANIFESTS, b"1 added, 1 changed, 1 deleted manifests")
+    summary = b"1 added manifests, 1 changed manifests, 1 deleted manifests"
+    return _result("kubernetes", target, MANIFESTS, summary)
 
 
 def results_of_all_platforms() -> list[PluginPlanPreviewResult]:

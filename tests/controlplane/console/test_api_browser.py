@@ -23,11 +23,11 @@ def test_an_endpoint_has_its_parameters_and_samples() -> None:
     }
     get = endpoints["GetApplication"]
     assert [(p.name, p.location) for p in get.parameters] == [("application_id", "path")]
-    assert (get.body, get.changes) == ("", False)
+    assert (get.method, get.body) == ("GET", "")
     assert "application" in json.loads(get.response)
     register = endpoints["RegisterEvent"]
     assert {"name", "data", "labels"} <= json.loads(register.body).keys()
-    assert register.changes
+    assert register.method == "POST"
 
 
 def test_without_a_document_there_is_nothing_to_list() -> None:

@@ -53,6 +53,29 @@ async def test_resources_are_counted_over_all_targets_and_have_addresses_of_thei
     assert len(set(anchors)) == 6
 
 
+@pytest.mark.parametrize(
+    ("summary", "shown"),
+    [
+        pytest.param(
+            "1 added manifests, 2 changed manifests, 1 deleted manifests",
+            "1 manifest added, 2 changed, 1 deleted.",
+            id="all three",
+        ),
+        pytest.param(
+            "0 added manifests, 2 changed manifests, 0 deleted manifests",
+            "2 manifests changed.",
+            id="only changed ones",
+        ),
+        pytest.param("2 to add, 0 to change, 1 to destroy", None, id="of another plugin"),
+    ],
+)
+async def test_the_summary_of_manifests_counts_in_words(summary: str, shown: str | None) -> None:
+    reported = result()
+    reported.plan_summary = summary.encode()
+    (target,) = (await resource_changes([reported])).targets
+    assert target.summary == (shown or f"{summary}.")
+
+
 async def test_many_targets_share_the_lines_of_the_page() -> None:
     lines = b"+ line\n" * 3000
     view = await resource_changes([result(lines) for _ in range(120)])

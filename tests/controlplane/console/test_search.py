@@ -108,6 +108,8 @@ async def test_every_page_of_the_documentation_is_shown(admin_browser: httpx2.As
         answer = await admin_browser.get(f"/help/{name}")
         assert answer.status_code == 200, name
         assert '<article class="markdown">' in answer.text
+        # The issues of a change are of no use without their tracker.
+        assert not re.search(r"\(#\d+\)", answer.text), name
 
 
 async def test_links_of_the_documentation_lead_to_pages_of_it(

@@ -43,10 +43,6 @@ class Endpoint:
     body: str
     response: str
 
-    @property
-    def changes(self) -> bool:
-        return self.method != "GET"
-
 
 @dataclass(frozen=True)
 class Group:

@@ -19,6 +19,8 @@ from pipecd.model.errors import NotFound
 PATH = "/help"
 CHANGES = "whats-new"
 _PACKAGE = Path(__file__).parents[2]
+# At the end of a change; readers of the console have no access to them.
+_ISSUES = re.compile(r"\s+\(#\d+(?:, #\d+)*\)(?=\s)")
 _GUIDE_LINK = re.compile(r"(?:\./)?([a-z-]+)\.md(#[\w-]*)?")
 # The pages of the guide by what a reader wants to do.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -229,6 +231,7 @@ def read_documents() -> dict[str, Document]:
     documents = {path.stem: Document(path.stem, path.read_text()) for path in guide.glob("*.md")}
     if changes.exists():
         text = re.sub(r"<!--.*?-->", "", changes.read_text(), flags=re.DOTALL)
+        text = _ISSUES.sub("", text)
         releases = text.partition("\n## ")
         documents[CHANGES] = Document(CHANGES, f"# What is new\n\n## {releases[2]}")
     return documents

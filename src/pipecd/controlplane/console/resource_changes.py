@@ -4,6 +4,7 @@
 Deployments and plan previews show the same results of plugins.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from pipecd.controlplane.console.diff_view import (
     in_thread_if_long,
     preview_view,
 )
-from pipecd.controlplane.console.formatting import Timestamp, clause, sentence, timestamp
+from pipecd.controlplane.console.formatting import Timestamp, clause, plural, sentence, timestamp
 from pipecd.model.deployment import DeploymentStatus
 from pipecd.proto.model.deployment_pb2 import Deployment
 from pipecd.proto.model.planpreview_pb2 import PluginPlanPreviewResult
@@ -27,6 +28,11 @@ _MIN_LINES = 200
 _MAX_TARGETS = 100
 # The language of plans, which compare with the live state and not with the running commit.
 _PLAN_LANGUAGE = "hcl"
+# As pipeds write it, those of upstream too.
+_MANIFEST_COUNTS = re.compile(
+    r"(?P<added>\d{1,9}) added manifests, (?P<changed>\d{1,9}) changed manifests, "
+    r"(?P<deleted>\d{1,9}) deleted manifests"
+)
 # Pipeds compute the changes for at most two minutes, and some at a time.
 _REPORTED_WITHIN = timedelta(minutes=5)
 
@@ -100,9 +106,23 @@ async def _target(result: PluginPlanPreviewResult, max_lines: int, scope: str) -
     view = partial(preview_view, scope=f"{scope}/{name}", max_lines=max_lines)
     return TargetChanges(
         name=name,
-        summary=sentence(result.plan_summary.decode("utf-8", "replace")),
+        summary=sentence(_readable(result.plan_summary.decode("utf-8", "replace"))),
         diff=await in_thread_if_long(view, details),
         is_plan=result.diff_language == _PLAN_LANGUAGE,
+    )
+
+
+def _readable(summary: str) -> str:
+    """The summary with the plurals of the Kubernetes plugin set right, and without zeros."""
+    found = _MANIFEST_COUNTS.fullmatch(summary.strip())
+    if found is None:
+        return summary
+    parts = [(int(each), word) for word, each in found.groupdict().items() if int(each)]
+    if not parts:
+        return summary
+    (first, what), *others = parts
+    return ", ".join(
+        (f"{plural(first, 'manifest')} {what}", *(f"{count} {word}" for count, word in others))
     )
 
 

@@ -166,7 +166,7 @@ async def test_an_approver_rejects_with_a_reason(
     await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
     await page.get_by_test_id("reject-button").click()
     await page.get_by_label("Why do you reject?").fill("not on a Friday")
-    await page.get_by_role("button", name="Reject", exact=True).click()
+    await page.get_by_role("button", name="Reject the stage").click()
     await expect(page.get_by_test_id("notice")).to_contain_text("The rejection is requested")
     (command,) = await cases.commands.list_unhandled(by=piped)
     assert command.commander == "bob"

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.async_api import ViewportSize, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.datastore.stores import Stores
@@ -26,6 +26,9 @@ BARELY_SCROLLING = """() => [...document.querySelectorAll("body *")]
   .filter((each) => ["auto", "scroll"].includes(getComputedStyle(each).overflowY))
   .filter((each) => each.scrollHeight > each.clientHeight && each.scrollHeight < each.clientHeight + 8)
   .map((each) => `${each.tagName} ${each.className}`)"""
+
+# Where something is in the document, however far it is scrolled.
+PLACE = "e => [e.getBoundingClientRect().left, e.getBoundingClientRect().top + scrollY]"
 
 
 @pytest.fixture
@@ -224,3 +227,26 @@ async def test_the_state_of_the_connection_moves_nothing_when_it_appears(
     with_dot = await page.evaluate(places)
     await dot.evaluate("each => each.hidden = true")
     assert await page.evaluate(places) == with_dot
+
+
+@pytest.mark.parametrize("opener", ["Delete this application", "Disable this application"])
+async def test_what_opens_below_does_not_move_its_opener(
+    opener: str, open_page: OpenPage, application: Application
+) -> None:
+    page = await open_page(f"/applications/{application.id}/settings")
+    await expect_unmoved(page, opener)
+
+
+async def test_what_opens_in_a_row_stays_in_its_row(open_page: OpenPage) -> None:
+    page = await open_page("/settings/project")
+    for opener in ("End all sessions", "End the sessions of a user"):
+        await expect_unmoved(page, opener)
+
+
+async def expect_unmoved(page: Page, opener: str) -> None:
+    """Presses an opener twice: it opens and closes what is below, and stays where it is."""
+    summary = page.locator("summary", has_text=opener)
+    before = await summary.evaluate(PLACE)
+    for _ in range(2):
+        await summary.click()
+        assert await summary.evaluate(PLACE) == before
