@@ -102,6 +102,11 @@ async def test_the_page_shows_what_a_piped_reported(
     ):
         assert text_part in shown
     assert "redacted" not in shown
+    # On a phone the headings of the columns are not shown.
+    page = (await admin_browser.get(one)).text
+    assert {"Remote", "Branch", "Created by", "Created"} <= set(
+        re.findall('data-label="(.*?)"', page)
+    )
 
 
 async def test_the_page_shows_what_a_piped_runs_without_until_it_starts_again(

@@ -173,7 +173,7 @@ async def test_axe_finds_nothing_in_empty_pages_dialogs_and_results(
     checked = PageCheck(page)
     await checked.check("what a viewer sees of the settings")
     await page.goto(f"{console_url}/settings/api-key")
-    await expect(page.locator("h1")).to_contain_text("Permission denied")
+    await expect(page.get_by_test_id("error-403")).to_contain_text("Permission denied")
     await checked.check("permission denied")
     checked.assert_nothing_was_found()
 

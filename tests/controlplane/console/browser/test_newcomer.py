@@ -121,6 +121,12 @@ async def test_the_commands_of_an_api_key_are_copied_one_by_one(open_page: OpenP
     page = await open_page("/settings/api-key", permissions=CLIPBOARD)
     await page.get_by_label("Name", exact=True).fill("laptop")
     await page.get_by_role("button", name="Generate and show the key").click()
+    # What the page is for is its first button, and the way off it the last one.
+    await page.get_by_role("button", name="Copy the key", exact=True).click()
+    copied = str(await page.evaluate("navigator.clipboard.readText()"))
+    assert copied == await page.get_by_test_id("api-key").inner_text()
+    names = await page.locator("main .btn").all_inner_texts()
+    assert (names[0], names[-1]) == ("Copy the key", "Go to the API keys")
     # Both at once would paste the second line as the key.
     await page.get_by_role("button", name="Copy command that saves the key").click()
     saves = str(await page.evaluate("navigator.clipboard.readText()"))
@@ -129,6 +135,8 @@ async def test_the_commands_of_an_api_key_are_copied_one_by_one(open_page: OpenP
     calls = str(await page.evaluate("navigator.clipboard.readText()"))
     assert calls.startswith("pipectl application list ")
     assert calls.endswith(" --api-key-file=api-key")
+    lines = [line.removesuffix(" \\") for line in calls.splitlines()]
+    assert [line.strip() for line in lines if line.count("--") > 1] == []
 
 
 async def test_a_refusal_names_the_missing_right(open_page: OpenPage, viewer: User) -> None:

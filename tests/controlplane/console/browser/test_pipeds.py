@@ -105,6 +105,7 @@ async def test_the_key_of_a_new_piped_stays_on_its_page(
     await cases.pipeds.update(piped.id, "production", "", by=admin)
     await page.evaluate("window.dispatchEvent(new Event('focus'))")
     assert len(await key.inner_text()) == 50
+    assert (await page.locator("main .btn").all_inner_texts())[-1] == "Go to the piped"
     await page.get_by_role("link", name="Go to the piped").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("production")
     await expect(key).to_have_count(0)

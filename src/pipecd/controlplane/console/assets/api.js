@@ -17,6 +17,7 @@ export function startApiBrowser() {
     const headers = { Authorization: `Bearer ${document.querySelector("[data-api-key]").value}` };
     if (body !== undefined) headers["Content-Type"] = "application/json";
     output.textContent = "…";
+    form.closest("details").querySelector("[data-api-title]").textContent = "Response";
     try {
       const response = await fetch(`${path}?${query}`.replace(/\?$/, ""), { method: form.dataset.method, headers, body, credentials: "omit" });
       const text = await response.text();
