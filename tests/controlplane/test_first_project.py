@@ -18,8 +18,14 @@ from click.testing import CliRunner
 
 from pipecd.config.read import read_control_plane
 from pipecd.controlplane.app import ControlPlane, ServerSettings, control_plane
-from pipecd.controlplane.auth.setup_token import TTL, is_valid_setup_token, new_setup_token
+from pipecd.controlplane.auth.setup_token import (
+    TTL,
+    is_signed_setup_token,
+    is_valid_setup_token,
+    new_setup_token,
+)
 from pipecd.controlplane.command import server
+from pipecd.controlplane.console.first_project import problem_of
 from pipecd.controlplane.usecases.projects import StaticAdmin
 from pipecd.model.clock import utc_now
 from pipecd.model.errors import UserMistake
@@ -81,10 +87,10 @@ async def test_the_link_creates_the_first_project_once(tmp_path: Path) -> None:
     [
         pytest.param({"token": "1.2"}, 403, "his link is not valid", id="another token"),
         pytest.param({"token": ""}, 403, "his link is not valid", id="no token"),
-        pytest.param({"project": "a/b"}, 422, "cannot be the id", id="not an id"),
-        pytest.param({"project": "my shop"}, 422, "cannot be the id", id="a space"),
-        pytest.param({"project": "läden"}, 422, "cannot be the id", id="what no header carries"),
-        pytest.param({"project": "shop?a=1"}, 422, "cannot be the id", id="a part of an address"),
+        pytest.param({"project": "a/b"}, 422, "cannot be the ID", id="not an id"),
+        pytest.param({"project": "my shop"}, 422, "cannot be the ID", id="a space"),
+        pytest.param({"project": "läden"}, 422, "cannot be the ID", id="what no header carries"),
+        pytest.param({"project": "shop?a=1"}, 422, "cannot be the ID", id="a part of an address"),
         pytest.param(
             {"project": "-shop"}, 422, "with a letter or digit first", id="like an option"
         ),
@@ -117,6 +123,34 @@ def test_a_link_expires_and_belongs_to_one_installation() -> None:
     assert not is_valid_setup_token(token, b"x" * 32, now)
     later = token.replace(token.partition(".")[0], "99999999999")
     assert not is_valid_setup_token(later, KEY, now)
+    assert is_signed_setup_token(token, KEY)
+    assert not is_signed_setup_token(later, KEY)
+
+
+async def test_an_expired_link_says_so_and_leads_nowhere_else(tmp_path: Path) -> None:
+    old = new_setup_token(KEY, utc_now() - TTL)
+    async with control_plane(settings(tmp_path)) as plane, browser(plane) as http:
+        for token, title in ((old, "This link has expired"), ("1.2", "This link is not valid")):
+            page = await http.get("/setup", params={"token": token})
+            assert page.status_code == 403
+            assert title in page.text
+            # Nobody can sign in before there is a project.
+            assert "Sign in" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"project": "my shop"}, "project", id="the project"),
+        pytest.param({"project": "", "username": ""}, "project", id="the first of several"),
+        pytest.param({"username": ""}, "username", id="the username"),
+        pytest.param({"password": "short"}, "password", id="the password"),
+    ],
+)
+def test_the_field_is_named_that_has_to_change(change: dict[str, str], field: str) -> None:
+    fine = {"project": "shop", "username": "ann", "password": "long enough"}
+    assert problem_of(**{**fine, **change}).field == field
 
 
 async def test_the_link_begins_with_the_public_address(tmp_path: Path) -> None:
@@ -154,7 +188,7 @@ async def test_an_id_that_no_new_project_may_have_is_no_reason_not_to_start(
 ) -> None:
     admin = StaticAdmin("ann", "hello-shop")
     user = ProjectStaticUser(username="ann", password_hash="secret-hash")
-    with pytest.raises(UserMistake, match="'_shop' cannot be the id of a project"):
+    with pytest.raises(UserMistake, match="'_shop' cannot be the ID of a project"):
         async with control_plane(settings(tmp_path, first_project=("_shop", admin))):
             pytest.fail("started")
     async with control_plane(settings(tmp_path)) as plane:

@@ -104,7 +104,7 @@ def test_users_without_a_role_are_let_in_and_refused_again(config: Path) -> None
             project, "update declared --shared-sso x", UserMistake, "shared SSO", id="an unknown SSO",
         ),
         pytest.param(project, "add declared", AlreadyExists, "declared", id="a declared project"),
-        pytest.param(project, "add a/b", UserMistake, "cannot be the id", id="not an id"),
+        pytest.param(project, "add a/b", UserMistake, "cannot be the ID", id="not an id"),
         pytest.param(
             project, "add shop --shared-sso x", UserMistake, "shared SSO", id="no such shared SSO"
         ),

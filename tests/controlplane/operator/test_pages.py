@@ -82,9 +82,9 @@ async def test_text_is_escaped_on_the_page_and_not_in_the_store(
     [
         pytest.param({"ID": ""}, 400, "Invalid id.", id="without an id"),
         pytest.param({}, 400, "Invalid id.", id="empty"),
-        pytest.param({"ID": "a/b"}, 400, "cannot be the id", id="with an id that is a path"),
-        pytest.param({"ID": "a,b"}, 400, "cannot be the id", id="with an id that ends a token"),
-        pytest.param({"ID": ".."}, 400, "cannot be the id", id="with an id that climbs"),
+        pytest.param({"ID": "a/b"}, 400, "cannot be the ID", id="with an id that is a path"),
+        pytest.param({"ID": "a,b"}, 400, "cannot be the ID", id="with an id that ends a token"),
+        pytest.param({"ID": ".."}, 400, "cannot be the ID", id="with an id that climbs"),
         pytest.param({"ID": "x" * 51}, 400, "50 characters", id="with an id too long to be stored"),
         pytest.param(
             {"ID": "shop", "SharedSSO": "x"},

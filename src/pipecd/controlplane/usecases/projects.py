@@ -320,9 +320,9 @@ class ProjectUseCases:
 def check_id(id: str) -> None:
     """Refuses an id that does not fit into file paths, piped tokens and columns."""
     if not id:
-        raise UserMistake("a project needs an id")
+        raise UserMistake("a project needs an ID")
     if len(id) > MAX_ID_LENGTH:
-        raise UserMistake(f"the id of a project may have {MAX_ID_LENGTH} characters at most")
+        raise UserMistake(f"the ID of a project may have {MAX_ID_LENGTH} characters at most")
     unfit = [c for c in id if c in "/\\," or not c.isprintable()]
     if unfit or id != id.strip() or set(id) == {"."}:
         raise _unfit_id(id)
@@ -340,7 +340,7 @@ def check_new_id(id: str) -> None:
 
 def _unfit_id(id: str) -> UserMistake:
     return UserMistake(
-        f"{id!r} cannot be the id of a project",
+        f"{id!r} cannot be the ID of a project",
         hint="use the letters a to z and A to Z, digits, hyphens, underscores and dots, "
         "with a letter or digit first",
     )
