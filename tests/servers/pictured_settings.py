@@ -3,11 +3,14 @@
 
 from collections.abc import Callable, Mapping
 
+from playwright.async_api import BrowserContext
+
 from pipecd.controlplane.auth.rbac_policy import parse_policies
 from pipecd.controlplane.auth.subject import PipedCaller, User
 from pipecd.controlplane.usecases import UseCases
 from pipecd.proto.model.apikey_pb2 import APIKey
 from pipecd.proto.model.project_pb2 import ProjectSSOConfig
+from pipecd.wire.credentials import SESSION_COOKIE
 from servers.pictured_applications import DAY, HOUR, MINUTE
 
 
@@ -41,10 +44,18 @@ async def fill_settings(
     roles: Mapping[str, tuple[str, ...]] = {
         "kenji": ("Editor",),
         "maria": ("Admin",),
-        "vera": ("Viewer", "watchers"),
-        "li.wei": ("Viewer",),
+        "vera": ("Viewer",),
+        "li.wei": ("Viewer", "watchers"),
     }
     for number, (name, of_user) in enumerate(roles.items()):
         for session in range(1 + number % 2):
             at((3 + 17 * number + 2 * session) * HOUR)
             await cases.sessions.begin(User(admin.project, name, of_user))
+
+
+async def sign_in(browser: BrowserContext, console_url: str, cases: UseCases, user: User) -> None:
+    """Gives the browser a session that the page of users lists."""
+    token = await cases.sessions.begin(user)
+    await browser.add_cookies(
+        [{"name": SESSION_COOKIE, "value": token, "url": console_url, "sameSite": "Strict"}]
+    )

@@ -19,6 +19,7 @@ from pipecd.model.clock import utc_now
 from servers.browser import OpenPage
 from servers.console_pages import ShownObjects, page_addresses
 from servers.pictured_project import PictureProject
+from servers.pictured_settings import sign_in
 from servers.pictured_states import add_long_log, add_long_pipeline, add_running_log, write_line
 
 pytestmark = [
@@ -76,7 +77,14 @@ async def take(page: Page, address: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("width", "theme"), [*LOOKS, *MORE_LOOKS])
 async def test_every_page_can_be_pictured(
-    open_page: OpenPage, console_url: str, pictured_pages: tuple[str, ...], width: int, theme: str
+    *,
+    open_page: OpenPage,
+    console_url: str,
+    cases: UseCases,
+    admin: User,
+    pictured_pages: tuple[str, ...],
+    width: int,
+    theme: str,
 ) -> None:
     directory = Path(os.environ["PIPECD_PICTURES"]) / f"{width}-{theme}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +93,7 @@ async def test_every_page_can_be_pictured(
     page = await open_page(
         pictured_pages[0], color_scheme=theme, viewport={"width": width, "height": 900}
     )
+    await sign_in(page.context, console_url, cases, admin)
     for number, address in enumerate(pictured_pages):
         plain = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", address)
         name = re.sub(r"[^\w=.-]+", "_", plain).strip("_")

@@ -32,6 +32,7 @@ from pipecd.model.clock import Now, utc_now
 from pipecd.wire.outbound import OutboundPolicy
 from servers.browser import OpenPage
 from servers.pictured_project import PictureProject
+from servers.pictured_settings import sign_in
 from servers.sso import OidcServer, serve_provider
 
 pytestmark = [
@@ -129,6 +130,7 @@ async def test_settings_in_use_can_be_pictured(
 ) -> None:
     album = Album("settings", width, theme)
     page = await open_page("/settings/project", **look(width, theme))
+    await sign_in(page.context, console_url, cases, admin)
     for name, text in (
         ("sso", "Change OpenID Connect"),
         ("sso", "Remove single sign-on"),
@@ -270,8 +272,10 @@ async def test_the_first_project_and_the_operator_can_be_pictured(
     async with served(create_console(cases, bus, insecure_cookie=True, sso=SSO, now=now)) as url:
         await page.goto(f"{url}/login")
         await album.take(page, "no-project-yet")
-        await page.goto(f"{url}/setup?token=old")
-        await album.take(page, "old-link")
+        for name, key in (("old-link", KEY), ("wrong-link", b"x" * 32)):
+            token = new_setup_token(key, now() - timedelta(days=2))
+            await page.goto(f"{url}/setup?token={quote(token)}")
+            await album.take(page, name)
         await page.goto(f"{url}/setup?token={quote(new_setup_token(KEY, now()))}")
         await album.take(page, "first-project")
         await page.get_by_label("Project").fill("the shop")
