@@ -221,3 +221,26 @@ async def test_the_groups_say_who_can_sign_in_without_a_role(
     await cases.projects.change(lambda p: setattr(p, "allow_stray_as_viewer", True), by=admin)
     await page.reload()
     await expect(text).to_have_text("Users without a group that has a role are viewers.")
+
+
+async def test_the_api_browser_copies_a_command_and_shows_what_was_answered(
+    open_page: OpenPage,
+) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    size = {"width": 390, "height": 844}
+    page = await open_page("/docs/api", viewport=size, permissions=permissions)
+    endpoint = page.get_by_test_id("endpoint").filter(has_text="Triggers a deployment")
+    await endpoint.locator("summary").click()
+    await endpoint.get_by_role("button", name="Copy command").click()
+    command = str(await page.evaluate("navigator.clipboard.readText()"))
+    method, url, header = command.splitlines()
+    assert method == "curl -X POST \\"
+    assert url.endswith("/api/v1/applications/{application_id}/sync \\")
+    assert header == '  -H "Authorization: Bearer $KEY"'
+    title = endpoint.locator("[data-api-title]")
+    await expect(title).to_have_text("Response looks like")
+    await page.get_by_label("API key").fill("key")
+    await endpoint.get_by_label("application_id").fill("app")
+    await endpoint.get_by_role("button", name="Send").click()
+    await expect(title).to_have_text("Response")
+    await expect(endpoint.locator("[data-api-response]")).to_contain_text("404")
