@@ -27,6 +27,11 @@ LOOKS = [
     for theme in ("light", "dark")
 ]
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+TOO_LOW = """
+    () => [...document.querySelectorAll("main button, main .button, main input:not([type=checkbox])")]
+        .filter((pressed) => pressed.type !== "hidden" && pressed.offsetHeight < 44)
+        .map((pressed) => pressed.outerHTML)
+"""
 LONG = "d" * 500
 
 
@@ -59,6 +64,8 @@ async def check(page: Page) -> None:
     await expect(page.get_by_role("heading", level=1)).to_have_count(1)
     assert await violations(page) == [], page.url
     assert await page.evaluate(OVERFLOW) == 0, page.url
+    if page.viewport_size and page.viewport_size["width"] < 760:
+        assert await page.evaluate(TOO_LOW) == [], page.url
 
 
 async def credentials(page: Page) -> StaticAdmin:
