@@ -421,7 +421,7 @@ async def test_syncs_of_several_applications_have_a_page_of_results(
     response = await admin_browser.post("/applications/sync", data=fields)
     (command,) = await cases.commands.list_unhandled(by=piped)
     location = response.headers["location"]
-    assert location == f"/applications/sync?cmd={command.id}&refused={disabled}"
+    assert location == f"/applications/sync?cmd={command.id}&refused={disabled}%3Adisabled"
     page = (await admin_browser.get(location)).text
     assert "2 syncs: 1 in progress and 1 refused." in page
     assert "It is disabled; enable it first." in page
@@ -432,6 +432,11 @@ async def test_syncs_of_several_applications_have_a_page_of_results(
     assert "failed: no such branch." in page
     # A reload requests nothing again.
     assert await cases.commands.list_unhandled(by=piped) == ()
+    # The reason stays when it is none any more, and one application is named.
+    await cases.applications.enable(disabled, by=admin)
+    page = (await admin_browser.get(f"/applications/sync?refused={disabled}:disabled")).text
+    assert "Not requested. <bdi>It was disabled then; it is enabled now" in page
+    assert "<h1>Sync <bdi>off</bdi></h1>" in page
 
 
 async def test_the_results_of_syncs_follow_their_deployments(

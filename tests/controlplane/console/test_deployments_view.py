@@ -263,10 +263,15 @@ def test_deployments_are_grouped_by_day(noon: datetime, start: int) -> None:
             "main",
             "abc1234def",
             "Fix the cart\n\nlong",
-            "Deploys the newest commit of main: abc1234 “Fix the cart” or newer.",
+            "Sync again deploys the newest commit of main: abc1234 “Fix the cart” or newer.",
         ),
-        ("", "abc1234def", "", "Deploys the newest commit of trunk: abc1234 or newer."),
-        ("main", "", "", "Deploys the newest commit of main: 7f3c91a “Retry card tokens once” or"),
+        ("", "abc1234def", "", "Sync again deploys the newest commit of trunk: abc1234 or newer."),
+        (
+            "main",
+            "",
+            "",
+            "Sync again deploys the newest commit of main: 7f3c91a “Retry card tokens once” or",
+        ),
     ],
 )
 def test_a_sync_after_the_end_names_what_it_deploys(
@@ -281,4 +286,4 @@ def test_a_sync_after_the_end_names_what_it_deploys(
 
 
 def test_a_sync_of_an_unknown_commit_deploys_the_newest_one() -> None:
-    assert sync_again_text(Deployment(), Application()) == "Deploys the newest commit."
+    assert sync_again_text(Deployment(), Application()) == "Sync again deploys the newest commit."

@@ -210,3 +210,17 @@ def test_a_notification_names_what_waits(
     stage = make_stage("s1", "WAIT_APPROVAL", status=pb.STAGE_RUNNING)
     waiting = [make_deployment(stage, application_name=name, status=2) for name in names]
     assert waiting_text(waiting, "ann") == text
+
+
+def test_a_deployment_does_not_go_on_while_its_piped_is_offline(
+    noon: datetime, make_deployment: Callable[..., Deployment]
+) -> None:
+    moving = [
+        make_deployment(id=piped_id, piped_id=piped_id, status=pb.DEPLOYMENT_RUNNING)
+        for piped_id in ("lost", "online", "unknown")
+    ]
+    pipeds = (
+        Piped(id="lost", name="lost", status=Piped.OFFLINE, started_at=1),
+        Piped(id="online", name="online", status=Piped.ONLINE, started_at=1),
+    )
+    assert tiles(ProjectState(moving, (), (), pipeds), noon)["running"].stuck == {"lost"}

@@ -25,6 +25,7 @@ from pipecd.controlplane.console.bulk_result import (
     BulkSyncResult,
     bulk_sync_summary,
     bulk_sync_topics,
+    refusal_text,
 )
 from pipecd.controlplane.console.command_notice import command_notice
 from pipecd.controlplane.console.deploy_targets import platform_choices
@@ -206,7 +207,11 @@ class ApplicationPages:
             for id in ids:
                 try:
                     outcomes.append(("cmd", await cases.applications.sync(id, by=user)))
-                except (Conflict, Denied, NotFound, UserMistake):
+                except Conflict:
+                    outcomes.append(("refused", f"{id}:disabled"))
+                except Denied:
+                    outcomes.append(("refused", f"{id}:denied"))
+                except (NotFound, UserMistake):
                     outcomes.append(("refused", id))
             return f"/applications/sync?{urlencode(outcomes)}"
 
@@ -228,7 +233,8 @@ class ApplicationPages:
                 notice = command_notice(command, piped_status(command.piped_id, pipeds))
                 results.append(BulkSyncResult(application.id, application.name, notice))
         results = await self._with_deployments(results, user)
-        for application_id in params.getlist("refused")[: PAGE_SIZES[-1]]:
+        for refused in params.getlist("refused")[: PAGE_SIZES[-1]]:
+            application_id, _, cause = refused.partition(":")
             with suppress(Denied, NotFound):
                 application = await self._context.cases.applications.get(application_id, by=user)
                 reason = await self._sync_refusal(application, user)
@@ -236,7 +242,7 @@ class ApplicationPages:
                     BulkSyncResult(
                         application.id,
                         application.name,
-                        reason=reason or "It could not be synced at that time; it can be now.",
+                        reason=reason or refusal_text(cause),
                         may_retry=not reason,
                     )
                 )

@@ -56,6 +56,18 @@ class BulkSyncResult:
         return "done" if self.notice.badge.tone is Tone.OK else "failed"
 
 
+# Why a sync was refused, where this is no longer so when its result is read.
+_REFUSALS = {
+    "disabled": "It was disabled then; it is enabled now and can be synced.",
+    "denied": "Your roles did not allow it then; now they do.",
+}
+
+
+def refusal_text(cause: str) -> str:
+    """Why a sync was refused that would not be refused now; `cause` is from the address."""
+    return _REFUSALS.get(cause, "It was refused then; it can be synced now.")
+
+
 _STATES = {
     DeploymentStatus.SUCCESS: "done",
     DeploymentStatus.FAILURE: "failed",

@@ -72,6 +72,8 @@ class Tile:
     """Why a row is in this tile, by id."""
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
     """The stage that a deployment is at, by id."""
+    stuck: frozenset[str] = frozenset()
+    """The deployments whose piped is offline, so that they do not go on."""
     seen: Mapping[str, Timestamp | None] = field(default_factory=dict[str, "Timestamp | None"])
     """When each of the pipeds reported last."""
 
@@ -165,6 +167,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     # What is invalid cannot be deployed at all.
     different.sort(key=lambda each: (not _is_invalid(each), each.name.casefold()))
     offline = offline_pipeds(state.pipeds)
+    offline_ids = {piped.id for piped in offline}
     return (
         Tile(
             "waiting",
@@ -225,6 +228,7 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(moving),
             "No deployment is in progress.",
             deployments=rows(moving),
+            stuck=frozenset(each.id for each in moving if each.piped_id in offline_ids),
             stages={
                 each.id: running_stage(pipeline_view(each, now)) for each in moving[:_MAX_ROWS]
             },

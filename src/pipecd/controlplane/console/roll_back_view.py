@@ -71,10 +71,10 @@ def sync_again_text(deployment: Deployment, application: Application) -> str:
     branch = application.git_path.repo.branch or known.branch or deployment.trigger.commit.branch
     head = f"the newest commit of {branch}" if branch else "the newest commit"
     if not known.hash:
-        return f"Deploys {head}."
+        return f"Sync again deploys {head}."
     subject = known.message.partition("\n")[0].strip()
     quoted = f" \N{LEFT DOUBLE QUOTATION MARK}{subject}\N{RIGHT DOUBLE QUOTATION MARK}"
-    return f"Deploys {head}: {known.hash[:7]}{quoted if subject else ''} or newer."
+    return f"Sync again deploys {head}: {known.hash[:7]}{quoted if subject else ''} or newer."
 
 
 def _reverted(commit: str) -> str:
