@@ -123,7 +123,7 @@ async def test_an_approval_says_how_many_who_and_until_when(
     card = page.get_by_test_id("approval-card")
     await expect(page.get_by_test_id("conn-dot")).to_have_text("Live")
     await expect(card).to_contain_text("0 of 2 approvals")
-    await expect(card).to_contain_text("ann, bob or cleo")
+    await expect(card).to_contain_text("ann (you), bob or cleo can approve.")
     await expect(card).to_contain_text(re.compile("times out in (6h 00m|5h 59m)"))
     deadline = card.locator("time[data-until]")
     await expect(deadline).to_have_attribute("title", "2026-01-02 09:04:05 UTC")
@@ -141,7 +141,8 @@ async def test_an_approval_says_how_many_who_and_until_when(
         waiting.id, "s2", {APPROVED_USERS_KEY: "ann"}, by=piped
     )
     await expect(page.get_by_test_id("approval-progress")).to_have_text("1 of 2 approvals")
-    await expect(card).to_contain_text("Approved by ann.")
+    await expect(card).to_contain_text("Approved by ann. bob or cleo can approve.")
+    await expect(page.get_by_test_id("status-text")).to_contain_text("Once 1 more person approves")
     await expect(card).to_contain_text("You have approved")
     await expect(page.get_by_test_id("approve-button")).to_be_disabled()
 
