@@ -205,16 +205,17 @@ async def test_the_reason_of_a_failure_is_shown(
     assert 'data-testid="approve-button"' not in page
 
 
-async def test_a_completed_deployment_with_a_completed_log_follows_nothing(
+async def test_a_completed_deployment_with_a_completed_log_follows_its_application_only(
     admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:
     await reports.stage(deployment, "s1", StageStatus.SUCCESS)
     await reports.lines(deployment, "s1", "done")
     await reports.deployment(deployment, DeploymentStatus.SUCCESS)
-    here = f"/deployments/{deployment.id}"
-    assert f'data-topics="log:{deployment.id}:s1:0"' in (await admin_browser.get(here)).text
+    here, follows = f"/deployments/{deployment.id}", f"app:{deployment.application_id}"
+    page = (await admin_browser.get(here)).text
+    assert f'data-topics="{follows},log:{deployment.id}:s1:0"' in page
     await reports.end_of_log(deployment, "s1")
-    assert 'data-topics=""' in (await admin_browser.get(here)).text
+    assert f'data-topics="{follows}"' in (await admin_browser.get(here)).text
 
 
 async def test_a_long_log_shows_its_end(
