@@ -81,7 +81,7 @@ def _addresses(shown: ShownObjects) -> Mapping[str, tuple[str, ...]]:
         ),
         "/applications/add": ("/applications/add",),
         "/applications/drift": ("/applications/drift", "/applications/drift?q=none&diff=split"),
-        "/applications/sync": (f"/applications/sync?refused={shown.application}",),
+        "/applications/sync": (f"/applications/sync?refused={shown.application}:disabled",),
         "/applications/{id}": (application, f"{application}?diff=split"),
         "/applications/{id}/live": (
             f"{application}/live",

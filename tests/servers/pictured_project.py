@@ -280,13 +280,13 @@ class PictureProject:
         await self.stores.deployments.update(waiting.id, _approved_once)
         for deployment, count in ((waiting, 3), (analysis, 2), (succeeded, 3), (failed, 2)):
             await self._logs(deployment, count)
-        changes = DeploymentChanges(
-            results=[kubernetes_result("tokyo"), kubernetes_result("osaka")],
-            stages_had_started=True,
-            created_at=succeeded.created_at,
-        )
         tokyo = self.pipeds["tokyo"]
-        for deployment in (succeeded, waiting):
+        for deployment, targets in ((succeeded, ("tokyo", "osaka")), (waiting, ("tokyo",))):
+            changes = DeploymentChanges(
+                results=[kubernetes_result(target) for target in targets],
+                stages_had_started=True,
+                created_at=deployment.created_at,
+            )
             await self.cases.deployment_reports.report_changes(deployment.id, changes, by=tokyo)
         return waiting, failed, succeeded
 
@@ -479,10 +479,11 @@ class PictureProject:
             await self.cases.chains.create(first, matchers, by=piped)
             await self._keep(names[0], first)
             chain = first.deployment_chain_id
-            self.at(ago - 7 * MINUTE)
+            left = ago - _seconds_taken(first)
+            self.at(left)
             await controller.update(chain)
             for index, name in enumerate(names[1 : ends + 1], start=1):
-                at = self.at(ago - index * 9 * MINUTE)
+                at = self.at(left)
                 stops_at = "TERRAFORM_APPLY" if index == ends else ""
                 release = self._release(self.time - at, name, commander=chain, stops_at=stops_at)
                 deployment = self.histories[name].deployment(release, self.time)
@@ -491,7 +492,9 @@ class PictureProject:
                 deployment.trigger.strategy_summary = "Sync application in chain"
                 await self.stores.deployments.add(deployment)
                 await self._keep(name, deployment)
-                self.at(ago - index * 9 * MINUTE - 8 * MINUTE)
+                await controller.update(chain)
+                left -= _seconds_taken(deployment)
+                self.at(left)
                 await controller.update(chain)
         return chain
 
@@ -564,6 +567,11 @@ class PictureProject:
         await collect_deployments(self.stores, "chunks", chunks, now=self.now)
         await collect_deployments(self.stores, "months", months, now=self.now)
         await collect_applications(self.stores, now=self.now)
+
+
+def _seconds_taken(deployment: Deployment) -> int:
+    """How long a deployment took; nothing yet if it has not ended."""
+    return max(deployment.completed_at - deployment.created_at, 0)
 
 
 def _approved_once(deployment: Deployment) -> None:

@@ -13,7 +13,7 @@ from pipecd.proto.model.livestate_pb2 import (
 
 CRASHED_POD = "checkout-7d9c5b6f4-x2x7k"
 DRIFT = """\
-Diff between the defined state in Git at commit 7f3c91a and actual state in cluster:
+tokyo: Diff between the defined state in Git at commit 7f3c91a and actual state in cluster:
 
 --- Actual   (LiveState)
 +++ Expected (Git)

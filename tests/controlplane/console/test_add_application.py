@@ -107,7 +107,7 @@ async def test_found_applications_are_listed_with_the_only_target_selected(
     for text in (
         "apps/cart/<wbr>app.pipecd.yaml",
         "env: dev",
-        "<small>site</small>",
+        "<small>Repository <bdi>site</bdi></small>",
         "Terraform",
         "dev</bdi><small",
     ):

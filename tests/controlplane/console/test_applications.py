@@ -436,7 +436,7 @@ async def test_syncs_of_several_applications_have_a_page_of_results(
     await cases.applications.enable(disabled, by=admin)
     page = (await admin_browser.get(f"/applications/sync?refused={disabled}:disabled")).text
     assert "Not requested. <bdi>It was disabled then; it is enabled now" in page
-    assert "<h1>Sync <bdi>off</bdi></h1>" in page
+    assert "<h1><span>Sync <bdi>off</bdi></span></h1>" in page
 
 
 async def test_the_results_of_syncs_follow_their_deployments(

@@ -126,6 +126,26 @@ async def test_all_pages_of_a_long_list_have_each_deployment_once(
     assert set(seen) == made
 
 
+async def test_a_day_before_today_has_the_times_of_its_deployments_and_their_zone_once(
+    *,
+    admin_browser: httpx2.AsyncClient,
+    cases: UseCases,
+    piped: PipedCaller,
+    new_deployment: Callable[[], Deployment],
+    advance: Callable[[float], None],
+) -> None:
+    admin_browser.cookies["tz"] = "Asia/Tokyo"
+    for seconds in (0, 86_400, 86_400):
+        advance(seconds)
+        await cases.deployment_reports.create(new_deployment(), by=piped)
+    page = (await admin_browser.get("/deployments")).text
+    headings = re.findall(r"rowgroup\">(.*?)</th>", page)
+    zone = '<small data-testid="list-zone">Times in JST</small>'
+    assert headings == ["Today", f"Yesterday {zone}", "Friday, 2 January 2026"]
+    times = re.findall(r"<time[^>]*>([^<]*)</time></td>", page)
+    assert times == ["just now", "12:04", "12:04"]
+
+
 async def test_the_page_shows_status_pipeline_and_log(
     admin_browser: httpx2.AsyncClient, deployment: Deployment, reports: PipedReports
 ) -> None:

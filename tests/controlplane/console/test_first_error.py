@@ -91,8 +91,8 @@ def test_the_first_error(log: StoredLog, number: int) -> None:
 def test_the_lines_around_an_error() -> None:
     found = first_error(stored({2: "error: a", 3: "x" * 1000}, 100))
     assert found
-    assert (found.first, found.before, found.text) == (1, "step 1", "error: a")
-    after = found.after.split("\n")
+    assert (found.first, found.number, found.lines[:2]) == (1, 2, ("step 1", "error: a"))
+    after = found.lines[2:]
     assert (len(after), len(after[0]), after[1]) == (6, 501, "step 4")
 
 

@@ -223,6 +223,8 @@ def test_the_table_has_the_same_numbers_as_the_bars() -> None:
     assert sum(row.deployments for row in rows) == 5
     assert rows[5].period == "26 Mar 2026"
     assert rows[5].values == ("4", "1h 00m", "25 %", "")
+    # A day leads to its deployments, if it has any.
+    assert {row.at for row in rows} == {0, *RATIOS}
 
 
 def test_csv_has_plain_numbers() -> None:

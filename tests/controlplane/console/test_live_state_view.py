@@ -13,6 +13,7 @@ from pipecd.controlplane.console.diff_view import drift_view
 from pipecd.controlplane.console.live_graph import (
     MAX_BOXES,
     NARROW_WIDTH,
+    above_name,
     live_graph,
     narrow_graph,
     shortened,
@@ -405,6 +406,29 @@ def test_the_text_of_a_box_ends_before_the_mark_of_a_difference(noon: datetime) 
     assert len(marked.label) < len(plain.label)
     assert len(marked.kind) < len(plain.kind)
     assert "differs from Git" in marked.title
+
+
+@pytest.mark.parametrize(
+    ("letters", "text"),
+    [
+        (60, "2 of 3 replicas · Differs · Deployment · shop"),
+        (44, "Unhealthy · Differs · Deployment · shop"),
+        (30, "Unhealthy · Deployment · shop"),
+        (20, "Deployment · shop"),
+    ],
+)
+def test_a_box_says_in_words_what_is_wrong_as_far_as_it_has_room(
+    letters: int, text: str, noon: datetime
+) -> None:
+    (row,) = live_state_view(snapshot(resource("web", **UNHEALTHY)), noon).roots
+    row = replace(
+        row,
+        kind="Deployment",
+        location="shop",
+        text="2 of 3 replicas",
+        drift=Badge(Tone.WAIT, "differ", "Differs"),
+    )
+    assert above_name(row, letters) == text
 
 
 def test_a_graph_has_a_limited_number_of_boxes(noon: datetime) -> None:

@@ -37,7 +37,6 @@ from pipecd.controlplane.console.deployments_view import (
 )
 from pipecd.controlplane.console.first_error import markdown
 from pipecd.controlplane.console.flash import Flash
-from pipecd.controlplane.console.formatting import zone_name
 from pipecd.controlplane.console.list_filters import (
     PERIODS,
     DeploymentQuery,
@@ -205,7 +204,6 @@ class DeploymentPages:
             chain=await self._chain(deployment, user),
             trace=deployment.deployment_trace_commit_hash,
             sync_again=await self._sync_again(deployment, application, user),
-            zone=zone_name(now),
             can_reject=bool(view.approvals)
             and await self._context.cases.deployments.can_reject(deployment),
             max_reason=MAX_REJECTION_LENGTH,

@@ -56,7 +56,7 @@ class EventPages:
         return self._context.render(
             request,
             "events.html",
-            pipectl_flags=" ".join(pipectl_flags(self._context.public_url(request))),
+            pipectl_flags=" \\\n  ".join(pipectl_flags(self._context.public_url(request))),
             days=events_by_day(found, self._context.local_now(request)),
             query=query,
             statuses=EVENT_STATUSES,

@@ -43,18 +43,6 @@ class ErrorExcerpt:
     first: int
     lines: tuple[str, ...]
 
-    @property
-    def before(self) -> str:
-        return "\n".join(self.lines[: self.number - self.first])
-
-    @property
-    def text(self) -> str:
-        return self.lines[self.number - self.first]
-
-    @property
-    def after(self) -> str:
-        return "\n".join(self.lines[self.number - self.first + 1 :])
-
 
 def is_error(text: str) -> bool:
     """Whether a line of output looks like an error."""

@@ -463,6 +463,8 @@ class NumbersRow:
     deployments: int
     failed: int
     values: tuple[str, ...]
+    at: int = 0
+    """When it begins, in Unix seconds, if there are deployments behind it."""
 
 
 def numbers(
@@ -481,7 +483,8 @@ def numbers(
         at = from_unix(period)
         date = f"{at:%Y-%m}" if whole.resolution is Resolution.MONTHLY else f"{at:%Y-%m-%d}"
         text = period_text(period, whole.resolution)
-        rows.append(NumbersRow(text, date, counted.whole, int(counted.part), values))
+        start = period if any(values) else 0
+        rows.append(NumbersRow(text, date, counted.whole, int(counted.part), values, start))
     return tuple(rows)
 
 

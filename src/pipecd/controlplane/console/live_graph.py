@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipecd.controlplane.console.live_state_view import ResourceRow
-from pipecd.controlplane.console.status_badge import Badge, health_badge
+from pipecd.controlplane.console.status_badge import Badge, Tone, health_badge
 from pipecd.model.health import HealthStatus
 
 WIDTH, HEIGHT = 256, 52
@@ -174,7 +174,6 @@ def _edge_down(x: int, y: int, child_x: int, child_y: int) -> str:
 def _box(row: ResourceRow, x: int, y: int, width: int) -> GraphBox:
     details = f": {row.text}" if row.text else ""
     drift = "" if row.drift is None else ", differs from Git"
-    kind = f"{row.kind} · {row.location}" if row.location else row.kind
     room = width - _ICON - (0 if row.drift is None else _MARK)
     return GraphBox(
         x=x,
@@ -184,12 +183,27 @@ def _box(row: ResourceRow, x: int, y: int, width: int) -> GraphBox:
         anchor=f"box-{row.anchor}",
         title=f"{row.kind} {row.name}, {row.badge.text.lower()}{drift}{details}",
         label=shortened(row.name, int(room / _LETTER)),
-        kind=shortened(kind, int(room / _KIND_LETTER)),
+        kind=above_name(row, int(room / _KIND_LETTER)),
         badge=row.badge,
         health=row.health,
         is_match=row.is_match,
         has_drift=row.drift is not None,
     )
+
+
+def above_name(row: ResourceRow, letters: int) -> str:
+    """The kind and place of a resource, and before them in words what is wrong, as far as it fits.
+
+    A colour and a sign alone do not say it.
+    """
+    drift = "" if row.drift is None else row.drift.text
+    is_bad = row.badge.tone is Tone.BAD
+    word, reason = (row.badge.text, row.text) if is_bad else ("", "")
+    prefixes = ((reason or word, drift), (word, drift), (word or drift,))
+    place = (row.kind, row.location)
+    lines = [" · ".join(filter(None, (*prefix, *place))) for prefix in prefixes]
+    fitting = (line for line in lines if len(line) <= letters)
+    return next(fitting, shortened(" · ".join(filter(None, place)), letters))
 
 
 def _group_box(rows: Sequence[ResourceRow], x: int, y: int, width: int) -> GraphBox:

@@ -31,6 +31,8 @@ _MAX_DEPTH = 12
 _MAX_EVENTS = 20
 # Metadata with places of their own.
 _SHOWN_ELSEWHERE = ("Kind", "Namespace")
+# Metadata whose name is written in another way than plugins do.
+_FACT_NAMES = {"API Version": "API version"}
 # Metadata that tells most about a resource, with the word before its value; at most so many.
 _HIGHLIGHTS = {
     "Traffic": "traffic ",
@@ -479,7 +481,11 @@ class _Forest:
             ("Namespace", _namespace(resource)),
             ("Deploy target", resource.deploy_target),
             ("Plugin", resource.plugin_name),
-            *((name, metadata[name]) for name in sorted(metadata) if name not in _SHOWN_ELSEWHERE),
+            *(
+                (_FACT_NAMES.get(name, name), metadata[name])
+                for name in sorted(metadata)
+                if name not in _SHOWN_ELSEWHERE
+            ),
             ("ID", resource.id),
         )
         parents = ((resource.deploy_target, parent) for parent in resource.parent_ids)

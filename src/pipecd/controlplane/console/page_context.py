@@ -20,7 +20,7 @@ from pipecd.controlplane.auth.rbac import Permission
 from pipecd.controlplane.auth.request_origin import client_address, is_cross_site
 from pipecd.controlplane.auth.subject import User
 from pipecd.controlplane.console.flash import FLASH_COOKIE, Flash, decode_flash, encode_flash
-from pipecd.controlplane.console.formatting import initials, sentence
+from pipecd.controlplane.console.formatting import initials, sentence, zone_name
 from pipecd.controlplane.console.rendering import Renderer
 from pipecd.controlplane.usecases import UseCases
 from pipecd.controlplane.usecases.access import Labelled
@@ -266,6 +266,7 @@ class PageContext:
             path=request.url.path,
             theme=chosen_theme(request),
             zone_key=str(browser_time_zone(request)),
+            zone=zone_name(self.local_now(request)),
             user=session.user if session else None,
             initials=initials(session.user.name) if session else "",
             csrf=session.csrf if session else "",

@@ -62,7 +62,7 @@ class TracePages:
         return self._context.render(
             request,
             "traces.html",
-            pipectl_flags=" ".join(pipectl_flags(self._context.public_url(request))),
+            pipectl_flags=" \\\n  ".join(pipectl_flags(self._context.public_url(request))),
             days=traces_by_day(found, self._context.local_now(request)),
             text=text,
             chosen_status=status,

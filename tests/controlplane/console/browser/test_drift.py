@@ -122,9 +122,9 @@ async def test_all_are_unfolded_and_folded_at_once(open_page: OpenPage, drifted:
     await expect(last).to_contain_text(drifted[19])
     diff = last.get_by_text("replicas: 2")
     await expect(diff).not_to_be_visible()
-    await page.get_by_role("button", name="Unfold all").click()
+    await page.get_by_role("button", name="Expand all").click()
     await expect(diff).to_be_visible()
-    await page.get_by_role("button", name="Fold all", exact=True).click()
+    await page.get_by_role("button", name="Collapse all", exact=True).click()
     await expect(diff).not_to_be_visible()
 
 

@@ -291,7 +291,7 @@ async def test_differences_are_shown_by_resource_and_side_by_side(
     await expect(pair.locator(".remove")).to_contain_text("replicas: 5")
     await expect(pair.locator(".add")).to_contain_text("replicas: 2")
     # One resource is folded by itself; buttons for all of them would be too many.
-    await expect(page.get_by_role("button", name="Fold all", exact=True)).to_have_count(0)
+    await expect(page.get_by_role("button", name="Collapse all", exact=True)).to_have_count(0)
     await section.locator("summary").click()
     await expect(pair).not_to_be_visible()
     await page.goto(f"{page.url.partition('?')[0]}/live?res=osaka%2Fweb-1")

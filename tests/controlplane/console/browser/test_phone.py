@@ -167,6 +167,19 @@ async def test_the_links_of_a_heading_share_a_line(
     assert previews["y"] == every["y"]
 
 
+async def test_the_ways_to_sync_open_directly_below_their_button(
+    open_page: OpenPage, application: Application
+) -> None:
+    page = await open_page(f"/applications/{application.id}", viewport=PHONE)
+    await page.get_by_test_id("sync-menu").click()
+    menu = page.locator("#sync-menu > div")
+    await assert_within(page, menu)
+    opened, button = await menu.bounding_box(), await page.locator(".split-button").bounding_box()
+    assert opened
+    assert button
+    assert opened["y"] - button["y"] - button["height"] == pytest.approx(4, abs=1)
+
+
 async def test_results_of_the_palette_have_their_commit(
     open_page: OpenPage, running: Deployment
 ) -> None:

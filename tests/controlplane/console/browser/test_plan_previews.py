@@ -127,7 +127,7 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
     cards = page.get_by_test_id("preview-app")
     await expect(cards.nth(0)).to_contain_text("failed while planning, no target.")
     card = cards.nth(1)
-    await expect(card.locator(".title")).to_contain_text("Pipeline")
+    await expect(card.locator(".title")).to_contain_text("Strategy: pipeline")
     await expect(card.get_by_test_id("diff-section")).to_have_count(9)
     await expect(card.get_by_test_id("change-counts").first).to_contain_text("+3 added")
     await expect(cards.nth(2)).to_contain_text("No resource changes.")
@@ -136,7 +136,7 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
     await page.get_by_role("link", name="Side by side").click()
     pair = card.locator(".pair", has=page.get_by_text("replicas: 5"))
     await expect(pair.locator(".add")).to_contain_text("replicas: 2")
-    await page.get_by_role("button", name="Fold all", exact=True).click()
+    await page.get_by_role("button", name="Collapse all", exact=True).click()
     await expect(pair).not_to_be_visible()
 
 

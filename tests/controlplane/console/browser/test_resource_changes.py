@@ -53,7 +53,7 @@ async def test_changes_appear_by_resource_as_soon_as_the_piped_reports_them(
     changed = sections.nth(2)
     await expect(changed.locator("summary")).to_contain_text("web")
     await expect(changed.locator("summary .counts")).to_have_text("+2 \N{MINUS SIGN}2")
-    await page.get_by_role("button", name="Fold all", exact=True).click()
+    await page.get_by_role("button", name="Collapse all", exact=True).click()
     await expect(changed.locator(".remove").first).not_to_be_visible()
     await changed.locator("summary").click()
     await expect(changed.locator(".remove").first).to_be_visible()

@@ -69,7 +69,7 @@ function onPaletteKey(event, input, results) {
 
 export function openPalette() {
   const input = document.createElement("input");
-  Object.assign(input, { type: "search", className: "input", placeholder: "Application, deployment, piped, page or action", autocomplete: "off" });
+  Object.assign(input, { type: "search", className: "input", placeholder: innerWidth > 760 ? "Application, deployment, piped, page or action" : "Find anything", autocomplete: "off" });
   input.setAttribute("aria-label", "Find anything");
   const results = document.createElement("div");
   results.setAttribute("aria-live", "polite");
