@@ -146,6 +146,27 @@ async def test_the_graph_fits_a_phone_and_can_be_read_there(
     await expect(broken).to_be_focused()
 
 
+async def test_the_graph_opens_with_its_whole_width_and_is_zoomed_by_the_reader_only(
+    open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
+) -> None:
+    await cases.livestate.report(snapshot(application, *resources(2, 3, broken=False)), by=piped)
+    size = {"width": 768, "height": 900}
+    page = await open_page(f"/applications/{application.id}/live", viewport=size)
+    graph = page.get_by_test_id("live-graph")
+    hidden = "e => e.scrollWidth - e.clientWidth"
+    await page.get_by_test_id("view-graph").click()
+    await expect(page.get_by_test_id("live-box").last).to_be_visible()
+    assert await graph.evaluate(hidden) <= 1
+    await page.reload()
+    assert await graph.evaluate(hidden) <= 1
+    await page.get_by_label("Zoom in").click()
+    zoomed = await graph.evaluate(hidden)
+    assert zoomed > 1
+    await page.get_by_test_id("live-box").last.click()
+    await expect(page.get_by_test_id("live-panel")).to_be_visible()
+    assert await graph.evaluate(hidden) == zoomed
+
+
 async def test_the_details_of_a_resource_are_reached_and_left_by_the_keyboard(
     open_page: OpenPage, cases: UseCases, piped: PipedCaller, application: Application
 ) -> None:

@@ -18,6 +18,16 @@ function fit(graph) {
   setZoom(Math.min(1, graph.clientWidth / width, Math.max(graph.clientHeight, 320) / height));
 }
 
+// A graph that opens shows its whole width as long as it can be read; from then on the reader zooms.
+const READABLE = 0.7;
+let isOpen = false;
+
+export function openGraph() {
+  const graph = document.querySelector("[data-graph]");
+  if (graph && !isOpen) setZoom(Math.min(1, Math.max(READABLE, graph.clientWidth / Number(shown(graph).getAttribute("width")))));
+  isOpen = Boolean(graph);
+}
+
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
 // The box that is nearest in the direction of an arrow; what is beside it counts as farther away.
@@ -52,6 +62,7 @@ function showTicked() {
 
 export function startGraph() {
   document.adoptedStyleSheets.push(zoomStyle);
+  openGraph();
   let drag = null;
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-zoom]");

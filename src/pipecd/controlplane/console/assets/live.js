@@ -1,4 +1,5 @@
 // The server says what changed, and the page fetches itself again.
+import { openGraph } from "./graph.js";
 import { append, logCursor, logState, resetLog } from "./log.js";
 import { morph } from "./morph.js";
 import { isWatching, news, notifyIfNew, showToggle, startNotifications } from "./notify.js";
@@ -73,6 +74,7 @@ function apply(html) {
   append(more, cursor);
   if (lines && lines.dataset.preserve !== shownLog) resetLog();
   if (stage !== currentStage()?.dataset.stageId) showCurrentStage();
+  openGraph();
   if (active !== document.activeElement && active?.isConnected) active.focus({ preventScroll: true });
   document.title = main().dataset.title;
   if (title !== main().dataset.title) announce(main().dataset.title.replace(" · PipeCD", ""));
