@@ -74,7 +74,6 @@ def _by_piped(applications: Sequence[ApplicationSummary], pipeds: Sequence[Piped
     """The pipeds with most applications."""
     names = {piped.id: piped.name for piped in pipeds}
     counts = Counter(each.piped_id for each in applications).most_common()
-    largest = counts[0][1] if counts else 0
     return SummaryCard(
         "by-piped",
         "Applications by piped",
@@ -83,7 +82,7 @@ def _by_piped(applications: Sequence[ApplicationSummary], pipeds: Sequence[Piped
         tuple(
             Share(
                 names.get(id, id[:8]),
-                100 * count / largest,
+                100 * count / len(applications),
                 Tone.RUN,
                 f"/applications?pipedId={id}",
                 f"{count:,}",
@@ -127,7 +126,7 @@ def _last_day(failures: Ratio) -> SummaryCard:
         f"completed{rate}",
         _shares(
             completed,
-            ("succeeded or cancelled", completed - failed, Tone.OK, ""),
+            ("succeeded or cancelled", completed - failed, Tone.OFF, ""),
             ("failed", failed, Tone.BAD, "/deployments?status=5&since=24h"),
         ),
     )

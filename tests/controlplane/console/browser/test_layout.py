@@ -250,3 +250,31 @@ async def expect_unmoved(page: Page, opener: str) -> None:
     for _ in range(2):
         await summary.click()
         assert await summary.evaluate(PLACE) == before
+
+
+# Headings that reach into the next column, and names that are cut.
+CROWDED = """() => {
+  const words = (cell) => { const all = document.createRange(); all.selectNodeContents(cell); return all.getBoundingClientRect(); };
+  const seen = (each) => each.getClientRects().length && each.textContent.trim() && !each.querySelector(".visually-hidden");
+  const overlaps = [...document.querySelectorAll(".list thead tr")].flatMap((row) => {
+    const cells = [...row.cells].filter(seen);
+    return cells.slice(1).filter((cell, n) => words(cells[n]).right > words(cell).left).map((cell) => `heading ${cell.innerText}`);
+  });
+  const cut = [...document.querySelectorAll(".list .row-link, .node-name a")].filter(seen)
+    .filter((name) => getComputedStyle(name).overflow === "hidden")
+    .filter((name) => name.scrollWidth > name.clientWidth + 1 || name.scrollHeight > name.clientHeight + 3)
+    .map((name) => `name ${name.innerText}`);
+  return [...overlaps, ...cut];
+}"""
+
+
+@pytest.mark.parametrize("width", [1024, 768])
+async def test_no_heading_reaches_into_the_next_column_and_no_name_is_cut_on_a_tablet(
+    width: int, open_page: OpenPage, console_url: str, all_pages: tuple[str, ...]
+) -> None:
+    page = await open_page("/overview", viewport={"width": width, "height": 900})
+    found: dict[str, list[str]] = {}
+    for path in all_pages:
+        await page.goto(console_url + path)
+        found[path] = await page.evaluate(CROWDED)
+    assert {path: parts for path, parts in found.items() if parts} == {}
