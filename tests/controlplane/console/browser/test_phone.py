@@ -250,7 +250,7 @@ BLOCKS = """() => [...document.querySelectorAll(".code:has(> .btn)")].map((block
     const [button, pre] = [block.querySelector(":scope > .btn"), block.querySelector("pre")];
     const [a, b] = [button.getBoundingClientRect(), pre.getBoundingClientRect()];
     const covers = a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-    return { covers, above: parseFloat(getComputedStyle(pre).paddingTop), top: b.top - block.getBoundingClientRect().top };
+    return { covers, above: parseFloat(getComputedStyle(pre).paddingTop), top: b.top - block.getBoundingClientRect().top - block.clientTop };
 })"""
 
 
