@@ -167,7 +167,6 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
     # What is invalid cannot be deployed at all.
     different.sort(key=lambda each: (not _is_invalid(each), each.name.casefold()))
     offline = offline_pipeds(state.pipeds)
-    offline_ids = {piped.id for piped in offline}
     return (
         Tile(
             "waiting",
@@ -228,12 +227,18 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(moving),
             "No deployment is in progress.",
             deployments=rows(moving),
-            stuck=frozenset(each.id for each in moving if each.piped_id in offline_ids),
+            stuck=_stuck(moving, offline),
             stages={
                 each.id: running_stage(pipeline_view(each, now)) for each in moving[:_MAX_ROWS]
             },
         ),
     )
+
+
+def _stuck(moving: Sequence[Deployment], offline: Sequence[PipedStatus]) -> frozenset[str]:
+    """The deployments that do not go on until their piped is back."""
+    offline_ids = {piped.id for piped in offline}
+    return frozenset(each.id for each in moving if each.piped_id in offline_ids)
 
 
 def _waiting(unfinished: Sequence[Deployment], user: str) -> list[Deployment]:
