@@ -100,6 +100,7 @@ async def test_failed_applications_are_first_and_unchanged_ones_last(noon: datet
     apps = (app("a", no_change=True), app("b"), app("c", error="no chart"))
     view = await preview_view(preview(*apps), (), noon)
     assert [each.name for each in view.applications] == ["c", "b", "a"]
+    assert view.row.badge.text == "Partly failed"
     assert [each.badge.text for each in view.applications] == ["Failed", "Changes", "No change"]
 
 
@@ -226,23 +227,25 @@ def test_the_status_of_a_request_of_several_pipeds(
 
 
 @pytest.mark.parametrize(
-    ("counts", "result", "failed"),
+    ("counts", "result", "failed", "status"),
     [
-        pytest.param([""], "", "", id="none is ready"),
-        pytest.param(["0 0 0"], "nothing", "", id="no application"),
-        pytest.param(["1 0 0", ""], "1 application", "", id="one of two pipeds is ready"),
+        pytest.param([""], "", "", "Ready", id="none has counts"),
+        pytest.param(["0 0 0"], "nothing", "", "Ready", id="no application"),
+        pytest.param(["1 0 0", ""], "1 application", "", "Ready", id="one of two has counts"),
         pytest.param(
             ["2 1 0", "0 0 1"],
             "3 applications, 1 without changes",
             "1 preview failed",
+            "Failed",
             id="their sum",
         ),
-        pytest.param(["0 0 2"], "", "2 previews failed", id="all failed"),
-        pytest.param(["-1 0 0", "x", "1 0"], "", "", id="what no control plane stores"),
+        pytest.param(["1 0 1"], "1 application", "1 preview failed", "Partly failed", id="some"),
+        pytest.param(["0 0 2"], "", "2 previews failed", "Failed", id="all failed"),
+        pytest.param(["-1 0 0", "x", "1 0"], "", "", "Ready", id="what no control plane stores"),
     ],
 )
 def test_the_list_says_what_a_merge_deploys(
-    counts: list[str], result: str, failed: str, noon: datetime
+    counts: list[str], result: str, failed: str, status: str, noon: datetime
 ) -> None:
     commands: list[Command] = []
     for number, stored in enumerate(counts):
@@ -251,4 +254,4 @@ def test_the_list_says_what_a_merge_deploys(
         command.metadata[PREVIEW_COUNTS_KEY] = stored
         commands.append(command)
     entry = preview_entries(commands, None, noon)[0]
-    assert (entry.result, entry.failed) == (result, failed)
+    assert (entry.result, entry.failed, entry.first.badge.text) == (result, failed, status)

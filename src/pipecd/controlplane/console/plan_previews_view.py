@@ -35,10 +35,11 @@ _SHORT_COMMIT = 7
 BUILDING = Badge(Tone.RUN, "run", "Running")
 WAITING = Badge(Tone.OFF, "clock", "Waiting")
 READY = Badge(Tone.OK, "check", "Ready")
+PARTLY_FAILED = Badge(Tone.BAD, "warn", "Partly failed")
 FAILED = Badge(Tone.BAD, "cross", "Failed")
 EXPIRED = Badge(Tone.OFF, "clock", "Expired")
 # The first of them that any piped has is the status of a request of several pipeds.
-_ENTRY_STATUSES = (FAILED, BUILDING, WAITING, READY)
+_ENTRY_STATUSES = (FAILED, BUILDING, WAITING, PARTLY_FAILED, READY)
 _CHANGES = Badge(Tone.WAIT, "differ", "Changes")
 _NO_CHANGE = Badge(Tone.OFF, "dots", "No change")
 _STRATEGIES = {
@@ -81,7 +82,7 @@ class PreviewEntry:
     @property
     def progress(self) -> str:
         """How many pipeds are ready, while some are not."""
-        ready = sum(each.badge == READY for each in self.previews)
+        ready = sum(each.badge in (READY, PARTLY_FAILED) for each in self.previews)
         is_partial = 0 < ready < len(self.previews)
         return f"{ready} of {len(self.previews)} ready" if is_partial else ""
 
@@ -159,16 +160,20 @@ class PreviewView:
 def preview_row(command: Command, pipeds: Iterable[Piped] | None, now: datetime) -> PreviewRow:
     """The row of the command that requested a preview."""
     request, piped = command.build_plan_preview, piped_status(command.piped_id, pipeds)
+    counts = parse_counts(command.metadata.get(PREVIEW_COUNTS_KEY, ""))
+    badge = _badge(CommandStatus(command.status), piped)
+    if badge == READY and counts is not None:
+        badge = _ready_badge(counts.failed, counts.changed + counts.unchanged)
     return PreviewRow(
         id=command.id,
-        badge=_badge(CommandStatus(command.status), piped),
+        badge=badge,
         branch=request.head_branch,
         base=request.base_branch,
         commit=request.head_commit[:_SHORT_COMMIT],
         repository=request.repository_id,
         piped=piped,
         requested=timestamp(command.created_at, now),
-        counts=parse_counts(command.metadata.get(PREVIEW_COUNTS_KEY, "")),
+        counts=counts,
     )
 
 
@@ -205,6 +210,13 @@ def _badge(status: CommandStatus, piped: PipedStatus) -> Badge:
     return READY if status is CommandStatus.SUCCEEDED else FAILED
 
 
+def _ready_badge(failed: int, others: int) -> Badge:
+    """The badge of a finished preview by the applications that failed in it and the others."""
+    if not failed:
+        return READY
+    return PARTLY_FAILED if others else FAILED
+
+
 async def preview_view(
     preview: RequestedPreview,
     pipeds: Iterable[Piped] | None,
@@ -232,8 +244,9 @@ async def preview_view(
     chosen = [each for each in results if each.application_id == only] if only else results
     shown = chosen or results
     applications = await _applications(shown)
+    failed = sum(bool(each.error) for each in results)
     return PreviewView(
-        row=row,
+        row=replace(row, badge=_ready_badge(failed, len(results) - failed)),
         text=_text(results),
         applications=applications,
         hidden=preview.hidden,

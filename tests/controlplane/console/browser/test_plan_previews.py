@@ -110,7 +110,7 @@ async def test_a_preview_is_found_followed_and_read_by_resource(
     )
     result = PlanPreviewCommandResult(results=[same, previewed(application), failed])
     await report_preview(id, result)
-    await expect(page.get_by_test_id("preview-status")).to_have_text("Ready")
+    await expect(page.get_by_test_id("preview-status")).to_have_text("Partly failed")
     await expect(page.get_by_test_id("preview-text")).to_have_text(
         "Merging deploys 2 applications, 1 of them without changes, "
         "and the preview of 1 application failed."
