@@ -39,6 +39,19 @@ async def test_the_list_shows_running_deployments(
     assert "more coffee" in page
 
 
+async def test_the_list_says_which_deployment_waits_for_an_offline_piped(
+    admin_browser: httpx2.AsyncClient,
+    deployment: Deployment,
+    reports: PipedReports,
+    advance: Callable[[float], None],
+) -> None:
+    await reports.online()
+    await reports.deployment(deployment, DeploymentStatus.RUNNING)
+    assert "dep-stuck" not in (await admin_browser.get("/deployments")).text
+    advance(600)
+    assert "dep-stuck" in (await admin_browser.get("/deployments")).text
+
+
 @pytest.mark.parametrize(
     ("query", "is_there"),
     [

@@ -149,7 +149,7 @@ def test_the_months_before_the_first_deployment_of_a_project_do_not_count() -> N
         ),
         pytest.param(
             Metric.LEAD_TIME, Ratio(3780, 1), Ratio(3720, 1),
-            "About as in the 7 days before: 1h 02m", Tone.OFF, id="a small change is no news",
+            "About the same as in the 7 days before: 1h 02m", Tone.OFF, id="a small change is no news",
         ),
     ],
 )  # fmt: skip

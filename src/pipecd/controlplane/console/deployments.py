@@ -33,6 +33,7 @@ from pipecd.controlplane.console.deployments_view import (
     group_by_day,
     matches,
     selected_stage,
+    stuck_deployments,
     unfinished_counts,
 )
 from pipecd.controlplane.console.first_error import markdown
@@ -140,6 +141,7 @@ class DeploymentPages:
                 platforms=platform_choices(pipeds),
             ),
             offline=offline_pipeds(pipeds),
+            stuck=stuck_deployments(found, offline_pipeds(pipeds)),
             counts=unfinished_counts(unfinished.items),
         )
 

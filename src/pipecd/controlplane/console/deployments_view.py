@@ -333,6 +333,18 @@ def matches(deployment: Deployment, query: DeploymentQuery) -> bool:
     return query.waiting if has_pending_approval(deployment) else running in query.statuses
 
 
+def stuck_deployments(
+    deployments: Iterable[Deployment], offline: Iterable[PipedStatus]
+) -> frozenset[str]:
+    """The ids of those that do not go on until their piped is back."""
+    offline_ids = {piped.id for piped in offline}
+    return frozenset(
+        each.id
+        for each in deployments
+        if each.piped_id in offline_ids and not DeploymentStatus(each.status).is_completed
+    )
+
+
 def unfinished_counts(deployments: Iterable[Deployment]) -> tuple[StatusCount, ...]:
     """How many deployments are in progress, by status; those that need somebody come first."""
     counts = Counter(_status_value(deployment) for deployment in deployments)

@@ -347,7 +347,7 @@ def trend(
     if words.text(value) == words.text(old):
         return Trend(f"The same as in {period}", Tone.OFF)
     if abs(value - old) < _SMALLEST_CHANGE * old:
-        return Trend(f"About as in {period}: {words.text(old)}", Tone.OFF)
+        return Trend(f"About the same as in {period}: {words.text(old)}", Tone.OFF)
     comparison, tone = words.more if value > old else words.less
     return Trend(f"{comparison} in {period}: {words.text(old)}", tone)
 

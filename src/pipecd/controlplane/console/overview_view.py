@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pipecd.controlplane.console.applications_view import ApplicationRow, application_row
-from pipecd.controlplane.console.deployments_view import DeploymentRow, deployment_row
+from pipecd.controlplane.console.deployments_view import (
+    DeploymentRow,
+    deployment_row,
+    stuck_deployments,
+)
 from pipecd.controlplane.console.formatting import (
     Timestamp,
     isolate,
@@ -227,18 +231,12 @@ def overview_tiles(state: ProjectState, user: str, now: datetime) -> tuple[Tile,
             len(moving),
             "No deployment is in progress.",
             deployments=rows(moving),
-            stuck=_stuck(moving, offline),
+            stuck=stuck_deployments(moving, offline),
             stages={
                 each.id: running_stage(pipeline_view(each, now)) for each in moving[:_MAX_ROWS]
             },
         ),
     )
-
-
-def _stuck(moving: Sequence[Deployment], offline: Sequence[PipedStatus]) -> frozenset[str]:
-    """The deployments that do not go on until their piped is back."""
-    offline_ids = {piped.id for piped in offline}
-    return frozenset(each.id for each in moving if each.piped_id in offline_ids)
 
 
 def _waiting(unfinished: Sequence[Deployment], user: str) -> list[Deployment]:
