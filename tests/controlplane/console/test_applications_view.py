@@ -134,7 +134,7 @@ def test_the_time_of_the_check_is_shown_if_there_was_one(
             Application(
                 deploy_targets_by_plugin={"kubernetes": DeployTargets(deploy_targets=["a", "b"])}
             ),
-            "kubernetes",
+            "Kubernetes",
             "a, b",
             id="v1 has plugins and targets",
         ),

@@ -332,5 +332,5 @@ async def test_a_viewer_sees_why_nothing_can_be_changed(
     open_page: OpenPage, application: Application, viewer: User
 ) -> None:
     page = await open_page(f"/applications/{application.id}/settings", user=viewer)
-    await expect(page.get_by_test_id("disabled-reason")).to_contain_text("Your roles (Viewer)")
+    await expect(page.get_by_test_id("disabled-reason")).to_contain_text("Your role (Viewer)")
     await expect(page.get_by_role("button", name="Delete cart")).to_have_count(0)
