@@ -126,6 +126,7 @@ class DeploymentPages:
         names = {piped.id: piped.name for piped in pipeds}
         names |= {d.application_id: d.application_name for d in found}
         filters, url = query.active_filters(names), query.url()
+        offline = offline_pipeds(pipeds)
         return self._context.render(
             request,
             "deployments.html",
@@ -140,8 +141,8 @@ class DeploymentPages:
                 pipeds=tuple((piped.id, piped.name) for piped in pipeds),
                 platforms=platform_choices(pipeds),
             ),
-            offline=offline_pipeds(pipeds),
-            stuck=stuck_deployments(found, offline_pipeds(pipeds)),
+            offline=offline,
+            stuck=stuck_deployments(found, offline),
             counts=unfinished_counts(unfinished.items),
         )
 

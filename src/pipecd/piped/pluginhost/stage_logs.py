@@ -171,9 +171,14 @@ class LogRelay:
         """Returns the spool of a stage that runs in this process."""
         if self._logs is None:
             return None
-        path = self._logs(deployment_id) / stage_id
+        return self._spool_at(self._logs(deployment_id) / stage_id, deployment_id, stage_id)
+
+    def _spool_at(
+        self, path: Path, deployment_id: str, stage_id: str, blocks: Sequence[LogBlock] = ()
+    ) -> LogSpool:
         masker = LogMasker(self.masks, deployment_id)
-        return _get_or_add(self._spools, (deployment_id, stage_id), lambda: LogSpool(path, masker))
+        key = (deployment_id, stage_id)
+        return _get_or_add(self._spools, key, lambda: LogSpool(path, masker, blocks))
 
     async def send_spooled(self, deployment_id: str, stage_id: str) -> None:
         """Sends what an earlier process had not sent; it stays on disk until it is received."""
@@ -182,15 +187,14 @@ class LogRelay:
         path = self._logs(deployment_id) / stage_id
         if not (blocks := await asyncio.to_thread(read_spool, path)):
             return
-        key, masker = (deployment_id, stage_id), LogMasker(self.masks, deployment_id)
-        _get_or_add(self._spools, key, lambda: LogSpool(path, masker, blocks))
+        self._spool_at(path, deployment_id, stage_id, blocks)
         for batch in in_batches(blocks):
             self._add_unsent(
                 pb.ReportStageLogsFromLastCheckpointRequest(
                     deployment_id=deployment_id, stage_id=stage_id, blocks=batch
                 )
             )
-        await self._send_unsent(key)
+        await self._send_unsent((deployment_id, stage_id))
 
     def forget_spooled(self, deployment_id: str, stage_id: str) -> None:
         """Deletes the spool of a stage that has ended; the rest of its log is in the journal."""

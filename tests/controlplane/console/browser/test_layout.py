@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wide tables and long pipelines in a real browser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from playwright.async_api import Page, ViewportSize, expect
@@ -202,16 +202,21 @@ async def test_no_fact_stands_alone_in_its_line(
         assert min(lines) > 1, (path, lines)
 
 
+async def expect_none_on(page: Page, addresses: Sequence[str], script: str) -> None:
+    """The script finds no part of any page."""
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        await page.goto(address)
+        found[address] = await page.evaluate(script)
+    assert {address: parts for address, parts in found.items() if parts} == {}
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 async def test_nothing_has_a_scroll_bar_for_a_few_pixels(
     width: int, open_page: OpenPage, console_url: str, all_pages: tuple[str, ...]
 ) -> None:
     page = await open_page("/overview", viewport={"width": width, "height": 900})
-    found: dict[str, list[str]] = {}
-    for path in all_pages:
-        await page.goto(console_url + path)
-        found[path] = await page.evaluate(BARELY_SCROLLING)
-    assert {path: parts for path, parts in found.items() if parts} == {}
+    await expect_none_on(page, [console_url + path for path in all_pages], BARELY_SCROLLING)
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
@@ -273,8 +278,4 @@ async def test_no_heading_reaches_into_the_next_column_and_no_name_is_cut_on_a_t
     width: int, open_page: OpenPage, console_url: str, all_pages: tuple[str, ...]
 ) -> None:
     page = await open_page("/overview", viewport={"width": width, "height": 900})
-    found: dict[str, list[str]] = {}
-    for path in all_pages:
-        await page.goto(console_url + path)
-        found[path] = await page.evaluate(CROWDED)
-    assert {path: parts for path, parts in found.items() if parts} == {}
+    await expect_none_on(page, [console_url + path for path in all_pages], CROWDED)
